@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A framework checkout: finding it, making it, and the refs that lmsbuild keeps in it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from lmsbuild.console import Console
+from lmsbuild.errors import TreeStateError
+from lmsbuild.frameworks import Target
+from lmsbuild.git import Git, toplevel
+from lmsbuild.series import check_preimage
+from lmsbuild.source import Source, obtain
+
+BASE_REF = "refs/lmsbuild/base"  # the tag's code, before the series
+APPLIED_REF = "refs/lmsbuild/applied"  # HEAD right after `apply`
+
+
+@dataclass(frozen=True)
+class Checkout:
+    path: Path
+    commit: str
+    route: str  # where its code came from; "present" when it was there already
+    why: str
+
+
+def is_framework(target: Target, path: Path) -> bool:
+    """A tree of this framework, told by its files."""
+    return all((path / name).exists() for name in target.framework.recognise)
+
+
+def standing_in(target: Target) -> Path | None:
+    """The clone of this framework that the user stands in."""
+    top = toplevel(Path.cwd())
+    return top if top is not None and is_framework(target, top) else None
+
+
+def default_path(target: Target, into: Path | None) -> Path:
+    return into.expanduser().absolute() if into else target.work / "source"
+
+
+def fetch(target: Target, wanted: str, into: Path | None, console: Console) -> Checkout:
+    """Put the tag's source at `into` (default: the work folder); a fitting one is left as is."""
+    path = default_path(target, into)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.name}.lock"):
+        if path.exists() and any(path.iterdir()):
+            return _present(target, path)
+        source = obtain(target, wanted, console)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+            fresh = Path(folder) / "source"
+            with console.task(f"checking out {target.label}"):
+                _check_out(target, source, fresh)
+            if path.exists():
+                path.rmdir()
+            shutil.move(fresh, path)
+    return Checkout(path, source.commit, source.route, source.why)
+
+
+def _present(target: Target, path: Path) -> Checkout:
+    if toplevel(path) != path.resolve() or not is_framework(target, path):
+        raise TreeStateError(
+            f"{path} cannot take the source of {target.label} because it is not empty and no "
+            f"clone of {target.framework_name}; choose another folder with --into"
+        )
+    git = Git(path)
+    base = git.text("rev-parse", BASE_REF) if git.ok("rev-parse", "-q", "--verify", BASE_REF) else ""
+    check_preimage(target, git, base or "HEAD", str(path))
+    return Checkout(path, git.head(), "present", "it is there already")
+
+
+def _check_out(target: Target, source: Source, fresh: Path) -> None:
+    fresh.mkdir()
+    git = Git(fresh)
+    git.run("init", "-q")
+    shallow = Git(source.repository).text("rev-parse", "--is-shallow-repository") == "true"
+    depth = ["--depth=1"] if shallow or source.route != "path" else []
+    location = source.repository.resolve().as_uri() if depth else str(source.repository)
+    git.run("fetch", "-q", "--no-tags", *depth, location, source.commit)
+    git.run("checkout", "-q", "-b", "lms", source.commit)
+    git.run("update-ref", BASE_REF, source.commit)
+    git.run("remote", "add", "origin", target.framework.url)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild apply"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild.apply import apply
+from lmsbuild.checkout import default_path, fetch, standing_in
+from lmsbuild.console import Console
+from lmsbuild.frameworks import resolve
+from lmsbuild.options import (
+    dry_run_option,
+    examples,
+    into_option,
+    json_option,
+    source_option,
+    tag_argument,
+)
+from lmsbuild.project import find_project
+from lmsbuild.series import names, series_of
+
+
+@click.command(
+    "apply",
+    epilog=examples(
+        "lmsbuild apply v2.6.0                  # the clone you stand in, else work/pytorch-v2.6.0",
+        "lmsbuild apply v2.6.0 --into ~/pytorch --dry-run",
+    ),
+)
+@tag_argument
+@source_option
+@into_option
+@dry_run_option
+@json_option
+def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Console) -> None:
+    """Apply the series of TAG with git's own engine, all of it or nothing.
+
+    Works on the framework clone you stand in, else on work/<framework>-<tag>/source (fetched
+    when it is not there) or the folder given with --into. The tree must be clean.
+    """
+    target = resolve(find_project(), tag)
+    path = into.expanduser().absolute() if into else standing_in(target)
+    if path is None or not path.exists() or not any(path.iterdir()):
+        if dry_run:
+            patches = names(series_of(target).patches)
+            where = default_path(target, into)
+            console.say(f"would fetch {target.label} to {where} and apply {len(patches)} patches")
+            console.result({"path": where, "patches": patches, "dry_run": True})
+            return
+        path = fetch(target, source, into, console).path
+    done = apply(target, path, console, dry_run)
+    for name in done.patches:
+        console.say(f"{'would apply' if dry_run else 'applied'} {name}")
+    if not done.patches:
+        console.say("already applied, nothing to do")
+    console.say(f"{target.label}: {done.path}")
+    console.result(done)

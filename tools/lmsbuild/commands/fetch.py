@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild fetch"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild.checkout import default_path, fetch
+from lmsbuild.console import Console
+from lmsbuild.frameworks import resolve
+from lmsbuild.options import (
+    dry_run_option,
+    examples,
+    into_option,
+    json_option,
+    source_option,
+    tag_argument,
+)
+from lmsbuild.project import find_project
+
+
+@click.command(
+    "fetch",
+    epilog=examples(
+        "lmsbuild fetch v2.6.0",
+        "lmsbuild fetch pytorch:v2.6.0 --source debian",
+        "lmsbuild fetch v2.6.0 --source ~/src/pytorch --into /tmp/torch",
+    ),
+)
+@tag_argument
+@source_option
+@into_option
+@dry_run_option
+@json_option
+def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Console) -> None:
+    """Get the source of TAG and check it against the recorded blob ids."""
+    target = resolve(find_project(), tag)
+    if dry_run:
+        path = default_path(target, into)
+        console.say(f"would fetch {target.label} to {path} (source: {source})")
+        console.result({"path": path, "source": source, "dry_run": True})
+        return
+    done = fetch(target, source, into, console)
+    console.say(f"{target.label} is at {done.path} (source: {done.route}, {done.why})")
+    console.result(done)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every class of failure, with its exit code.
+
+A message has the form "X because Y; do Z". `docs/cli.md` lists the codes from this module.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LmsbuildError(Exception):
+    """Base of all errors a user can meet. `details` is machine-readable (for --json)."""
+
+    exit_code: ClassVar[int] = 1
+    meaning: ClassVar[str] = "internal error (a defect of lmsbuild)"
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class UsageError(LmsbuildError):
+    exit_code = 2
+    meaning = "wrong use of the command line"
+
+
+class UnknownTagError(LmsbuildError):
+    exit_code = 3
+    meaning = "the tag or framework is not supported"
+
+
+class ConfigError(LmsbuildError):
+    exit_code = 4
+    meaning = "frameworks.toml or a patch file is invalid, or the project was not found"
+
+
+class MissingToolError(LmsbuildError):
+    exit_code = 5
+    meaning = "this machine lacks something that is needed (see `lmsbuild doctor`)"
+
+
+class SourceError(LmsbuildError):
+    exit_code = 6
+    meaning = "the source of a tag could not be had"
+
+
+class MismatchError(LmsbuildError):
+    exit_code = 7
+    meaning = "a source, wheel or file is not the recorded one"
+
+
+class TreeStateError(LmsbuildError):
+    exit_code = 8
+    meaning = "the checkout is not in a state to work on (not clean, wrong tree, `am` under way)"
+
+
+class PatchError(LmsbuildError):
+    exit_code = 9
+    meaning = "a patch does not apply"
+
+
+class DownloadError(LmsbuildError):
+    exit_code = 10
+    meaning = "a package could not be downloaded"
+
+
+class CompileError(LmsbuildError):
+    exit_code = 11
+    meaning = "a source file does not compile or a library does not link"
+
+
+class WheelError(LmsbuildError):
+    exit_code = 12
+    meaning = "a wheel is corrupt, or the overlay would not fit the official wheel"
+
+
+class DemoError(LmsbuildError):
+    exit_code = 13
+    meaning = "the demonstration did not show what it must"
+
+
+class SuiteError(LmsbuildError):
+    exit_code = 14
+    meaning = "tests failed"
+
+
+INTERRUPTED = 130
+
+
+def all_errors() -> list[type[LmsbuildError]]:
+    """The error classes in the order of their exit codes."""
+    classes = [LmsbuildError, *LmsbuildError.__subclasses__()]
+    return sorted(classes, key=lambda cls: cls.exit_code)

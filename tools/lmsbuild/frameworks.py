@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The typed form of patches/frameworks.toml, and the meaning of a tag on the command line."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lmsbuild.errors import ConfigError, UnknownTagError
+from lmsbuild.project import Project
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Sha1 = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Layout(_Model):
+    """Files of one folder of lms/ (not its subfolders) go to one folder of the framework."""
+
+    source: str
+    target: str
+    patterns: list[str]
+
+
+class Debian(_Model):
+    """A Debian source package whose orig tarball is the tag's source."""
+
+    package: str
+    suite: str
+    version: str  # upstream part, the Debian revision may move on
+    tarball: str
+    sha256: Sha256
+
+
+class HeaderWheel(_Model):
+    """A wheel taken only for the headers (and link libraries) below `root`."""
+
+    project: str
+    version: str
+    root: str
+    sha256: Sha256
+
+
+class Wheel(_Model):
+    """The official wheel that the overlay replaces parts of."""
+
+    project: str
+    version: str
+    local: str  # local version of ours, e.g. cu124.lms.1
+    platforms: list[str]
+    version_file: str  # the Python file that holds __version__
+    sha256: dict[str, Sha256]  # per Python version
+
+
+class CMakeList(_Model):
+    """A variable of upstream's CMake that must list the same sources."""
+
+    file: str
+    variable: str
+
+
+class Library(_Model):
+    """A shared library of the wheel that is built from the patched tree."""
+
+    path: str  # in the wheel
+    like: str  # member whose RPATH it takes; itself when it replaces one
+    sources: list[str]
+    cmake: CMakeList
+    defines: list[str] = []
+    link: list[str] = []  # names of libraries for -l, in order
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+
+class Install(_Model):
+    """Touched files that go into the wheel as they are."""
+
+    source: str  # folder in the tree, "" for its root
+    suffixes: list[str]
+    target: str  # folder in the wheel
+
+
+class Overlay(_Model):
+    cuda: str
+    cxx_standard: str
+    abi: int
+    flags: list[str]
+    include: list[str]  # below the tree, the wheel or a header wheel: tree:, wheel:, <project>:
+    prefix: str  # what __FILE__ shows instead of the tree's path
+    headers: list[HeaderWheel]
+    libraries: list[Library]
+    install: list[Install]
+    build_files: list[str]  # touched files (globs) that a wheel does not carry
+
+
+class Tag(_Model):
+    version: str
+    commit: Sha1
+    debian: Debian | None = None
+    wheel: Wheel
+    overlay: Overlay
+    preimage: dict[str, Sha1] = {}
+
+
+class Framework(_Model):
+    url: str
+    recognise: list[str]
+    layout: list[Layout]
+    tags: dict[str, Tag]
+
+
+class Frameworks(_Model):
+    frameworks: dict[str, Framework]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One tag of one framework, and where its patches lie."""
+
+    framework_name: str
+    tag_name: str
+    framework: Framework
+    tag: Tag
+    project: Project
+
+    @property
+    def label(self) -> str:
+        return f"{self.framework_name}:{self.tag_name}"
+
+    @property
+    def slug(self) -> str:
+        return f"{self.framework_name}-{self.tag_name}"
+
+    @property
+    def runtime_patches(self) -> Path:
+        return self.project.patches / self.framework_name / "runtime"
+
+    @property
+    def tag_patches(self) -> Path:
+        return self.project.patches / self.framework_name / self.tag_name
+
+    @property
+    def work(self) -> Path:
+        return self.project.work / self.slug
+
+
+def load(project: Project) -> Frameworks:
+    """Read and validate frameworks.toml. Raises ConfigError naming each wrong entry."""
+    path = project.frameworks_file
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read because {error}; correct the file") from error
+    try:
+        return Frameworks.model_validate(data)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()
+        )
+        raise ConfigError(f"{path} is invalid because {wrong}; correct the entries") from error
+
+
+def targets(project: Project) -> list[Target]:
+    """Every supported tag, in the order of the file."""
+    return [
+        Target(framework_name, tag_name, framework, tag, project)
+        for framework_name, framework in load(project).frameworks.items()
+        for tag_name, tag in framework.tags.items()
+    ]
+
+
+def resolve(project: Project, spec: str) -> Target:
+    """`v2.6.0`, `2.6.0` or `pytorch:v2.6.0`. Raises UnknownTagError listing the near ones."""
+    known = targets(project)
+    framework, _, name = spec.rpartition(":")
+    found = [
+        target
+        for target in known
+        if name in (target.tag_name, target.tag_name.removeprefix("v"))
+        and framework in ("", target.framework_name)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = ", ".join(target.label for target in found)
+        raise UnknownTagError(
+            f"{spec} is ambiguous because several frameworks have it; name one of {choices}",
+            near=[target.label for target in found],
+        )
+    words = {target.label: target.label for target in known}
+    words.update({target.tag_name: target.label for target in known})
+    near = difflib.get_close_matches(spec, words, n=6, cutoff=0.4)
+    labels = list(dict.fromkeys(words[word] for word in near)) or [t.label for t in known]
+    raise UnknownTagError(
+        f"{spec} cannot be used because no supported framework has this tag; "
+        f"near ones: {', '.join(labels)} (all: `lmsbuild tags`)",
+        near=labels,
+    )

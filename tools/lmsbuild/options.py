@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lmsbuild.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _json_console(ctx: click.Context, param: click.Parameter, value: bool) -> Console:
+    ctx.find_root().meta["lmsbuild.json"] = value
+    return Console(value)
+
+
+def json_option(function: F) -> F:
+    """Gives the command its `console`."""
+    return click.option(
+        "--json", "console", is_flag=True, callback=_json_console,
+        help="Print one JSON value on standard output instead of text.",
+    )(function)  # fmt: skip
+
+
+def dry_run_option(function: F) -> F:
+    return click.option(
+        "--dry-run", is_flag=True, help="Say what would be done and change nothing."
+    )(function)
+
+
+def tag_argument(function: F) -> F:
+    return click.argument("tag")(function)
+
+
+def source_option(function: F) -> F:
+    return click.option(
+        "--source", default="auto", show_default=True, metavar="auto|git|debian|PATH|URL",
+        help="Where the source comes from. auto: upstream git if it answers within 5 s, "
+        "else Debian's source package.",
+    )(function)  # fmt: skip
+
+
+def into_option(function: F) -> F:
+    return click.option(
+        "--into", type=click.Path(path_type=Path, file_okay=False),
+        help="The checkout's folder instead of work/<framework>-<tag>/source.",
+    )(function)  # fmt: skip
+
+
+def python_option(function: F) -> F:
+    return click.option(
+        "--python", "python", metavar="X.Y", help="Python version [default: the running one]."
+    )(function)
+
+
+def jobs_option(function: F) -> F:
+    return click.option(
+        "--jobs", "-j", type=click.IntRange(min=1),
+        help="Parallel compilations [default: the number of processors].",
+    )(function)  # fmt: skip
+
+
+def examples(*lines: str) -> str:
+    """Epilog for --help that keeps its line breaks."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From lms/ and from a checkout's commits back into patch files, byte for byte the same."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import tomlkit
+
+from lmsbuild.errors import ConfigError, TreeStateError
+from lmsbuild.frameworks import Target
+from lmsbuild.git import Git
+from lmsbuild.series import NO_BLOB, Patch, patch_files
+
+RUNTIME_SUBJECT = "Add the Large Model Support runtime"
+RUNTIME_MESSAGE = f"""{RUNTIME_SUBJECT}
+
+New files only, the same for every tag: the engine (states of storages,
+victims, prediction, host pool, statistics) and its adaptor to this
+framework. Nothing here runs until the hooks of the tag call it.
+"""
+FORMAT_OPTIONS = (
+    "--zero-commit",
+    "--no-signature",
+    "--full-index",
+    "--no-numbered",
+    "--no-attach",
+    "--no-thread",
+    "--no-base",
+    "--no-signoff",
+    "--no-to",
+    "--no-cc",
+    "--no-add-header",
+    "--encode-email-headers",
+    "--subject-prefix=PATCH",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "-U3",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=myers",
+    "--no-indent-heuristic",
+    "--no-renames",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-relative",
+    "--encoding=UTF-8",
+    "--no-stat",
+    "--no-color",
+    "--no-notes",
+    "--no-cover-letter",
+    "--no-range-diff",
+    "--no-interdiff",
+    "--binary",
+    "--suffix=.patch",
+    "--filename-max-length=64",
+)
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    written: list[str]
+    removed: list[str]
+    unchanged: list[str]
+    preimage: dict[str, str]
+
+
+def runtime_files(target: Target) -> dict[str, Path]:
+    """Path in the framework -> file below lms/. Raises ConfigError when two map to one path."""
+    found: dict[str, Path] = {}
+    root = target.project.root
+    for entry in target.framework.layout:
+        folder = root / entry.source
+        for pattern in entry.patterns:
+            for file in sorted(folder.glob(pattern)):
+                if not file.is_file():
+                    continue
+                path = str(PurePosixPath(entry.target) / file.relative_to(folder).as_posix())
+                if found.setdefault(path, file) != file:
+                    raise ConfigError(
+                        f"the layout of {target.framework_name} is wrong because {found[path]} and "
+                        f"{file} both go to {path}; correct frameworks.toml"
+                    )
+    if not found:
+        raise ConfigError(
+            f"the runtime patch cannot be made because {root / 'lms'} has no files for "
+            f"{target.framework_name}; check out the whole project"
+        )
+    return found
+
+
+def runtime_patch(target: Target) -> dict[str, bytes]:
+    """The runtime patch (file name -> content) made from lms/."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        git = Git(folder)
+        git.run("init", "-q")
+        base = git.text("commit-tree", git.text("mktree", "--missing"), "-m", "base")
+        for path, file in runtime_files(target).items():
+            blob = git.run("hash-object", "-w", "--stdin", stdin=file.read_bytes()).stdout
+            entry = f"100644,{blob.decode().strip()},{path}"
+            git.run("update-index", "--add", "--cacheinfo", entry)
+        tree = git.text("write-tree")
+        made = git.run("commit-tree", tree, "-p", base, "-F", "-", stdin=RUNTIME_MESSAGE.encode())
+        return format_patches(git, base, made.stdout.decode().strip())
+
+
+def format_patches(git: Git, base: str, tip: str) -> dict[str, bytes]:
+    """The commits base..tip as patch files: name -> content."""
+    with tempfile.TemporaryDirectory() as name:
+        git.run("format-patch", *FORMAT_OPTIONS, "-o", name, f"{base}..{tip}")
+        return {file.name: file.read_bytes() for file in patch_files(Path(name))}
+
+
+def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refreshed:
+    """Write the runtime patch from lms/ and, from `source`, the hook patches of the tag.
+
+    The hooks are the commits after the runtime commit in the checkout `source`. Their
+    pre-image blob ids go into frameworks.toml.
+    """
+    wanted: dict[Path, bytes] = {}
+    folders = [target.runtime_patches]
+    for name, content in runtime_patch(target).items():
+        wanted[target.runtime_patches / name] = content
+    preimage: dict[str, str] = dict(target.tag.preimage)
+    if source is not None:
+        hooks, preimage = _hooks(target, Git(source.expanduser().absolute()))
+        folders.append(target.tag_patches)
+        wanted.update({target.tag_patches / name: content for name, content in hooks.items()})
+    stale = [file for folder in folders for file in patch_files(folder) if file not in wanted]
+    changed = [p for p, content in wanted.items() if not p.is_file() or p.read_bytes() != content]
+    if not dry_run:
+        for path in changed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(".new")
+            fresh.write_bytes(wanted[path])
+            fresh.replace(path)
+        for path in stale:
+            path.unlink()
+        if preimage != target.tag.preimage:
+            _record(target, preimage)
+    return Refreshed(
+        [Patch(path).name for path in changed],
+        [Patch(path).name for path in stale],
+        [Patch(path).name for path in wanted if path not in changed],
+        preimage,
+    )
+
+
+def _hooks(target: Target, git: Git) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Hook patches of a checkout and the pre-image of the files they touch."""
+    if git.changes():
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because it is not clean; commit its changes first"
+        )
+    log = git.text("log", "--first-parent", "-n", "200", "--format=%H %P%x09%s").splitlines()
+    runtime = next((line for line in log if line.endswith(f"\t{RUNTIME_SUBJECT}")), None)
+    if runtime is None:
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because none of its last 200 commits is "
+            f"{RUNTIME_SUBJECT!r}; run `lmsbuild apply` there first"
+        )
+    commit, base = runtime.split("\t")[0].split()[:2]
+    if git.text("rev-list", "--merges", f"{commit}..HEAD"):
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because it has a merge after the runtime commit; "
+            "rebase it into a line of commits"
+        )
+    hooks = format_patches(git, commit, "HEAD")
+    touched = git.text("diff", "--name-only", "--no-renames", commit, "HEAD").splitlines()
+    runtime_paths = set(runtime_files(target))
+    misplaced = sorted(runtime_paths.intersection(touched))
+    if misplaced:
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because a commit after the runtime commit edits "
+            f"{misplaced[0]}, which is generated from lms/; make that edit in lms/"
+        )
+    before = git.blobs(base, touched)
+    return hooks, {path: before[path] for path in sorted(before) if before[path] != NO_BLOB}
+
+
+def _record(target: Target, preimage: dict[str, str]) -> None:
+    path = target.project.frameworks_file
+    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    table = tomlkit.table()
+    for file, blob in sorted(preimage.items()):
+        table.add(file, blob)
+    tag = document["frameworks"][target.framework_name]["tags"][target.tag_name]  # type: ignore[index]
+    tag["preimage"] = table  # type: ignore[index]
+    path.write_text(tomlkit.dumps(document), encoding="utf-8")
