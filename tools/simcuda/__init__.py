@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated CUDA device: torch programs run on it without a GPU.
+
+    import simcuda
+    simcuda.load(memory="64M", mode="lazy")
+    import torch                      # torch.cuda.is_available() is now true
+    print(simcuda.device.counters())
+
+See docs/simcuda.md for what it shows and what it cannot show.
+"""
+
+from .config import MODES, Settings, parse_bytes
+from .device import COUNTERS, Device
+from .errors import SimcudaError
+from .loader import device, install, load
+
+__all__ = [
+    "COUNTERS",
+    "MODES",
+    "Device",
+    "Settings",
+    "SimcudaError",
+    "device",
+    "install",
+    "load",
+    "parse_bytes",
+]

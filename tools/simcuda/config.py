@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the simulated device: keyword arguments, environment variables, defaults.
+
+Every setting has an environment variable of the same name (``memory`` is ``SIMCUDA_MEMORY``), so
+that child processes get the device of their parent. What is given in the program wins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, fields
+
+from .errors import SimcudaError
+
+MODES = ("immediate", "lazy", "eager-copy", "late-write")
+STRICT = ("error", "abort")
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_bytes(text: str | int) -> int:
+    """``64M`` -> 67108864. Units K, M, G, T (powers of 1024), with or without ``iB`` or ``B``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(text), re.IGNORECASE)
+    if not match:
+        raise SimcudaError(f"{text!r} is not a size; write it like 64M or 1.5G")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def format_bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the device starts. `memory`, `host_memory` in bytes (0: no host limit), `bandwidth` in
+    bytes per second (0: copies take no time), `lag` in queries that answer "not ready"."""
+
+    memory: int = 1 << 30
+    mode: str = "immediate"
+    lag: int = 0
+    devices: int = 1
+    strict: str = "error"
+    bandwidth: int = 0
+    host_memory: int = 0
+    poison: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise SimcudaError(f"there is no mode {self.mode!r}; choose one of {', '.join(MODES)}")
+        if self.strict not in STRICT:
+            raise SimcudaError(f"strict is {self.strict!r}; choose one of {', '.join(STRICT)}")
+        if not 1 <= self.devices <= 16:
+            raise SimcudaError(f"{self.devices} devices cannot be simulated; choose 1 to 16")
+
+    @staticmethod
+    def read(**given: str | int | bool | None) -> Settings:
+        """The settings from `given`; what is None comes from the environment, else the default."""
+        known = {field.name for field in fields(Settings)}
+        if unknown := set(given) - known:
+            raise SimcudaError(
+                f"unknown setting {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
+            )
+        values: dict[str, int | str | bool] = {}
+        for name in known:
+            raw = given.get(name)
+            if raw is None:
+                raw = os.environ.get(f"SIMCUDA_{name.upper()}") or None
+            if raw is not None:
+                values[name] = _convert(name, raw)
+        return Settings(**values)  # type: ignore[arg-type]
+
+    def export(self) -> None:
+        """Put the settings into the environment, for the native runtime and for children."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            text = str(int(value)) if isinstance(value, bool) else str(value)
+            os.environ[f"SIMCUDA_{field.name.upper()}"] = text
+        # The native runtime reads plain numbers.
+        os.environ["SIMCUDA_MEMORY_BYTES"] = str(self.memory)
+        os.environ["SIMCUDA_HOST_MEMORY_BYTES"] = str(self.host_memory)
+        os.environ["SIMCUDA_MODE_NUMBER"] = str(MODES.index(self.mode))
+
+    def describe(self) -> str:
+        many = "" if self.devices == 1 else f" {self.devices} x"
+        return f"simulated CUDA device,{many} {format_bytes(self.memory)}, mode {self.mode}"
+
+
+def _convert(name: str, raw: str | int | bool) -> int | str | bool:
+    if name in ("memory", "host_memory", "bandwidth"):
+        return parse_bytes(raw)
+    if name in ("mode", "strict"):
+        return str(raw)
+    try:
+        number = int(raw)
+    except ValueError:
+        raise SimcudaError(f"{name} is {raw!r}, which is not a number") from None
+    return bool(number) if name == "poison" else number

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Controls of the simulated device, for tests and demonstrations.
+
+The numbers come from the device itself: they say what the program really did, whatever the
+software under test believes. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from .config import MODES
+from .errors import SimcudaError
+
+COUNTERS = (
+    "malloc malloc_failed free host_alloc host_alloc_failed host_free "
+    "h2d d2h d2d h2h h2d_bytes d2h_bytes d2d_bytes h2h_bytes "
+    "h2d_pinned_bytes h2d_pageable_bytes d2h_pinned_bytes d2h_pageable_bytes "
+    "memset memset_bytes device_syncs stream_syncs event_syncs "
+    "ops mapped_accesses refused_launches unsupported_calls"
+).split()
+
+_STREAM_COPIES = "h2d h2d_bytes d2h d2h_bytes d2d d2d_bytes".split()
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "device_count": (ctypes.c_int, []),
+    "capacity": (ctypes.c_size_t, [ctypes.c_int]),
+    "set_capacity": (None, [ctypes.c_int, ctypes.c_size_t]),
+    "used": (ctypes.c_size_t, [ctypes.c_int]),
+    "peak": (ctypes.c_size_t, [ctypes.c_int]),
+    "reset_peak": (None, [ctypes.c_int]),
+    "host_used": (ctypes.c_size_t, []),
+    "host_peak": (ctypes.c_size_t, []),
+    "set_host_capacity": (None, [ctypes.c_size_t]),
+    "mode": (ctypes.c_int, []),
+    "set_mode": (None, [ctypes.c_int, ctypes.c_long]),
+    "pending": (ctypes.c_long, []),
+    "set_bandwidth": (None, [ctypes.c_double]),
+    "set_abort": (None, [ctypes.c_int]),
+    "fail_mallocs": (None, [ctypes.c_long, ctypes.c_long]),
+    "fail_host_allocs": (None, [ctypes.c_long, ctypes.c_long]),
+    "fail_copies": (None, [ctypes.c_long, ctypes.c_long]),
+    "counters": (None, [ctypes.c_void_p]),
+    "reset_counters": (None, []),
+    "stream_copies": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]),
+}
+
+
+class Device:
+    """One simulated device. Counters, mode, faults and host memory are common to all devices."""
+
+    def __init__(self, runtime: ctypes.CDLL | None = None, index: int = 0) -> None:
+        self._runtime = runtime
+        self.index = index
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        if self._runtime is None:
+            raise SimcudaError("no simulated device is loaded; call simcuda.load() first")
+        function = getattr(self._runtime, f"simcuda_{name}")
+        function.restype, function.argtypes = _SIGNATURES[name]
+        return function(*arguments)
+
+    def __getitem__(self, index: int) -> Device:
+        """Another device of the same simulation."""
+        if not 0 <= index < self._call("device_count"):
+            raise IndexError(f"there is no simulated device {index}")
+        return Device(self._runtime, index)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of device memory. Set it below `used`, and every further allocation fails."""
+        return int(self._call("capacity", self.index))
+
+    @capacity.setter
+    def capacity(self, size: int) -> None:
+        self._call("set_capacity", self.index, size)
+
+    @property
+    def used(self) -> int:
+        """Bytes allocated now, in the granules that a real device would charge."""
+        return int(self._call("used", self.index))
+
+    @property
+    def peak(self) -> int:
+        """The largest `used` since the start or the last `reset_peak`."""
+        return int(self._call("peak", self.index))
+
+    def reset_peak(self) -> None:
+        self._call("reset_peak", self.index)
+
+    @property
+    def host_used(self) -> int:
+        """Bytes of pinned host memory allocated now (registered memory does not count)."""
+        return int(self._call("host_used"))
+
+    @property
+    def host_peak(self) -> int:
+        return int(self._call("host_peak"))
+
+    def set_host_capacity(self, size: int) -> None:
+        """Limit pinned host memory; 0 lifts the limit."""
+        self._call("set_host_capacity", size)
+
+    @property
+    def mode(self) -> str:
+        return MODES[int(self._call("mode"))]
+
+    def set_mode(self, mode: str, lag: int = 0) -> None:
+        """Run what is queued, then switch. `lag`: how many queries answer "not ready" first."""
+        if mode not in MODES:
+            raise SimcudaError(f"there is no mode {mode!r}; choose one of {', '.join(MODES)}")
+        self._call("set_mode", MODES.index(mode), lag)
+
+    @property
+    def pending(self) -> int:
+        """Commands that are queued on the streams of all devices."""
+        return int(self._call("pending"))
+
+    def set_bandwidth(self, bytes_per_second: float) -> None:
+        """Let each copy take its time; 0 for none. This orders events, it measures nothing."""
+        self._call("set_bandwidth", bytes_per_second)
+
+    def set_abort(self, on: bool) -> None:
+        """Abort the process on whatever is refused, instead of returning an error."""
+        self._call("set_abort", int(on))
+
+    def fail_next_mallocs(self, count: int, skip: int = 0) -> None:
+        """Let `skip` device allocations pass, then fail `count` with out of memory."""
+        self._call("fail_mallocs", skip, count)
+
+    def fail_next_host_allocs(self, count: int, skip: int = 0) -> None:
+        """The same for pinned host allocations."""
+        self._call("fail_host_allocs", skip, count)
+
+    def fail_next_copies(self, count: int, skip: int = 0) -> None:
+        """The same for copies; they fail with ``cudaErrorUnknown`` and move nothing."""
+        self._call("fail_copies", skip, count)
+
+    def counters(self) -> dict[str, int]:
+        """What the device has done since the start or the last reset, by `COUNTERS`."""
+        values = (ctypes.c_uint64 * len(COUNTERS))()
+        self._call("counters", values)
+        return dict(zip(COUNTERS, values))
+
+    def reset_counters(self) -> None:
+        """Set all counters, those of the streams too, to 0."""
+        self._call("reset_counters")
+
+    def stream_copies(self, stream: int) -> dict[str, int]:
+        """Copies issued on a stream, by its handle (``torch.cuda.Stream.cuda_stream``)."""
+        values = (ctypes.c_uint64 * len(_STREAM_COPIES))()
+        self._call("stream_copies", stream or None, self.index, values)
+        return dict(zip(_STREAM_COPIES, values))

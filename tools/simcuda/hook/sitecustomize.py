@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On the PYTHONPATH of child processes: gives them the simulated device if SIMCUDA=1 is set."""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_here = os.path.dirname(os.path.abspath(__file__))
+
+
+def _simulate() -> None:
+    package = os.path.dirname(_here)
+    spec = importlib.util.spec_from_file_location(
+        "simcuda", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["simcuda"] = module
+    spec.loader.exec_module(module)
+    if importlib.util.find_spec("torch") is None:
+        return  # a program without torch has no use for a device
+    try:
+        module.load()
+    except module.SimcudaError as error:
+        sys.exit(f"simcuda: {error}")
+
+
+def _next_sitecustomize() -> None:
+    """This file hides the sitecustomize that Python would have found without it: run that too."""
+    others = [p for p in sys.path if os.path.abspath(p or ".") != _here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+_next_sitecustomize()
+if os.environ.get("SIMCUDA") == "1":
+    _simulate()

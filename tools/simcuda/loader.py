@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings the simulated device into this process, and into its children."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .builder import Build, build
+from .config import Settings
+from .device import Device
+from .errors import SimcudaError
+
+HOOK = Path(__file__).resolve().parent / "hook"
+
+device = Device()
+
+_build: Build | None = None
+_installed = False
+
+
+def load(
+    *,
+    memory: str | int | None = None,
+    mode: str | None = None,
+    lag: int | None = None,
+    devices: int | None = None,
+    strict: str | None = None,
+    bandwidth: str | int | None = None,
+    host_memory: str | int | None = None,
+    poison: bool | None = None,
+    children: bool = True,
+) -> Device:
+    """Put the simulated device in place of CUDA, before torch is imported; build it if need be.
+
+    What is not given comes from the environment (``SIMCUDA_MEMORY``, ...), else the default. The
+    kernels install themselves when torch is imported. With `children`, Python processes started
+    from here get the same device. A second call changes nothing. Returns `simcuda.device`.
+
+    Raises SimcudaError if torch is imported already, or if the native part cannot be built.
+    """
+    global _build
+    if _build is not None:
+        return device
+    if "torch" in sys.modules:
+        raise SimcudaError("torch is imported already; call simcuda.load() before import torch")
+    settings = Settings.read(
+        memory=memory,
+        mode=mode,
+        lag=lag,
+        devices=devices,
+        strict=strict,
+        bandwidth=bandwidth,
+        host_memory=host_memory,
+        poison=poison,
+    )
+    made = build(progress=_announce)
+    settings.export()
+    if children:
+        _share_with_children()
+    libraries = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in made.libraries]
+    device._runtime = libraries[0]
+    _build = made
+    sys.meta_path.insert(0, _AfterTorch())
+    if os.environ.get("SIMCUDA_ANNOUNCED") != "1":
+        os.environ["SIMCUDA_ANNOUNCED"] = "1"  # once, not once more in every child
+        _announce(f"{settings.describe()}: timings are not a GPU's")
+    return device
+
+
+def install() -> int:
+    """Install the kernels on the imported torch; done by itself after ``import torch``.
+
+    Returns the number of operators that now run on the simulated device.
+    """
+    global _installed
+    if _build is None:
+        raise SimcudaError("no simulated device is loaded; call simcuda.load() before import torch")
+    if _installed:
+        return 0
+    kernels = ctypes.CDLL(str(_build.kernels))
+    count = int(kernels.simcuda_install_kernels())
+    _installed = True
+    _turn_off_what_is_not_simulated()
+    return count
+
+
+def _turn_off_what_is_not_simulated() -> None:
+    import torch
+
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def _share_with_children() -> None:
+    os.environ["SIMCUDA"] = "1"
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if str(HOOK) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), *paths])
+
+
+def _announce(text: str) -> None:
+    if os.environ.get("SIMCUDA_QUIET") != "1":
+        print(f"simcuda: {text}", file=sys.stderr, flush=True)
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Wraps the loader of torch so that the kernels are installed right after its import."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.loader is None:
+            return spec
+        original: Any = spec.loader
+        run = original.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            install()
+
+        original.exec_module = exec_module
+        return spec

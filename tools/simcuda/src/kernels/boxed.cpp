@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <simcuda.h>
+
+#include <unordered_set>
+
+#include "kernels.h"
+#include "launch.h"
+#include "random.h"
+
+namespace simcuda {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+
+// Written although the schema does not say so: running statistics.
+bool written_silently(const std::string& op, const std::string& argument) {
+  static const std::unordered_set<std::string> ops = {
+      "aten::native_batch_norm",
+      "aten::cudnn_batch_norm",
+      "aten::batch_norm_update_stats",
+      "aten::batch_norm_gather_stats",
+      "aten::batch_norm_gather_stats_with_counts",
+      "aten::rrelu_with_noise",
+  };
+  return ops.count(op) &&
+         (argument == "running_mean" || argument == "running_var" || argument == "noise");
+}
+
+// Operators that take CPU tensors beside CUDA ones.
+bool mixes_devices(const std::string& op) {
+  static const std::unordered_set<std::string> ops = {
+      "aten::index",           "aten::_unsafe_index",      "aten::index_put",
+      "aten::index_put_",      "aten::_index_put_impl_",   "aten::_unsafe_index_put",
+      "aten::_ctc_loss",       "aten::_ctc_loss_backward", "aten::_pack_padded_sequence",
+      "aten::_fused_adam_",    "aten::_fused_adamw_",      "aten::_fused_sgd_",
+      "aten::_fused_adagrad_", "aten::_embedding_bag",     "aten::copy_",
+      "aten::_foreach_copy_",  "aten::_foreach_copy",      "aten::_convert_weight_to_int4pack",
+  };
+  return ops.count(op) > 0;
+}
+
+template <typename Visit>
+void for_each_tensor(const IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const Tensor& t : value.toTensorList()) visit(t);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<Tensor>& t : value.toOptionalTensorList()) {
+      if (t) visit(*t);
+    }
+  }
+}
+
+template <typename Change>
+void replace_tensors(IValue& value, Change change) {
+  if (value.isTensor()) {
+    value = change(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& t : value.toTensorList()) list.push_back(change(t));
+    value = list;
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> list;
+    for (const std::optional<Tensor>& t : value.toOptionalTensorList()) {
+      list.push_back(t ? std::optional<Tensor>(change(*t)) : std::nullopt);
+    }
+    value = list;
+  }
+}
+
+// The op's device: that of its first CUDA tensor, else of its device argument. Different devices
+// are an error as they are in torch, except for CPU scalars.
+c10::Device device_of(const c10::FunctionSchema& schema, const IValue* arguments, size_t count) {
+  std::optional<c10::Device> device, stated;
+  bool mixed_allowed = mixes_devices(schema.name());
+  for (size_t i = 0; i < count; i++) {
+    if (arguments[i].isDevice() && arguments[i].toDevice().is_cuda()) {
+      stated = arguments[i].toDevice();
+    }
+    for_each_tensor(arguments[i], [&](const Tensor& t) {
+      if (t.defined() && t.is_cuda() && !device) device = t.device();
+    });
+  }
+  if (device && !mixed_allowed) {
+    for (size_t i = 0; i < count; i++) {
+      for_each_tensor(arguments[i], [&](const Tensor& t) {
+        if (!t.defined() || t.device() == *device || (t.is_cpu() && t.dim() == 0)) return;
+        TORCH_CHECK(false,
+                    "Expected all tensors to be on the same device, but found at least two "
+                    "devices, ",
+                    *device, " and ", t.device(),
+                    "! (when checking argument for "
+                    "argument ",
+                    schema.arguments()[i].name(), " in method wrapper_CUDA_",
+                    schema.name().substr(schema.name().find("::") + 2), ")");
+      });
+    }
+  }
+  if (!device) device = stated;
+  if (!device || !device->has_index()) {
+    return c10::Device(c10::kCUDA, c10::cuda::current_device());
+  }
+  return *device;
+}
+
+}  // namespace
+
+template <c10::DispatchKey CpuKey>
+void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const auto& declared = schema.arguments();
+  size_t count = declared.size(), base = stack->size() - count;
+  IValue* arguments = stack->data() + base;
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::Device device = device_of(schema, arguments, count);
+  c10::cuda::CUDAGuard guard(device);
+  Launch launch(device, schema.name());
+
+  std::vector<bool> written(count);
+  for (size_t i = 0; i < count; i++) {
+    const auto* alias = declared[i].alias_info();
+    written[i] = (alias && alias->isWrite()) || written_silently(schema.name(), declared[i].name());
+    if (written[i]) for_each_tensor(arguments[i], [&](const Tensor& t) { launch.will_write(t); });
+  }
+  // Written ones first, so that a storage that is read as well gets its late-write shadow.
+  for (bool pass : {true, false}) {
+    for (size_t i = 0; i < count; i++) {
+      if (written[i] != pass) continue;
+      replace_tensors(arguments[i], [&](const Tensor& t) { return launch.to_cpu(t, pass); });
+    }
+  }
+  std::optional<RandomSequence> random;
+  for (size_t i = 0; i < count; i++) {
+    IValue& value = arguments[i];
+    if (value.isDevice() && value.toDevice().is_cuda()) {
+      value = c10::Device(c10::kCPU);
+    } else if (declared[i].name() == "generator") {
+      random.emplace(value.isNone() ? std::nullopt : std::optional(value.toGenerator()), device);
+      value = random->cpu();
+    } else if (declared[i].name() == "pin_memory" && value.isBool()) {
+      value = false;
+    }
+  }
+  launch.begin();
+  op.redispatchBoxed(c10::DispatchKeySet(CpuKey), stack);
+  launch.end();
+  launch.write_back();
+  size_t results = schema.returns().size();
+  for (size_t i = stack->size() - results; i < stack->size(); i++) {
+    replace_tensors((*stack)[i], [&](const Tensor& t) { return launch.to_device(t); });
+  }
+  launch.finish();
+}
+
+template void run_on_cpu<c10::DispatchKey::CPU>(const c10::OperatorHandle&, c10::DispatchKeySet,
+                                                torch::jit::Stack*);
+template void run_on_cpu<c10::DispatchKey::SparseCPU>(const c10::OperatorHandle&,
+                                                      c10::DispatchKeySet, torch::jit::Stack*);
+template void run_on_cpu<c10::DispatchKey::SparseCsrCPU>(const c10::OperatorHandle&,
+                                                         c10::DispatchKeySet, torch::jit::Stack*);
+
+void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+  std::string name = toString(op.operator_name());
+  simcuda_refuse(("operator " + name).c_str());
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "the simulated device refuses: operator ", name,
+                              ": it has no CPU kernel");
+}
+
+}  // namespace simcuda

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operators are simulated: all of aten that have a CUDA kernel of their own.
+#include <c10/util/Exception.h>
+
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "kernels.h"
+
+namespace simcuda {
+namespace {
+
+using c10::DispatchKey;
+using torch::CppFunction;
+
+// Memory, metadata and copies: torch's own code runs, on the simulated runtime.
+const std::unordered_set<std::string>& kept() {
+  static const std::unordered_set<std::string> ops = {
+      "empty",
+      "empty_strided",
+      "resize_",
+      "set_",
+      "copy_",
+      "_local_scalar_dense",
+      "record_stream",
+      "_fused_sdp_choice",
+      "_pin_memory",
+      "is_pinned",
+      "_efficientzerotensor",
+      "_coalesced_",
+      "_indices",
+      "_values",
+      "_nnz",
+      "is_coalesced",
+      "_dimI",
+      "_dimV",
+      "dense_dim",
+      "sparse_dim",
+      "sparse_resize_",
+      "sparse_resize_and_clear_",
+      "_sparse_coo_tensor_with_dims",
+      "_sparse_coo_tensor_with_dims_and_tensors",
+      "crow_indices",
+      "col_indices",
+      "ccol_indices",
+      "row_indices",
+      "values",
+      "indices",
+      "resize_as_sparse_",
+      "_nested_tensor_size",
+      "_nested_tensor_strides",
+      "_nested_tensor_storage_offsets",
+      "view",
+      "_reshape_alias",
+  };
+  return ops;
+}
+
+// Composite, but on the CPU with numerics of their own (oneDNN).
+const std::unordered_set<std::string>& composites() {
+  static const std::unordered_set<std::string> ops = {
+      "convolution",
+      "_convolution",
+      "convolution_backward",
+      "convolution_overrideable",
+      "convolution_backward_overrideable",
+  };
+  return ops;
+}
+
+bool is_view(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
+bool has_cpu(const c10::OperatorHandle& op, DispatchKey cpu) {
+  return op.hasKernelForDispatchKey(cpu) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+}
+
+using Boxed = void(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*);
+
+template <Boxed* Run>
+int install_key(torch::Library& library, DispatchKey cuda, DispatchKey cpu) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  int installed = 0;
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    auto op = dispatcher.findSchema(name);
+    if (!op || is_view(op->schema())) continue;
+    std::string base = name.name.substr(6);
+    if (kept().count(base)) continue;
+    bool dense = cuda == DispatchKey::CUDA;
+    bool own = op->hasKernelForDispatchKey(cuda) || (dense && op->hasKernelForDispatchKey(cpu)) ||
+               (dense && composites().count(base));
+    if (!own) continue;
+    std::string full = name.overload_name.empty() ? base : base + "." + name.overload_name;
+    if (has_cpu(*op, cpu)) {
+      library.impl(full.c_str(), CppFunction::makeFromBoxedFunction<Run>());
+    } else {
+      library.impl(full.c_str(), CppFunction::makeFromBoxedFunction<&refuse_operator>());
+    }
+    installed++;
+  }
+  return installed;
+}
+
+std::vector<std::unique_ptr<torch::Library>>& libraries() {
+  static auto* all = new std::vector<std::unique_ptr<torch::Library>>;
+  return *all;
+}
+
+torch::Library& library(DispatchKey key) {
+  libraries().push_back(
+      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
+  return *libraries().back();
+}
+
+// Overriding torch's kernels is the point here; its warning about it is not wanted.
+struct Silent : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+}  // namespace
+}  // namespace simcuda
+
+// Returns the number of operators that run on the simulated device from now on.
+extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels() {
+  using namespace simcuda;
+  Silent silent;
+  c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  auto& cuda = library(DispatchKey::CUDA);
+  int installed =
+      install_key<&run_on_cpu<DispatchKey::CPU>>(cuda, DispatchKey::CUDA, DispatchKey::CPU);
+  installed += install_key<&run_on_cpu<DispatchKey::SparseCPU>>(
+      library(DispatchKey::SparseCUDA), DispatchKey::SparseCUDA, DispatchKey::SparseCPU);
+  installed += install_key<&run_on_cpu<DispatchKey::SparseCsrCPU>>(
+      library(DispatchKey::SparseCsrCUDA), DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU);
+  auto& special = library(DispatchKey::CUDA);
+  register_copy(special);
+  register_dropout(special);
+  register_recurrent(special);
+  register_recurrent(library(DispatchKey::AutogradCUDA));
+  return installed;
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch.h"
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+#include <simcuda.h>
+
+#include <cstring>
+
+namespace simcuda {
+namespace {
+
+at::SparseTensorImpl* sparse_impl(const Tensor& t) {
+  return static_cast<at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
+}
+
+bool is_cuda_dense(const Tensor& t) {
+  return t.defined() && t.is_cuda() && t.layout() == c10::kStrided && !t.is_nested();
+}
+
+Tensor make_cpu_tensor(c10::Storage storage, const Tensor& like) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_offset(like.storage_offset());
+  impl->set_sizes_and_strides(like.sizes(), like.strides());
+  if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  if (like.is_conj()) tensor._set_conj(true);
+  if (like.is_neg()) tensor._set_neg(true);
+  return tensor;
+}
+
+}  // namespace
+
+Elements::Elements(const Tensor& target, const Tensor& source)
+    : target_(static_cast<char*>(target.storage().mutable_data()) +
+              target.storage_offset() * static_cast<int64_t>(target.element_size())),
+      source_(source) {}
+
+void Elements::write() const {
+  if (source_.is_non_overlapping_and_dense()) {
+    memcpy(target_, source_.const_data_ptr(), source_.nbytes());
+  } else {
+    write_dim(0, 0);
+  }
+}
+
+void Elements::write_dim(size_t dim, int64_t offset) const {
+  if (dim == static_cast<size_t>(source_.dim())) {
+    auto bytes = offset * static_cast<int64_t>(source_.element_size());
+    memcpy(target_ + bytes, static_cast<const char*>(source_.const_data_ptr()) + bytes,
+           source_.element_size());
+    return;
+  }
+  for (int64_t i = 0; i < source_.size(dim); i++) {
+    write_dim(dim + 1, offset + i * source_.stride(dim));
+  }
+}
+
+Launch::Launch(c10::Device device, std::string op)
+    : device_(device),
+      op_(std::move(op)),
+      stream_(c10::cuda::getCurrentCUDAStream(device.index()).stream()),
+      late_(simcuda_mode() == SIMCUDA_LATE_WRITE) {}
+
+Launch::~Launch() {
+  if (running_) end();
+}
+
+void Launch::begin() {
+  simcuda_count_op();
+  simcuda_stream_begin(stream_, device_.index());
+  running_ = true;
+  for (auto& m : memory_) {
+    if (m.source) memcpy(m.original, m.source, m.cpu.nbytes());
+  }
+}
+
+void Launch::end() {
+  running_ = false;
+  simcuda_stream_end(stream_, device_.index());
+}
+
+void Launch::will_write(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda()) return;
+  if (is_cuda_dense(tensor)) tensor.storage().unsafeGetStorageImpl()->mutable_data();
+}
+
+Launch::Memory& Launch::memory_of(const Tensor& tensor, bool written) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  for (auto& m : memory_) {
+    if (m.device == storage) return m;
+  }
+  const void* data = storage->data();
+  size_t bytes = storage->nbytes();
+  if (bytes > 0 && !simcuda_addressable(data, bytes)) {
+    std::string what = "an illegal memory access by " + op_;
+    simcuda_refuse(what.c_str());
+    TORCH_CHECK(false, "CUDA error: the simulated device refuses: ", what, " at ", data, ", ",
+                bytes, " bytes: neither device memory nor pinned host memory");
+  }
+  Memory m{storage, {}, nullptr, const_cast<void*>(data)};
+  c10::DataPtr pointer(m.original, c10::kCPU);
+  if (late_ && written && bytes > 0) {
+    pointer = c10::GetCPUAllocator()->allocate(bytes);
+    m.source = data;
+    m.original = pointer.get();
+  }
+  m.cpu = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(bytes),
+                       std::move(pointer), c10::GetCPUAllocator(), /*resizable=*/true);
+  memory_.push_back(std::move(m));
+  return memory_.back();
+}
+
+Tensor Launch::dense_to_cpu(const Tensor& tensor, bool written) {
+  for (auto& a : arguments_) {
+    if (a.device.is_same(tensor)) {
+      a.written |= written;
+      return a.cpu;
+    }
+  }
+  Tensor cpu = make_cpu_tensor(memory_of(tensor, written).cpu, tensor);
+  arguments_.push_back({tensor, cpu, written});
+  return cpu;
+}
+
+Tensor Launch::sparse_to_cpu(const Tensor& tensor, bool written) {
+  auto* impl = sparse_impl(tensor);
+  Tensor cpu = at::_sparse_coo_tensor_unsafe(
+      dense_to_cpu(impl->indices(), written), dense_to_cpu(impl->values(), written), tensor.sizes(),
+      tensor.options().device(c10::kCPU), tensor.is_coalesced());
+  arguments_.push_back({tensor, cpu, written});
+  return cpu;
+}
+
+Tensor Launch::compressed_to_cpu(const Tensor& tensor, bool written) {
+  auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(tensor);
+  auto* impl = at::sparse_csr::get_sparse_csr_impl(tensor);
+  Tensor cpu = at::_sparse_compressed_tensor_unsafe(
+      dense_to_cpu(compressed, written), dense_to_cpu(plain, written),
+      dense_to_cpu(impl->values(), written), tensor.sizes(), tensor.scalar_type(), tensor.layout(),
+      c10::Device(c10::kCPU), false);
+  arguments_.push_back({tensor, cpu, written});
+  return cpu;
+}
+
+Tensor Launch::to_cpu(const Tensor& tensor, bool written) {
+  if (!tensor.defined() || !tensor.is_cuda()) return tensor;
+  for (auto& a : arguments_) {
+    if (a.device.is_same(tensor)) return a.cpu;
+  }
+  if (tensor.is_sparse()) return sparse_to_cpu(tensor, written);
+  if (at::sparse_csr::is_sparse_compressed(tensor)) return compressed_to_cpu(tensor, written);
+  TORCH_CHECK(is_cuda_dense(tensor), "simcuda: ", op_, " on a tensor of type ", tensor.toString(),
+              " has no simulation");
+  return dense_to_cpu(tensor, written);
+}
+
+void Launch::store(const Tensor& target, const Tensor& source) {
+  if (target.numel() > 0) stores_.emplace_back(target, source);
+}
+
+void Launch::finish() {
+  if (stores_.empty()) return;
+  if (late_) {
+    for (auto& elements : stores_) {
+      simcuda_enqueue(
+          stream_, device_.index(),
+          [](void* argument) {
+            auto* e = static_cast<Elements*>(argument);
+            e->write();
+            delete e;
+          },
+          new Elements(std::move(elements)));
+    }
+    return;
+  }
+  simcuda_stream_begin(stream_, device_.index());
+  for (auto& elements : stores_) elements.write();
+  simcuda_stream_end(stream_, device_.index());
+}
+
+void Launch::write_back_dense(Argument& a) {
+  Memory& m = memory_of(a.device, true);
+  auto* impl = a.device.unsafeGetTensorImpl();
+  bool moved = m.cpu.data() != m.original;
+  if (moved) {  // the op resized it: give the device storage room, then its data
+    size_t bytes = m.cpu.nbytes();
+    if (a.device.storage().nbytes() < bytes) {
+      auto* storage = a.device.storage().unsafeGetStorageImpl();
+      TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+      storage->set_data_ptr(storage->allocator()->allocate(bytes));
+      storage->set_nbytes(bytes);
+    }
+  }
+  if (a.cpu.sizes() != a.device.sizes() || a.cpu.strides() != a.device.strides() ||
+      a.cpu.storage_offset() != a.device.storage_offset()) {
+    impl->set_storage_offset(a.cpu.storage_offset());
+    impl->set_sizes_and_strides(a.cpu.sizes(), a.cpu.strides());
+  }
+  if (moved || m.source) store(a.device, a.cpu);
+}
+
+void Launch::write_back() {
+  // Not by iterator: bringing a sparse tensor back adds nothing, but may look memory up.
+  for (size_t i = 0; i < arguments_.size(); i++) {
+    auto& a = arguments_[i];
+    if (!a.written) continue;
+    if (is_cuda_dense(a.device)) {
+      write_back_dense(a);
+    } else if (a.device.is_sparse()) {
+      auto *from = sparse_impl(a.cpu), *to = sparse_impl(a.device);
+      Tensor indices = dense_to_device(from->indices()), values = dense_to_device(from->values());
+      to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
+      to->set_indices_and_values_unsafe(indices, values);
+      to->set_coalesced(from->coalesced());
+    } else {
+      auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(a.cpu);
+      at::sparse_csr::get_sparse_csr_impl(a.device)->set_member_tensors(
+          dense_to_device(compressed), dense_to_device(plain), dense_to_device(a.cpu.values()),
+          a.cpu.sizes());
+    }
+  }
+}
+
+Tensor Launch::dense_to_device(const Tensor& result) {
+  for (auto& a : arguments_) {
+    if (a.cpu.is_same(result)) return a.device;
+  }
+  for (auto& m : memory_) {
+    if (!result.storage().is_alias_of(m.cpu)) continue;
+    for (auto& a : arguments_) {  // a view of an argument
+      if (!is_cuda_dense(a.device) || a.device.storage().unsafeGetStorageImpl() != m.device)
+        continue;
+      return a.device.as_strided(result.sizes(), result.strides(), result.storage_offset());
+    }
+  }
+  Tensor out =
+      at::empty_strided(result.sizes(), result.strides(), result.options().device(device_));
+  out._set_conj(result.is_conj());
+  out._set_neg(result.is_neg());
+  store(out, result);
+  return out;
+}
+
+Tensor Launch::to_device(const Tensor& result) {
+  if (!result.defined() || !result.is_cpu()) return result;
+  for (auto& a : arguments_) {
+    if (a.cpu.is_same(result)) return a.device;
+  }
+  if (result.is_sparse()) {
+    auto* impl = sparse_impl(result);
+    Tensor indices = dense_to_device(impl->indices()), values = dense_to_device(impl->values());
+    return at::_sparse_coo_tensor_unsafe(indices, values, result.sizes(),
+                                         result.options().device(device_), result.is_coalesced());
+  }
+  if (at::sparse_csr::is_sparse_compressed(result)) {
+    auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(result);
+    auto values = at::sparse_csr::get_sparse_csr_impl(result)->values();
+    return at::_sparse_compressed_tensor_unsafe(
+        dense_to_device(compressed), dense_to_device(plain), dense_to_device(values),
+        result.sizes(), result.scalar_type(), result.layout(), device_, false);
+  }
+  if (result.layout() != c10::kStrided) return result;
+  return dense_to_device(result);
+}
+
+}  // namespace simcuda

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// One op on the simulated device: its CUDA arguments as CPU tensors on the same memory, and its
+// results back on the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace simcuda {
+
+using at::Tensor;
+
+// Elements of a strided CUDA tensor to be written from a CPU tensor of the same sizes and strides.
+// Holds what it writes.
+struct Elements {
+  Elements(const Tensor& target, const Tensor& source);
+  void write() const;
+
+ private:
+  void write_dim(size_t dim, int64_t offset) const;
+
+  char* target_;
+  Tensor source_;
+};
+
+class Launch {
+ public:
+  explicit Launch(c10::Device device, std::string op);
+  ~Launch();
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  // First pass over the arguments: says what will be written, so that copy-on-write storages are
+  // materialised before any pointer is taken.
+  void will_write(const Tensor& tensor);
+  // Second pass: the CPU counterpart of a CUDA tensor; any other tensor as it is. Memory that is
+  // only read is taken through the storage's const accessor.
+  Tensor to_cpu(const Tensor& tensor, bool written);
+
+  // Between begin and end the op owns its stream; everything queued before it has run.
+  void begin();
+  void end();
+
+  // Brings what the op wrote back to its arguments: sizes, resized or late memory.
+  void write_back();
+  // The CUDA counterpart of a result. Its data is there after `finish`.
+  Tensor to_device(const Tensor& result);
+  // Writes what write_back and to_device have to write, in stream order.
+  void finish();
+
+ private:
+  struct Memory {
+    c10::StorageImpl* device;
+    c10::Storage cpu;
+    const void* source;  // device memory to be read into a late-write shadow at begin
+    void* original;      // the pointer that the CPU storage started with
+  };
+  struct Argument {
+    Tensor device, cpu;
+    bool written;
+  };
+
+  Memory& memory_of(const Tensor& tensor, bool written);
+  Tensor dense_to_cpu(const Tensor& tensor, bool written);
+  Tensor sparse_to_cpu(const Tensor& tensor, bool written);
+  Tensor compressed_to_cpu(const Tensor& tensor, bool written);
+  void write_back_dense(Argument& argument);
+  Tensor dense_to_device(const Tensor& result);
+  void store(const Tensor& target, const Tensor& source);
+
+  c10::Device device_;
+  std::string op_;
+  void* stream_;
+  bool late_;
+  bool running_ = false;
+  std::vector<Elements> stores_;
+  std::vector<Memory> memory_;
+  std::vector<Argument> arguments_;
+};
+
+}  // namespace simcuda

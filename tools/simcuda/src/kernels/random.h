@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers: a CPU generator behind every CUDA generator.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <optional>
+
+namespace simcuda {
+
+// While it lives, `cpu()` continues the sequence of a CUDA generator, which stays locked.
+//
+// The sequence starts from the generator's seed, so a program that draws only on the device draws
+// what it would on the CPU. The state after each draw is kept under the generator's (seed, offset),
+// which is what torch saves and restores.
+class RandomSequence {
+ public:
+  // `generator` is a CUDA generator, or none for the default one of the device.
+  RandomSequence(std::optional<at::Generator> generator, c10::Device device);
+  ~RandomSequence();
+  RandomSequence(const RandomSequence&) = delete;
+  RandomSequence& operator=(const RandomSequence&) = delete;
+
+  const at::Generator& cpu() const { return cpu_; }
+
+ private:
+  at::Generator cuda_;
+  std::unique_lock<std::mutex> lock_;
+  uint64_t seed_ = 0, offset_ = 0;
+  at::Generator cpu_;
+};
+
+}  // namespace simcuda

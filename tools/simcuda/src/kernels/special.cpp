@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators whose CUDA form has no CPU kernel, or not one that gives the CPU's numbers.
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/copy_native.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include "kernels.h"
+#include "launch.h"
+#include "random.h"
+
+namespace simcuda {
+namespace {
+
+// ---- copy_
+
+// What torch itself does by cudaMemcpyAsync, on the stream; its other copies are kernels.
+bool is_plain_copy(const Tensor& to, const Tensor& from) {
+  if (!to.is_cuda() || !from.is_cuda() || to.device() != from.device()) return true;
+  return to.dtype() == from.dtype() && to.sizes() == from.sizes() && to.is_contiguous() &&
+         from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+}
+
+Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  if (is_plain_copy(to, from)) return at::native::copy_(to, from, non_blocking);
+  c10::cuda::CUDAGuard guard(to.device());
+  Launch launch(to.device(), "aten::copy_");
+  launch.will_write(to);
+  Tensor target = launch.to_cpu(to, true), source = launch.to_cpu(from, false);
+  launch.begin();
+  target.copy_(source);
+  launch.end();
+  launch.write_back();
+  launch.finish();
+  return to;
+}
+
+// ---- dropout: the CPU's way of it, mask and result from one draw
+
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
+                                          std::optional<bool> train) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::cuda::CUDAGuard guard(input.device());
+  Launch launch(input.device(), "aten::native_dropout");
+  Tensor x = launch.to_cpu(input, false), result, mask;
+  RandomSequence random(std::nullopt, input.device());
+  launch.begin();
+  if (train.has_value() && !*train) {
+    mask = at::ones_like(x, x.options().dtype(at::kBool));
+    result = x.clone();
+  } else if (p == 1) {
+    mask = at::zeros_like(x, x.options().dtype(at::kBool));
+    result = at::zeros_like(x);
+  } else {
+    Tensor noise = at::empty_like(x).bernoulli_(1 - p, random.cpu());
+    mask = noise.to(at::kBool);
+    result = x * noise.div_(1 - p);
+  }
+  launch.end();
+  result = launch.to_device(result);
+  mask = launch.to_device(mask);
+  launch.finish();
+  return {result, mask};
+}
+
+Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::cuda::CUDAGuard guard(grad.device());
+  Launch launch(grad.device(), "aten::native_dropout_backward");
+  Tensor g = launch.to_cpu(grad, false), m = launch.to_cpu(mask, false);
+  launch.begin();
+  Tensor noise = m.to(g.scalar_type());
+  Tensor result = g * (scale == 0 ? noise : noise.div_(1 / scale));
+  launch.end();
+  result = launch.to_device(result);
+  launch.finish();
+  return result;
+}
+
+// ---- recurrent cells: composed as on the CPU, so that autograd goes through the parts
+
+Tensor with_bias(const Tensor& gates, const std::optional<Tensor>& bias) {
+  return bias && bias->defined() ? gates + *bias : gates;
+}
+
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                             const Tensor& cx,
+                                             const std::optional<Tensor>& input_bias,
+                                             const std::optional<Tensor>& hidden_bias) {
+  Tensor gates = with_bias(hidden_gates, hidden_bias) + with_bias(input_gates, input_bias);
+  auto parts = gates.unsafe_chunk(4, 1);
+  Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid(), cell = parts[2].tanh(),
+         out = parts[3].sigmoid();
+  Tensor cy = forget * cx + in * cell;
+  return {out * cy.tanh(), cy, gates};
+}
+
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                    const Tensor& hx, const std::optional<Tensor>& input_bias,
+                                    const std::optional<Tensor>& hidden_bias) {
+  auto input = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
+  auto hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
+  Tensor reset = (hidden[0] + input[0]).sigmoid(), update = (hidden[1] + input[1]).sigmoid();
+  Tensor fresh = (input[2] + hidden[2] * reset).tanh();
+  return {(hx - fresh) * update + fresh, input_gates};
+}
+
+}  // namespace
+
+void register_copy(torch::Library& cuda) { cuda.impl("copy_", TORCH_FN(copy_)); }
+
+void register_dropout(torch::Library& cuda) {
+  cuda.impl("native_dropout", TORCH_FN(native_dropout));
+  cuda.impl("native_dropout_backward", TORCH_FN(native_dropout_backward));
+}
+
+void register_recurrent(torch::Library& library) {
+  library.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
+  library.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
+}
+
+}  // namespace simcuda

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies and memsets: counted when they are issued, done when their stream runs.
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include "state.h"
+
+using namespace simcuda;
+
+namespace {
+
+void delay(size_t bytes, double bandwidth) {
+  if (bandwidth > 0) usleep(static_cast<useconds_t>(1e6 * static_cast<double>(bytes) / bandwidth));
+}
+
+struct Side {
+  bool device = false, pinned = false;
+  bool inside = true;  // the range does not run over the end of its allocation
+};
+
+Side side_of(const void* pointer, size_t bytes) {
+  uintptr_t base = 0;
+  Allocation* allocation = find_allocation(pointer, &base);
+  Side side;
+  if (allocation == nullptr) return side;
+  side.device = allocation->on_device();
+  side.pinned = !side.device;
+  side.inside = reinterpret_cast<uintptr_t>(pointer) + bytes <= base + allocation->bytes;
+  return side;
+}
+
+void count(Stream& stream, const Side& to, const Side& from, size_t bytes) {
+  auto& c = state().counters;
+  auto& s = stream.copies;
+  if (to.device && from.device) {
+    c.d2d++, c.d2d_bytes += bytes;
+    s.d2d++, s.d2d_bytes += bytes;
+  } else if (to.device) {
+    c.h2d++, c.h2d_bytes += bytes;
+    s.h2d++, s.h2d_bytes += bytes;
+    (from.pinned ? c.h2d_pinned_bytes : c.h2d_pageable_bytes) += bytes;
+  } else if (from.device) {
+    c.d2h++, c.d2h_bytes += bytes;
+    s.d2h++, s.d2h_bytes += bytes;
+    (to.pinned ? c.d2h_pinned_bytes : c.d2h_pageable_bytes) += bytes;
+  } else {
+    c.h2h++, c.h2h_bytes += bytes;
+  }
+}
+
+// `rows` rows of `width` bytes. The direction follows from the pointers, whatever the caller says.
+cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                 size_t rows, cudaStream_t handle, bool blocking) {
+  if (width == 0 || rows == 0) return cudaSuccess;
+  Lock lock(state().mutex);
+  auto& g = state();
+  Stream& stream = resolve(handle);
+  Side target = side_of(to, (rows - 1) * to_pitch + width);
+  Side source = side_of(from, (rows - 1) * from_pitch + width);
+  if (!target.inside || !source.inside) return fail(cudaErrorInvalidValue);
+  if (g.copy_fault.fires()) return fail(cudaErrorUnknown);
+  count(stream, target, source, width * rows);
+  double bandwidth = g.bandwidth;
+  auto move = [=](const char* base) {
+    for (size_t i = 0; i < rows; i++) {
+      memmove(static_cast<char*>(to) + i * to_pitch, base + i * from_pitch, width);
+    }
+    delay(width * rows, bandwidth);
+  };
+  auto* bytes = static_cast<const char*>(from);
+  if (source.device || source.pinned) {
+    push(lock, stream, {nullptr, [=] { move(bytes); }, nullptr});
+  } else {  // pageable source: staged now, written in stream order
+    auto staged =
+        std::make_shared<std::vector<char>>(bytes, bytes + (rows - 1) * from_pitch + width);
+    push(lock, stream, {nullptr, [=] { move(staged->data()); }, nullptr});
+  }
+  bool pageable_target = !target.device && !target.pinned;
+  if (blocking || pageable_target) drain(lock, stream);
+  return cudaSuccess;
+}
+
+cudaError_t fill(void* to, size_t bytes, std::function<void()> run, cudaStream_t handle) {
+  Lock lock(state().mutex);
+  Side target = side_of(to, bytes);
+  if (!target.inside || !(target.device || target.pinned)) return fail(cudaErrorInvalidValue);
+  state().counters.memset++;
+  state().counters.memset_bytes += bytes;
+  push(lock, resolve(handle), {nullptr, std::move(run), nullptr});
+  return cudaSuccess;
+}
+
+}  // namespace
+
+SIMCUDA_CUDA cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                                         cudaStream_t stream) {
+  return copy(to, 0, from, 0, bytes, 1, stream, false);
+}
+SIMCUDA_CUDA cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  return copy(to, 0, from, 0, bytes, 1, nullptr, true);
+}
+SIMCUDA_CUDA cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes,
+                                             cudaStream_t stream) {
+  return copy(to, 0, from, 0, bytes, 1, stream, false);
+}
+SIMCUDA_CUDA cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from,
+                                           size_t from_pitch, size_t width, size_t height,
+                                           cudaMemcpyKind, cudaStream_t stream) {
+  return copy(to, to_pitch, from, from_pitch, width, height, stream, false);
+}
+SIMCUDA_CUDA cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from,
+                                      size_t from_pitch, size_t width, size_t height,
+                                      cudaMemcpyKind) {
+  return copy(to, to_pitch, from, from_pitch, width, height, nullptr, true);
+}
+SIMCUDA_CUDA cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return cudaSuccess;
+  return fill(to, bytes, [=] { memset(to, value, bytes); }, stream);
+}
+SIMCUDA_CUDA cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+
+namespace simcuda {
+cudaError_t fill_words(void* to, unsigned value, size_t words, cudaStream_t stream) {
+  if (words == 0) return cudaSuccess;
+  auto run = [=] {
+    for (size_t i = 0; i < words; i++) static_cast<unsigned*>(to)[i] = value;
+  };
+  return fill(to, words * sizeof(unsigned), run, stream);
+}
+}  // namespace simcuda

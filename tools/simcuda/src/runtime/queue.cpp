@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams as queues of deferred commands.
+//
+// A command runs on the thread that needs it done. While it runs, its stream is marked with that
+// thread and the mutex is free; others who need the stream wait. Tickets only ever point backwards
+// in time, so waiting for one cannot form a cycle.
+#include "state.h"
+
+namespace simcuda {
+namespace {
+
+void occupy(Lock& lock, Stream& stream) {
+  state().changed.wait(lock, [&] { return !stream.busy_elsewhere(); });
+  stream.runner = std::this_thread::get_id();
+  stream.depth++;
+}
+
+void vacate(Stream& stream) {
+  if (--stream.depth == 0) {
+    stream.runner = {};
+    state().changed.notify_all();
+  }
+}
+
+void run_front(Lock& lock, Stream& stream) {
+  Command command = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  stream.runner = std::this_thread::get_id();
+  stream.depth++;
+  if (command.wait) complete(lock, command.wait);
+  if (command.run) {
+    lock.unlock();
+    command.run();
+    lock.lock();
+  }
+  if (command.record) {
+    command.record->done = true;
+    command.record->milliseconds = now_milliseconds();
+  }
+  vacate(stream);
+}
+
+}  // namespace
+
+Stream& resolve(void* stream, int device) {
+  auto handle = static_cast<cudaStream_t>(stream);
+  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+    return state().devices[device]->default_stream;
+  }
+  return *reinterpret_cast<Stream*>(handle);
+}
+
+Stream& resolve(cudaStream_t stream) { return resolve(stream, current_device()); }
+
+void complete(Lock& lock, TicketPtr ticket) {
+  while (ticket && !ticket->done) {
+    Stream& stream = *ticket->stream;
+    if (stream.busy_elsewhere()) {
+      state().changed.wait(lock);
+    } else if (stream.depth > 0 || stream.queue.empty()) {
+      return;  // asked from inside the very command that it stands for
+    } else {
+      run_front(lock, stream);
+    }
+  }
+}
+
+TicketPtr mark(Stream& stream) {
+  auto ticket = std::make_shared<Ticket>(Ticket{&stream, state().lag});
+  stream.queue.push_back({nullptr, nullptr, ticket});
+  return ticket;
+}
+
+void drain(Lock& lock, Stream& stream) {
+  stream.lag = 0;
+  if (stream.queue.empty() && !stream.busy_elsewhere()) return;
+  complete(lock, mark(stream));
+}
+
+void drain_device(Lock& lock, int device) {
+  auto& g = state();
+  std::vector<TicketPtr> tickets;  // taken first: the set of streams may change while we wait
+  auto take = [&](Stream& stream) {
+    if (stream.queue.empty() && !stream.busy_elsewhere()) return;
+    if (device < 0 || stream.device == device) tickets.push_back(mark(stream));
+  };
+  for (auto& d : g.devices) take(d->default_stream);
+  for (Stream* stream : g.streams) take(*stream);
+  for (auto& ticket : tickets) complete(lock, ticket);
+}
+
+// The legacy default stream and the blocking streams of a device wait for each other.
+void legacy_order(Lock& lock, Stream& stream) {
+  auto& g = state();
+  Stream& legacy = g.devices[stream.device]->default_stream;
+  if (&stream != &legacy) {
+    if (!(stream.flags & cudaStreamNonBlocking)) drain(lock, legacy);
+    return;
+  }
+  std::vector<TicketPtr> tickets;
+  for (Stream* other : g.streams) {
+    if (other->device == stream.device && !(other->flags & cudaStreamNonBlocking) &&
+        (!other->queue.empty() || other->busy_elsewhere())) {
+      tickets.push_back(mark(*other));
+    }
+  }
+  for (auto& ticket : tickets) complete(lock, ticket);
+}
+
+void push(Lock& lock, Stream& stream, Command command) {
+  auto& g = state();
+  legacy_order(lock, stream);
+  stream.queue.push_back(std::move(command));
+  stream.lag = g.lag;
+  bool is_default = &stream == &g.devices[stream.device]->default_stream;
+  if (g.mode == SIMCUDA_IMMEDIATE || (g.mode == SIMCUDA_EAGER_COPY && !is_default)) {
+    drain(lock, stream);
+  }
+}
+
+}  // namespace simcuda
+
+using namespace simcuda;
+
+extern "C" {
+
+void simcuda_stream_begin(void* handle, int device) {
+  Lock lock(state().mutex);
+  Stream& stream = resolve(handle, device);
+  legacy_order(lock, stream);
+  drain(lock, stream);
+  occupy(lock, stream);
+}
+
+void simcuda_stream_end(void* handle, int device) {
+  Lock lock(state().mutex);
+  vacate(resolve(handle, device));
+}
+
+void simcuda_count_op() {
+  Lock lock(state().mutex);
+  state().counters.ops++;
+}
+
+void simcuda_enqueue(void* handle, int device, void (*run)(void*), void* argument) {
+  Lock lock(state().mutex);
+  push(lock, resolve(handle, device), {nullptr, [=] { run(argument); }, nullptr});
+}
+
+}  // extern "C"
+
+// ---- streams
+
+SIMCUDA_CUDA cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags,
+                                                      int priority) {
+  Lock lock(state().mutex);
+  auto* stream = new Stream;
+  stream->device = current_device();
+  stream->priority = priority;
+  stream->flags = flags;
+  state().streams.insert(stream);
+  *out = reinterpret_cast<cudaStream_t>(stream);
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) {
+  return cudaStreamCreateWithPriority(out, flags, 0);
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamCreate(cudaStream_t* out) {
+  return cudaStreamCreateWithPriority(out, cudaStreamDefault, 0);
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  Lock lock(state().mutex);
+  Stream& stream = resolve(handle);
+  if (!state().streams.count(&stream)) return fail(cudaErrorInvalidResourceHandle);
+  drain(lock, stream);
+  state().streams.erase(&stream);
+  delete &stream;
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
+  *priority = resolve(handle).priority;
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
+  *flags = resolve(handle).flags;
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  Lock lock(state().mutex);
+  state().counters.stream_syncs++;
+  Stream& stream = resolve(handle);
+  legacy_order(lock, stream);
+  drain(lock, stream);
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  Lock lock(state().mutex);
+  Stream& stream = resolve(handle);
+  if (stream.queue.empty() && !stream.busy_elsewhere()) return cudaSuccess;
+  if (stream.lag-- > 0) return fail(cudaErrorNotReady);
+  drain(lock, stream);
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
+  Lock lock(state().mutex);
+  auto ticket = reinterpret_cast<Event*>(event)->ticket;
+  if (ticket && !ticket->done) push(lock, resolve(handle), {ticket, nullptr, nullptr});
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function,
+                                            void* data) {
+  Lock lock(state().mutex);
+  push(lock, resolve(handle), {nullptr, [=] { function(data); }, nullptr});
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function,
+                                               void* data, unsigned) {
+  Lock lock(state().mutex);
+  push(lock, resolve(handle), {nullptr, [=] { function(handle, cudaSuccess, data); }, nullptr});
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaDeviceSynchronize() {
+  Lock lock(state().mutex);
+  state().counters.device_syncs++;
+  drain_device(lock, current_device());
+  return cudaSuccess;
+}
+
+// ---- events
+
+SIMCUDA_CUDA cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags) {
+  *out = reinterpret_cast<cudaEvent_t>(new Event{nullptr, flags});
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaEventCreate(cudaEvent_t* out) {
+  return cudaEventCreateWithFlags(out, cudaEventDefault);
+}
+
+SIMCUDA_CUDA cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  Lock lock(state().mutex);
+  delete reinterpret_cast<Event*>(event);
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+  Lock lock(state().mutex);
+  Stream& stream = resolve(handle);
+  auto ticket = std::make_shared<Ticket>(Ticket{&stream, state().lag});
+  reinterpret_cast<Event*>(event)->ticket = ticket;
+  push(lock, stream, {nullptr, nullptr, ticket});
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle,
+                                                  unsigned) {
+  return cudaEventRecord(event, handle);
+}
+
+SIMCUDA_CUDA cudaError_t cudaEventQuery(cudaEvent_t event) {
+  Lock lock(state().mutex);
+  auto ticket = reinterpret_cast<Event*>(event)->ticket;
+  if (!ticket || ticket->done) return cudaSuccess;
+  if (ticket->lag-- > 0) return fail(cudaErrorNotReady);
+  complete(lock, ticket);
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  Lock lock(state().mutex);
+  state().counters.event_syncs++;
+  complete(lock, reinterpret_cast<Event*>(event)->ticket);
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
+                                              cudaEvent_t end) {
+  Lock lock(state().mutex);
+  auto *first = reinterpret_cast<Event*>(start), *last = reinterpret_cast<Event*>(end);
+  if (!first->ticket || !last->ticket || ((first->flags | last->flags) & cudaEventDisableTiming)) {
+    return fail(cudaErrorInvalidResourceHandle);
+  }
+  if (!first->ticket->done || !last->ticket->done) return fail(cudaErrorNotReady);
+  *milliseconds = static_cast<float>(last->ticket->milliseconds - first->ticket->milliseconds);
+  return cudaSuccess;
+}
+
+// An event of another process is always complete: see cudaIpcGetEventHandle.
+SIMCUDA_CUDA cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  Lock lock(state().mutex);
+  *handle = {};
+  complete(lock, reinterpret_cast<Event*>(event)->ticket);
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* out, cudaIpcEventHandle_t) {
+  return cudaEventCreateWithFlags(out, cudaEventDisableTiming);
+}
+
+// ---- capture: graphs are not simulated, so nothing is ever captured
+
+SIMCUDA_CUDA cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+#if CUDART_VERSION >= 13000
+SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
+                                                  unsigned long long* id, cudaGraph_t*,
+                                                  const cudaGraphNode_t**,
+                                                  const cudaGraphEdgeData**, size_t*) {
+#else
+SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t, cudaStreamCaptureStatus* status,
+                                                     unsigned long long* id, cudaGraph_t*,
+                                                     const cudaGraphNode_t**, size_t*) {
+#endif
+  *status = cudaStreamCaptureStatusNone;
+  if (id) *id = 0;
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+  std::swap(*mode, current);
+  return cudaSuccess;
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is not simulated fails by name: kernel launches, calls without a simulation, stub libraries.
+#include "refuse.h"
+
+#include <cxxabi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "state.h"
+
+namespace simcuda {
+namespace {
+
+thread_local std::string t_last_refusal = "not supported by the simulated device";
+
+// Registration happens at load time, ten thousands of times: just remember.
+struct Kernel {
+  const void* host;
+  const char* name;
+};
+std::vector<Kernel>& kernels() {
+  static auto* registered = new std::vector<Kernel>;
+  return *registered;
+}
+std::mutex& kernels_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+std::string demangled(const char* name) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status),
+                                              free);
+  return status == 0 ? text.get() : name;
+}
+
+cudaError_t refuse_kernel(const void* function) {
+  std::string name = "of unknown name";
+  {
+    std::lock_guard<std::mutex> guard(kernels_mutex());
+    for (const auto& kernel : kernels()) {
+      if (kernel.host == function) name = demangled(kernel.name);
+    }
+  }
+  {
+    Lock lock(state().mutex);
+    state().counters.refused_launches++;
+  }
+  refuse("kernel launch " + name);
+  return fail(cudaErrorInvalidDeviceFunction);
+}
+
+}  // namespace
+
+const char* last_refusal() { return t_last_refusal.c_str(); }
+
+void refuse(const std::string& what) {
+  t_last_refusal = "the simulated device refuses: " + what;
+  fprintf(stderr, "simcuda: REFUSED %s\n", what.c_str());
+  fflush(stderr);
+  bool stop;
+  {
+    Lock lock(state().mutex);
+    stop = state().abort_on_refusal;
+  }
+  if (stop) abort();
+}
+
+}  // namespace simcuda
+
+using namespace simcuda;
+
+extern "C" {
+
+void simcuda_refuse(const char* what) { refuse(what); }
+
+int simcuda_stub_called(const char* function, int status) {
+  {
+    Lock lock(state().mutex);
+    state().counters.unsupported_calls++;
+  }
+  refuse(std::string("call of ") + function);
+  return status;
+}
+
+// For the functions of the runtime API that are generated from the CUDA headers.
+__attribute__((visibility("hidden"))) int simcuda_unsupported(const char* function) {
+  return fail(static_cast<cudaError_t>(simcuda_stub_called(function, cudaErrorNotSupported)));
+}
+
+}  // extern "C"
+
+// ---- launches
+
+SIMCUDA_CUDA cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, size_t,
+                                          cudaStream_t) {
+  return refuse_kernel(function);
+}
+SIMCUDA_CUDA cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* function,
+                                             void**) {
+  return refuse_kernel(function);
+}
+SIMCUDA_CUDA cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3, dim3, void**,
+                                                     size_t, cudaStream_t) {
+  return refuse_kernel(function);
+}
+#if CUDART_VERSION >= 13000
+SIMCUDA_CUDA cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+SIMCUDA_CUDA cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t,
+                                            cudaStream_t) {
+  return refuse_kernel(reinterpret_cast<const void*>(kernel));
+}
+#endif
+
+// What a program asks before a launch.
+SIMCUDA_CUDA cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->binaryVersion = attributes->ptxVersion = 80;
+  return cudaSuccess;
+}
+SIMCUDA_CUDA cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+SIMCUDA_CUDA cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks,
+                                                                                const void*, int,
+                                                                                size_t, unsigned) {
+  *blocks = 1;
+  return cudaSuccess;
+}
+
+// ---- registration of a program's kernels, called by compiler-generated code
+
+SIMCUDA_CUDA void** __cudaRegisterFatBinary(void*) {
+  static void* handle;
+  return &handle;
+}
+SIMCUDA_CUDA void __cudaRegisterFatBinaryEnd(void**) {}
+SIMCUDA_CUDA void __cudaUnregisterFatBinary(void**) {}
+SIMCUDA_CUDA char __cudaInitModule(void**) { return 1; }
+SIMCUDA_CUDA void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int,
+                                         uint3*, uint3*, dim3*, dim3*, int*) {
+  std::lock_guard<std::mutex> guard(kernels_mutex());
+  kernels().push_back({host, name});
+}
+SIMCUDA_CUDA void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+SIMCUDA_CUDA unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void*) { return 0; }
+SIMCUDA_CUDA cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared,
+                                                    void* stream) {
+  *grid = *block = dim3(1, 1, 1);
+  *shared = 0;
+  *static_cast<void**>(stream) = nullptr;
+  return cudaSuccess;
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Controls of the simulated device: what a test or a program may ask of it beside CUDA.
+// All functions are thread-safe. Sizes are bytes. A device or stream that does not exist is
+// ignored by setters and reads as 0.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIMCUDA_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// When the commands of a stream run.
+enum SimcudaMode {
+  SIMCUDA_IMMEDIATE = 0,   // each at once
+  SIMCUDA_LAZY = 1,        // when the stream is synchronised, queried or waited for
+  SIMCUDA_EAGER_COPY = 2,  // lazy on the default stream, at once on all others
+  SIMCUDA_LATE_WRITE = 3,  // lazy, and the output of an op lands only when its stream runs
+};
+
+// The device's own books. The order is the order of `COUNTERS` in device.py.
+struct SimcudaCounters {
+  uint64_t malloc, malloc_failed, free;
+  uint64_t host_alloc, host_alloc_failed, host_free;
+  uint64_t h2d, d2h, d2d, h2h;
+  uint64_t h2d_bytes, d2h_bytes, d2d_bytes, h2h_bytes;
+  uint64_t h2d_pinned_bytes, h2d_pageable_bytes, d2h_pinned_bytes, d2h_pageable_bytes;
+  uint64_t memset, memset_bytes;
+  uint64_t device_syncs, stream_syncs, event_syncs;
+  uint64_t ops, mapped_accesses;
+  uint64_t refused_launches, unsupported_calls;
+};
+
+struct SimcudaStreamCopies {
+  uint64_t h2d, h2d_bytes, d2h, d2h_bytes, d2d, d2d_bytes;
+};
+
+SIMCUDA_API int simcuda_device_count(void);
+SIMCUDA_API size_t simcuda_capacity(int device);
+SIMCUDA_API void simcuda_set_capacity(int device, size_t bytes);
+SIMCUDA_API size_t simcuda_used(int device);
+SIMCUDA_API size_t simcuda_peak(int device);
+SIMCUDA_API void simcuda_reset_peak(int device);
+SIMCUDA_API size_t simcuda_host_used(void);
+SIMCUDA_API size_t simcuda_host_peak(void);
+// Limit of pinned host memory; 0 means none.
+SIMCUDA_API void simcuda_set_host_capacity(size_t bytes);
+
+SIMCUDA_API int simcuda_mode(void);
+// Runs what is queued, then switches. `lag`: how many queries answer "not ready" first.
+SIMCUDA_API void simcuda_set_mode(int mode, long lag);
+SIMCUDA_API long simcuda_pending(void);
+SIMCUDA_API void simcuda_set_bandwidth(double bytes_per_second);  // of copies; 0: no delay
+SIMCUDA_API void simcuda_set_abort(int on);                       // abort on what is refused
+
+// Let `skip` calls pass, then fail the next `count`.
+SIMCUDA_API void simcuda_fail_mallocs(long skip, long count);
+SIMCUDA_API void simcuda_fail_host_allocs(long skip, long count);
+SIMCUDA_API void simcuda_fail_copies(long skip, long count);
+
+SIMCUDA_API void simcuda_counters(struct SimcudaCounters* out);
+SIMCUDA_API void simcuda_reset_counters(void);
+SIMCUDA_API void simcuda_stream_copies(void* stream, int device, struct SimcudaStreamCopies* out);
+
+// For the kernels library. An op owns its stream from begin to end; nothing else runs on it, and
+// everything queued before it has run. Between the two no CUDA function may be called.
+SIMCUDA_API void simcuda_stream_begin(void* stream, int device);
+SIMCUDA_API void simcuda_stream_end(void* stream, int device);
+SIMCUDA_API void simcuda_count_op(void);
+SIMCUDA_API void simcuda_enqueue(void* stream, int device, void (*run)(void*), void* argument);
+// 0: not memory a device can address, 1: device memory, 2: pinned host memory. The whole range
+// must lie in one allocation.
+SIMCUDA_API int simcuda_addressable(const void* pointer, size_t bytes);
+// Tells what was refused on stderr (and aborts in abort mode).
+SIMCUDA_API void simcuda_refuse(const char* what);
+// The same for a function of a stub library; returns the status given.
+SIMCUDA_API int simcuda_stub_called(const char* function, int status);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generates the C sources of what is not simulated: the rest of the CUDA API, and stand-ins for
+the NVIDIA libraries that torch links. Each function fails by name when it is called."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Library name -> (prefix of its functions, the status that means "not supported").
+LIBRARIES = {
+    "cublas": (r"cublas(?!Lt)", 15),
+    "cublasLt": (r"cublasLt", 15),
+    "cudnn": (r"cudnn", 3000),
+    "cufft": (r"cufft", 16),
+    "cufile": (r"cuFile", 5022),
+    "cupti": (r"cupti", 27),
+    "curand": (r"curand", 999),
+    "cusolver": (r"cusolver", 9),
+    "cusparse": (r"cusparse(?!Lt)", 10),
+    "cusparseLt": (r"cusparseLt", 10),
+    "nccl": (r"p?nccl", 3),
+    "nvrtc": (r"nvrtc", 7),
+    "nvshmem_host": (r"nvshmem", 7),
+    "nvToolsExt": (r"nvtx", -1),
+}
+
+
+@dataclass
+class Library:
+    """A shared library to stand in for: its file name and, per function, the symbol version."""
+
+    soname: str
+    name: str
+    functions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def major(self) -> int:
+        match = re.search(r"\.so\.(\d+)", self.soname)
+        return int(match[1]) if match else 0
+
+
+def _run(*command: str | Path) -> str:
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True).stdout
+
+
+def needed_libraries(lib: Path) -> list[Library]:
+    """The NVIDIA libraries that the libraries in `lib` need, with the functions they import."""
+    needed: set[str] = set()
+    imported: set[tuple[str, str]] = set()
+    for path in sorted(lib.glob("*.so*")):
+        needed |= set(re.findall(r"\(NEEDED\).*\[(.+)\]", _run("readelf", "-dW", path)))
+        for line in _run("nm", "-D", "--undefined-only", path).splitlines():
+            symbol, _, version = line.split()[-1].partition("@")
+            imported.add((symbol, version.lstrip("@")))
+    libraries = []
+    for soname in sorted(needed):
+        match = re.fullmatch(r"lib([A-Za-z_]+)\.so[.\d]*", soname)
+        if not match or match[1] not in LIBRARIES or (lib / soname).exists():
+            continue
+        library = Library(soname, match[1])
+        prefix = LIBRARIES[match[1]][0]
+        for symbol, version in imported:
+            if version == soname or (".so" not in version and re.match(prefix, symbol)):
+                library.functions[symbol] = version
+        libraries.append(library)
+    return libraries
+
+
+def library_source(library: Library) -> str:
+    """C source of a stand-in. Version queries answer with the newest minor of the major."""
+    failure = LIBRARIES[library.name][1]
+    lines = [
+        "// Generated: fails by name.",
+        "#include <stddef.h>",
+        "int simcuda_stub_called(const char*, int);",
+    ]
+    for function in sorted(library.functions):
+        if function == "cudnnGetVersion":
+            version = library.major * 10000 + 9900 if library.major > 8 else 8900
+            body = f"return {version};"
+        elif re.search(r"Get\w*(ErrorString|StatusString|ResultString|ErrorEnum)$", function):
+            body = f'return (long)"{function}: stand-in of the simulated device";'
+        elif library.name == "cupti" and function == "cuptiGetResultString":
+            body = "return 0;"
+        else:
+            body = f'return simcuda_stub_called("{function}", {failure});'
+        lines.append(f"long {function}(void) {{ {body} }}")
+    return "\n".join(lines) + "\n"
+
+
+def version_script(library: Library) -> str:
+    versions = sorted({v for v in library.functions.values() if v}) or ["SIMCUDA"]
+    return "".join(f"{version} {{ global: *; }};\n" for version in versions)
+
+
+_DECLARED = {
+    "cuda_runtime_api.h": re.compile(r"cudaError_t\s+CUDARTAPI\w*\s+(cuda\w+)\s*\("),
+    "cuda.h": re.compile(r"CUresult\s+CUDAAPI\s+(cu\w+)\s*\("),
+    "nvml.h": re.compile(r"nvmlReturn_t\s+DECLDIR\s+(nvml\w+)\s*\("),
+}
+# The next versions of a name are macros: `#define cuMemAlloc cuMemAlloc_v2`.
+_RENAMED = re.compile(r"#\s*define\s+(cu\w+|nvml\w+)\s+(cu\w+|nvml\w+)\s*$", re.MULTILINE)
+
+
+def api_functions(includes: list[Path]) -> set[str]:
+    """Every function that the CUDA runtime, driver and NVML headers declare."""
+    names: set[str] = set()
+    for header, pattern in _DECLARED.items():
+        path = next(folder / header for folder in includes if (folder / header).is_file())
+        text = path.read_text(errors="replace")
+        declared = set(pattern.findall(text))
+        names |= declared
+        names |= {new for old, new in _RENAMED.findall(text) if old in declared}
+    return {n for n in names if not n.endswith(("_ptsz", "_ptds"))}
+
+
+def api_source(functions: set[str]) -> str:
+    """C source of the functions of the CUDA API that have no simulation."""
+    lines = [
+        "// Generated: fails by name.",
+        "int simcuda_unsupported(const char*);",
+        "int simcuda_stub_called(const char*, int);",
+    ]
+    for name in sorted(functions):
+        # Only the runtime API keeps a thread's last error.
+        if name.startswith("cuda"):
+            body = f'simcuda_unsupported("{name}")'
+        else:
+            status = 3 if name.startswith("nvml") else 801
+            body = f'simcuda_stub_called("{name}", {status})'
+        lines.append(
+            f'__attribute__((visibility("default"))) int {name}(void) {{ return {body}; }}'
+        )
+    return "\n".join(lines) + "\n"
+
+
+def defined_symbols(objects: list[Path]) -> set[str]:
+    out = _run("nm", "--defined-only", "--extern-only", *objects)
+    return {line.split()[-1] for line in out.splitlines() if len(line.split()) == 3}

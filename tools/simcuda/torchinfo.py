@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about an installed torch, found without importing it (it cannot be imported without CUDA
+libraries, and importing it costs a second)."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import SimcudaError
+
+HEADERS = ("cuda_runtime_api.h", "cuda.h", "crt/host_defines.h", "nvml.h")
+
+
+@dataclass(frozen=True)
+class Torch:
+    """`path` is the folder of the package; `cuda` is like ``12.4``."""
+
+    path: Path
+    version: str
+    cuda: str
+
+    @property
+    def lib(self) -> Path:
+        return self.path / "lib"
+
+    @property
+    def cuda_major(self) -> int:
+        return int(self.cuda.split(".")[0])
+
+
+def find_torch(path: Path | None = None) -> Torch | None:
+    """The torch at `path`, else the one that ``import torch`` would take; None if there is none."""
+    if path is None:
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.origin is None:
+            return None
+        path = Path(spec.origin).parent
+    try:
+        text = (path / "version.py").read_text()
+    except OSError:
+        raise SimcudaError(f"no torch package at {path}: it has no version.py") from None
+    version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda.*= '([^']+)'", text, re.MULTILINE)
+    if not version or not cuda:
+        raise SimcudaError(
+            f"the torch at {path} is not built for CUDA; install a wheel that is (+cuNNN)"
+        )
+    return Torch(path.resolve(), version[1], cuda[1])
+
+
+def cuda_includes(torch: Torch, given: list[Path]) -> list[Path]:
+    """The folders with the CUDA headers: `given`, else of the installed nvidia wheels."""
+    folders = given or sorted(
+        Path(sysconfig.get_path("purelib")).glob("nvidia/*/include")
+    ) + sorted(torch.path.parent.glob("nvidia/*/include"))
+    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
+    missing = [h for h in HEADERS if not any((folder / h).is_file() for folder in folders)]
+    if missing:
+        cu = f"cu{torch.cuda_major}"
+        raise SimcudaError(
+            f"the CUDA headers {', '.join(missing)} were not found; install the wheels "
+            f"nvidia-cuda-runtime-{cu}, nvidia-cuda-nvcc-{cu} and nvidia-nvml-dev-{cu} of "
+            f"CUDA {torch.cuda}, or name their folders with --cuda-include or "
+            f"SIMCUDA_CUDA_INCLUDE"
+        )
+    header = next(f / "cuda_runtime_api.h" for f in folders if (f / "cuda_runtime_api.h").is_file())
+    found = re.search(r"#define CUDART_VERSION\s+(\d+)", header.read_text(errors="replace"))
+    major = int(found[1]) // 1000 if found else 0
+    if major != torch.cuda_major:
+        raise SimcudaError(
+            f"{header} is of CUDA {major}, but torch {torch.version} needs CUDA {torch.cuda}; "
+            f"give the headers of that version"
+        )
+    return folders
