@@ -72,96 +72,88 @@ void replace_tensors(IValue& value, Change change) {
   }
 }
 
-// The op's device: that of its first CUDA tensor, else of its device argument. Different devices
-// are an error as they are in torch, except for CPU scalars.
-c10::Device device_of(const c10::FunctionSchema& schema, const IValue* arguments, size_t count) {
+}  // namespace
+
+CpuKernel::CpuKernel(const c10::FunctionSchema& schema, c10::DispatchKey cpu_key)
+    : op_(schema.name()),
+      cpu_key_(cpu_key),
+      results_(schema.returns().size()),
+      mixes_devices_(mixes_devices(op_)) {
+  for (const auto& argument : schema.arguments()) {
+    const auto* alias = argument.alias_info();
+    arguments_.push_back(
+        {argument.name(), (alias && alias->isWrite()) || written_silently(op_, argument.name())});
+  }
+}
+
+// The device of the first CUDA tensor, else that of a device argument. Different devices are an
+// error as they are in torch, except for CPU scalars.
+c10::Device CpuKernel::device_of(const IValue* values) const {
   std::optional<c10::Device> device, stated;
-  bool mixed_allowed = mixes_devices(schema.name());
-  for (size_t i = 0; i < count; i++) {
-    if (arguments[i].isDevice() && arguments[i].toDevice().is_cuda()) {
-      stated = arguments[i].toDevice();
-    }
-    for_each_tensor(arguments[i], [&](const Tensor& t) {
+  for (size_t i = 0; i < arguments_.size(); i++) {
+    if (values[i].isDevice() && values[i].toDevice().is_cuda()) stated = values[i].toDevice();
+    for_each_tensor(values[i], [&](const Tensor& t) {
       if (t.defined() && t.is_cuda() && !device) device = t.device();
     });
   }
-  if (device && !mixed_allowed) {
-    for (size_t i = 0; i < count; i++) {
-      for_each_tensor(arguments[i], [&](const Tensor& t) {
+  if (device && !mixes_devices_) {
+    for (size_t i = 0; i < arguments_.size(); i++) {
+      for_each_tensor(values[i], [&](const Tensor& t) {
         if (!t.defined() || t.device() == *device || (t.is_cpu() && t.dim() == 0)) return;
         TORCH_CHECK(false,
                     "Expected all tensors to be on the same device, but found at least two "
                     "devices, ",
-                    *device, " and ", t.device(),
-                    "! (when checking argument for "
-                    "argument ",
-                    schema.arguments()[i].name(), " in method wrapper_CUDA_",
-                    schema.name().substr(schema.name().find("::") + 2), ")");
+                    *device, " and ", t.device(), "! (when checking argument for argument ",
+                    arguments_[i].name, " in method wrapper_CUDA_", op_.substr(op_.find("::") + 2),
+                    ")");
       });
     }
   }
   if (!device) device = stated;
-  if (!device || !device->has_index()) {
-    return c10::Device(c10::kCUDA, c10::cuda::current_device());
-  }
-  return *device;
+  if (device && device->has_index()) return *device;
+  return c10::Device(c10::kCUDA, c10::cuda::current_device());
 }
 
-}  // namespace
-
-template <c10::DispatchKey CpuKey>
-void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  const auto& declared = schema.arguments();
-  size_t count = declared.size(), base = stack->size() - count;
-  IValue* arguments = stack->data() + base;
+void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                           torch::jit::Stack* stack) {
+  IValue* values = stack->data() + (stack->size() - arguments_.size());
   at::AutoDispatchBelowADInplaceOrView below;
-  c10::Device device = device_of(schema, arguments, count);
+  c10::Device device = device_of(values);
   c10::cuda::CUDAGuard guard(device);
-  Launch launch(device, schema.name());
+  Launch launch(device, op_);
 
-  std::vector<bool> written(count);
-  for (size_t i = 0; i < count; i++) {
-    const auto* alias = declared[i].alias_info();
-    written[i] = (alias && alias->isWrite()) || written_silently(schema.name(), declared[i].name());
-    if (written[i]) for_each_tensor(arguments[i], [&](const Tensor& t) { launch.will_write(t); });
+  for (size_t i = 0; i < arguments_.size(); i++) {
+    if (!arguments_[i].written) continue;
+    for_each_tensor(values[i], [&](const Tensor& t) { launch.will_write(t); });
   }
   // Written ones first, so that a storage that is read as well gets its late-write shadow.
-  for (bool pass : {true, false}) {
-    for (size_t i = 0; i < count; i++) {
-      if (written[i] != pass) continue;
-      replace_tensors(arguments[i], [&](const Tensor& t) { return launch.to_cpu(t, pass); });
+  for (bool written : {true, false}) {
+    for (size_t i = 0; i < arguments_.size(); i++) {
+      if (arguments_[i].written != written) continue;
+      replace_tensors(values[i], [&](const Tensor& t) { return launch.to_cpu(t, written); });
     }
   }
   std::optional<RandomSequence> random;
-  for (size_t i = 0; i < count; i++) {
-    IValue& value = arguments[i];
+  for (size_t i = 0; i < arguments_.size(); i++) {
+    IValue& value = values[i];
     if (value.isDevice() && value.toDevice().is_cuda()) {
       value = c10::Device(c10::kCPU);
-    } else if (declared[i].name() == "generator") {
+    } else if (arguments_[i].name == "generator") {
       random.emplace(value.isNone() ? std::nullopt : std::optional(value.toGenerator()), device);
       value = random->cpu();
-    } else if (declared[i].name() == "pin_memory" && value.isBool()) {
+    } else if (arguments_[i].name == "pin_memory" && value.isBool()) {
       value = false;
     }
   }
   launch.begin();
-  op.redispatchBoxed(c10::DispatchKeySet(CpuKey), stack);
+  op.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack);
   launch.end();
   launch.write_back();
-  size_t results = schema.returns().size();
-  for (size_t i = stack->size() - results; i < stack->size(); i++) {
+  for (size_t i = stack->size() - results_; i < stack->size(); i++) {
     replace_tensors((*stack)[i], [&](const Tensor& t) { return launch.to_device(t); });
   }
   launch.finish();
 }
-
-template void run_on_cpu<c10::DispatchKey::CPU>(const c10::OperatorHandle&, c10::DispatchKeySet,
-                                                torch::jit::Stack*);
-template void run_on_cpu<c10::DispatchKey::SparseCPU>(const c10::OperatorHandle&,
-                                                      c10::DispatchKeySet, torch::jit::Stack*);
-template void run_on_cpu<c10::DispatchKey::SparseCsrCPU>(const c10::OperatorHandle&,
-                                                         c10::DispatchKeySet, torch::jit::Stack*);
 
 void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
   std::string name = toString(op.operator_name());

@@ -83,10 +83,19 @@ bool has_cpu(const c10::OperatorHandle& op, DispatchKey cpu) {
          op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
 }
 
-using Boxed = void(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*);
+std::vector<std::unique_ptr<torch::Library>>& libraries() {
+  static auto* all = new std::vector<std::unique_ptr<torch::Library>>;
+  return *all;
+}
 
-template <Boxed* Run>
-int install_key(torch::Library& library, DispatchKey cuda, DispatchKey cpu) {
+torch::Library& library(DispatchKey key) {
+  libraries().push_back(
+      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
+  return *libraries().back();
+}
+
+int install_key(DispatchKey cuda, DispatchKey cpu) {
+  auto& target = library(cuda);
   auto& dispatcher = c10::Dispatcher::singleton();
   int installed = 0;
   for (const auto& name : dispatcher.getAllOpNames()) {
@@ -101,24 +110,14 @@ int install_key(torch::Library& library, DispatchKey cuda, DispatchKey cpu) {
     if (!own) continue;
     std::string full = name.overload_name.empty() ? base : base + "." + name.overload_name;
     if (has_cpu(*op, cpu)) {
-      library.impl(full.c_str(), CppFunction::makeFromBoxedFunction<Run>());
+      target.impl(full.c_str(), CppFunction::makeFromBoxedFunctor(
+                                    std::make_unique<CpuKernel>(op->schema(), cpu)));
     } else {
-      library.impl(full.c_str(), CppFunction::makeFromBoxedFunction<&refuse_operator>());
+      target.impl(full.c_str(), CppFunction::makeFromBoxedFunction<&refuse_operator>());
     }
     installed++;
   }
   return installed;
-}
-
-std::vector<std::unique_ptr<torch::Library>>& libraries() {
-  static auto* all = new std::vector<std::unique_ptr<torch::Library>>;
-  return *all;
-}
-
-torch::Library& library(DispatchKey key) {
-  libraries().push_back(
-      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
-  return *libraries().back();
 }
 
 // Overriding torch's kernels is the point here; its warning about it is not wanted.
@@ -134,13 +133,9 @@ extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels() 
   using namespace simcuda;
   Silent silent;
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  auto& cuda = library(DispatchKey::CUDA);
-  int installed =
-      install_key<&run_on_cpu<DispatchKey::CPU>>(cuda, DispatchKey::CUDA, DispatchKey::CPU);
-  installed += install_key<&run_on_cpu<DispatchKey::SparseCPU>>(
-      library(DispatchKey::SparseCUDA), DispatchKey::SparseCUDA, DispatchKey::SparseCPU);
-  installed += install_key<&run_on_cpu<DispatchKey::SparseCsrCPU>>(
-      library(DispatchKey::SparseCsrCUDA), DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU);
+  int installed = install_key(DispatchKey::CUDA, DispatchKey::CPU);
+  installed += install_key(DispatchKey::SparseCUDA, DispatchKey::SparseCPU);
+  installed += install_key(DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU);
   auto& special = library(DispatchKey::CUDA);
   register_copy(special);
   register_dropout(special);

@@ -6,14 +6,31 @@
 #include <torch/library.h>
 
 #include <string>
+#include <vector>
 
 namespace simcuda {
 
-// boxed.cpp: runs the CPU kernel of any operator on the arguments' memory.
-template <c10::DispatchKey CpuKey>
-void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+// Runs the CPU kernel of an operator on the memory of its CUDA arguments.
+class CpuKernel : public c10::OperatorKernel {
+ public:
+  CpuKernel(const c10::FunctionSchema& schema, c10::DispatchKey cpu_key);
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
-// boxed.cpp: fails by the operator's name.
+ private:
+  struct Argument {
+    std::string name;
+    bool written;
+  };
+  c10::Device device_of(const c10::IValue* values) const;
+
+  std::string op_;
+  c10::DispatchKey cpu_key_;
+  std::vector<Argument> arguments_;
+  size_t results_;
+  bool mixes_devices_;
+};
+
+// Fails by the operator's name.
 void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*);
 
 // Hand-written kernels: copy_, dropout, recurrent cells.

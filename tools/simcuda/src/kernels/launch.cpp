@@ -63,9 +63,9 @@ void Elements::write_dim(size_t dim, int64_t offset) const {
   }
 }
 
-Launch::Launch(c10::Device device, std::string op)
+Launch::Launch(c10::Device device, const std::string& op)
     : device_(device),
-      op_(std::move(op)),
+      op_(op),
       stream_(c10::cuda::getCurrentCUDAStream(device.index()).stream()),
       late_(simcuda_mode() == SIMCUDA_LATE_WRITE) {}
 
@@ -74,8 +74,7 @@ Launch::~Launch() {
 }
 
 void Launch::begin() {
-  simcuda_count_op();
-  simcuda_stream_begin(stream_, device_.index());
+  simcuda_stream_begin(stream_, device_.index(), 1);
   running_ = true;
   for (auto& m : memory_) {
     if (m.source) memcpy(m.original, m.source, m.cpu.nbytes());
@@ -181,7 +180,7 @@ void Launch::finish() {
     }
     return;
   }
-  simcuda_stream_begin(stream_, device_.index());
+  simcuda_stream_begin(stream_, device_.index(), 0);
   for (auto& elements : stores_) elements.write();
   simcuda_stream_end(stream_, device_.index());
 }

@@ -27,7 +27,7 @@ struct Elements {
 
 class Launch {
  public:
-  explicit Launch(c10::Device device, std::string op);
+  Launch(c10::Device device, const std::string& op);  // `op` must outlive it
   ~Launch();
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -71,7 +71,7 @@ class Launch {
   void store(const Tensor& target, const Tensor& source);
 
   c10::Device device_;
-  std::string op_;
+  const std::string& op_;
   void* stream_;
   bool late_;
   bool running_ = false;

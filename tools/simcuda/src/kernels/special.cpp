@@ -25,7 +25,8 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   at::AutoDispatchBelowADInplaceOrView below;
   if (is_plain_copy(to, from)) return at::native::copy_(to, from, non_blocking);
   c10::cuda::CUDAGuard guard(to.device());
-  Launch launch(to.device(), "aten::copy_");
+  static const std::string kName = "aten::copy_";
+  Launch launch(to.device(), kName);
   launch.will_write(to);
   Tensor target = launch.to_cpu(to, true), source = launch.to_cpu(from, false);
   launch.begin();
@@ -42,7 +43,8 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
                                           std::optional<bool> train) {
   at::AutoDispatchBelowADInplaceOrView below;
   c10::cuda::CUDAGuard guard(input.device());
-  Launch launch(input.device(), "aten::native_dropout");
+  static const std::string kName = "aten::native_dropout";
+  Launch launch(input.device(), kName);
   Tensor x = launch.to_cpu(input, false), result, mask;
   RandomSequence random(std::nullopt, input.device());
   launch.begin();
@@ -67,7 +69,8 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
 Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
   at::AutoDispatchBelowADInplaceOrView below;
   c10::cuda::CUDAGuard guard(grad.device());
-  Launch launch(grad.device(), "aten::native_dropout_backward");
+  static const std::string kName = "aten::native_dropout_backward";
+  Launch launch(grad.device(), kName);
   Tensor g = launch.to_cpu(grad, false), m = launch.to_cpu(mask, false);
   launch.begin();
   Tensor noise = m.to(g.scalar_type());

@@ -49,10 +49,7 @@ void simcuda_set_host_capacity(size_t bytes) {
   state().host_capacity = bytes;
 }
 
-int simcuda_mode() {
-  Lock lock(state().mutex);
-  return state().mode;
-}
+int simcuda_mode() { return state().mode; }
 
 void simcuda_set_mode(int mode, long lag) {
   Lock lock(state().mutex);

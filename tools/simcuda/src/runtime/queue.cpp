@@ -124,8 +124,9 @@ using namespace simcuda;
 
 extern "C" {
 
-void simcuda_stream_begin(void* handle, int device) {
+void simcuda_stream_begin(void* handle, int device, int is_op) {
   Lock lock(state().mutex);
+  if (is_op) state().counters.ops++;
   Stream& stream = resolve(handle, device);
   legacy_order(lock, stream);
   drain(lock, stream);
@@ -135,11 +136,6 @@ void simcuda_stream_begin(void* handle, int device) {
 void simcuda_stream_end(void* handle, int device) {
   Lock lock(state().mutex);
   vacate(resolve(handle, device));
-}
-
-void simcuda_count_op() {
-  Lock lock(state().mutex);
-  state().counters.ops++;
 }
 
 void simcuda_enqueue(void* handle, int device, void (*run)(void*), void* argument) {

@@ -67,9 +67,8 @@ SIMCUDA_API void simcuda_stream_copies(void* stream, int device, struct SimcudaS
 
 // For the kernels library. An op owns its stream from begin to end; nothing else runs on it, and
 // everything queued before it has run. Between the two no CUDA function may be called.
-SIMCUDA_API void simcuda_stream_begin(void* stream, int device);
+SIMCUDA_API void simcuda_stream_begin(void* stream, int device, int is_op);
 SIMCUDA_API void simcuda_stream_end(void* stream, int device);
-SIMCUDA_API void simcuda_count_op(void);
 SIMCUDA_API void simcuda_enqueue(void* stream, int device, void (*run)(void*), void* argument);
 // 0: not memory a device can address, 1: device memory, 2: pinned host memory. The whole range
 // must lie in one allocation.

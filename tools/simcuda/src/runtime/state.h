@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -115,7 +116,7 @@ struct State {
   std::map<uintptr_t, Allocation> allocations;
   Arena host_arena;
   size_t host_used = 0, host_peak = 0, host_capacity = 0;
-  int mode = SIMCUDA_IMMEDIATE;
+  std::atomic<int> mode{SIMCUDA_IMMEDIATE};  // read by every op
   long lag = 0;
   double bandwidth = 0;
   bool poison = true;
