@@ -27,7 +27,9 @@ def run(arguments: list[str]) -> int:
         code = cli.main(args=arguments, prog_name="lmsbuild", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except LmsbuildError as error:
-        return _report(error.message, error.exit_code, type(error).__name__, error.details, json_mode)
+        return _report(
+            error.message, error.exit_code, type(error).__name__, error.details, json_mode
+        )
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.UsageError as error:
@@ -46,9 +48,7 @@ def run(arguments: list[str]) -> int:
         return _defect(error, json_mode)
 
 
-def _report(
-    message: str, code: int, kind: str, details: dict[str, object], json_mode: bool
-) -> int:
+def _report(message: str, code: int, kind: str, details: dict[str, object], json_mode: bool) -> int:
     if json_mode:
         value = {"error": {"kind": kind, "message": message, "exit_code": code, **details}}
         sys.stdout.write(json.dumps(value, default=str, indent=2) + "\n")

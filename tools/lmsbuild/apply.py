@@ -103,9 +103,10 @@ def _check_tree(target: Target, git: Git) -> None:
             "stand in one or give --into"
         )
     for name, what in _UNDER_WAY.items():
-        if Path(git.text("rev-parse", "--git-path", name)).exists() or (
-            path / git.text("rev-parse", "--git-path", name)
-        ).exists():
+        if (
+            Path(git.text("rev-parse", "--git-path", name)).exists()
+            or (path / git.text("rev-parse", "--git-path", name)).exists()
+        ):
             raise TreeStateError(
                 f"the series cannot be applied because {what} is under way in {path}; finish or "
                 "abort it first"

@@ -69,7 +69,9 @@ def _present(target: Target, path: Path) -> Checkout:
             f"clone of {target.framework_name}; choose another folder with --into"
         )
     git = Git(path)
-    base = git.text("rev-parse", BASE_REF) if git.ok("rev-parse", "-q", "--verify", BASE_REF) else ""
+    base = (
+        git.text("rev-parse", BASE_REF) if git.ok("rev-parse", "-q", "--verify", BASE_REF) else ""
+    )
     check_preimage(target, git, base or "HEAD", str(path))
     return Checkout(path, git.head(), "present", "it is there already")
 

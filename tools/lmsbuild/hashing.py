@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 _CHUNK = 1 << 22
@@ -22,3 +23,32 @@ def sha256_value(value: object) -> str:
     """Of a JSON-able value, independent of key order."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def git_blob(content: bytes) -> str:
+    """The id that git gives a file with this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def sha256_large_file(path: Path, memory: Path) -> str:
+    """Like sha256_file, but remembered in the folder `memory` for as long as the file is as is."""
+    stat = path.stat()
+    seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    note = memory / f"{sha256_value(seen[0])[:32]}.json"
+    try:
+        known = json.loads(note.read_text(encoding="utf-8"))
+        if known["seen"] == seen:
+            return str(known["sha256"])
+    except (OSError, ValueError, KeyError):
+        pass
+    digest = sha256_file(path)
+    memory.mkdir(parents=True, exist_ok=True)
+    write_atomic(note, json.dumps({"seen": seen, "sha256": digest}).encode())
+    return digest
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace `path` in one step, so that a reader never sees half of it."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fresh.write_bytes(content)
+    fresh.replace(path)

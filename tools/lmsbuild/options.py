@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,6 +64,10 @@ def jobs_option(function: F) -> F:
         "--jobs", "-j", type=click.IntRange(min=1),
         help="Parallel compilations [default: the number of processors].",
     )(function)  # fmt: skip
+
+
+def running_python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def examples(*lines: str) -> str:

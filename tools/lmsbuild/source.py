@@ -254,5 +254,3 @@ def _import_tree(target: Target, tree: Path, bare: Path, console: Console) -> No
             raise SourceError(
                 f"the tree was not imported because {error.message}; check disk space"
             ) from error
-
-
