@@ -23,7 +23,7 @@ from lmsbuild import __version__, cmake, elf, wheelfile
 from lmsbuild.console import Console
 from lmsbuild.download import hash_memory, header_wheel, official_wheel
 from lmsbuild.errors import ConfigError, MismatchError, WheelError
-from lmsbuild.frameworks import Library, Target
+from lmsbuild.frameworks import HeaderWheel, Library, Target
 from lmsbuild.git import Git
 from lmsbuild.hashing import (
     git_blob,
@@ -291,15 +291,21 @@ def _unpack_all(inputs: _Inputs) -> dict[str, Path]:
         )
     }
     for header in overlay.headers:
-        below = re.compile(rf"{re.escape(header.root)}/(include|lib)/")
-        wheel = inputs.headers[header.project]
-        roots[header.project] = _unpack(
-            wheel,
-            header.sha256,
-            [],
-            lambda member, below=below: bool(below.match(member)),  # type: ignore[misc]
-        )
+        roots[header.project] = _unpack_headers(header, inputs.headers[header.project])
     return roots
+
+
+def _unpack_headers(header: HeaderWheel, wheel: Path) -> Path:
+    below = re.compile(rf"{re.escape(header.root)}/(include|lib)/")
+    return _unpack(wheel, header.sha256, [], lambda member: bool(below.match(member)))
+
+
+def header_folders(target: Target, console: Console) -> list[Path]:
+    """The CUDA include folders of a tag, downloaded and unpacked if need be."""
+    return [
+        _unpack_headers(header, header_wheel(header, console)) / header.root / "include"
+        for header in target.tag.overlay.headers
+    ]
 
 
 def _unpack(wheel: Path, digest: str, linked: list[str], wanted: Callable[[str], bool]) -> Path:

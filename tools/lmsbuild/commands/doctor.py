@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild doctor"""
+
+from __future__ import annotations
+
+import click
+
+from lmsbuild.console import Console
+from lmsbuild.doctor import checks
+from lmsbuild.errors import MissingToolError
+from lmsbuild.options import examples, json_option
+from lmsbuild.project import cache_dir, find_project
+
+
+@click.command("doctor", epilog=examples("lmsbuild doctor", "lmsbuild doctor --json"))
+@json_option
+def command(console: Console) -> None:
+    """Say what this machine lacks, with the command that installs it."""
+    done = checks(find_project().work, cache_dir())
+    console.table(
+        "",
+        ["", "what", "found", "needed"],
+        [
+            ["ok" if c.good else "MISSING" if c.required else "-", c.name, c.found, c.needed]
+            for c in done
+        ],
+    )
+    lacking = [check for check in done if check.required and not check.good]
+    if lacking:
+        raise MissingToolError(
+            f"this machine cannot build because of {', '.join(check.name for check in lacking)}; "
+            f"run: {'; '.join(check.fix for check in lacking)}",
+            checks=[vars(check) for check in done],
+        )
+    console.say("nothing is missing")
+    console.result(done)

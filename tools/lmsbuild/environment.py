@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python environments with the official or the overlay wheel in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+from packaging.requirements import Requirement
+
+from lmsbuild import wheelfile
+from lmsbuild.console import Console
+from lmsbuild.download import hash_memory
+from lmsbuild.errors import DownloadError, MissingToolError
+from lmsbuild.frameworks import Target
+from lmsbuild.hashing import sha256_large_file, sha256_value, write_atomic
+
+_STAMP = "lmsbuild.json"
+# Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
+_GPU_ONLY = ("nvidia-", "triton")
+TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis", "expecttest")
+
+
+@dataclass(frozen=True)
+class Environment:
+    path: Path
+    key: str  # of what is installed
+    reused: bool
+
+    @property
+    def python(self) -> Path:
+        return self.path / "bin" / "python"
+
+    def run_environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
+        """Variables for a process in this environment; nothing of the caller's Python leaks in."""
+        dropped = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTORCH_LMS", "LMS_DEBUG"}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in dropped and not key.startswith("SIMCUDA_")
+        }
+        return {**kept, "PYTHONNOUSERSITE": "1", **(extra or {})}
+
+
+def interpreter(version: str) -> str:
+    """A CPython `version` (X.Y) of this machine. Raises MissingToolError."""
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    candidates = [sys.executable] if version == running else []
+    candidates += [path for name in (f"python{version}",) if (path := shutil.which(name))]
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates += map(str, sorted(root.glob(f"versions/{version}.*/bin/python")))
+    for candidate in candidates:
+        done = subprocess.run(
+            [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.stdout.strip() == version:
+            return candidate
+    raise MissingToolError(
+        f"no environment can be made because Python {version} is not installed; install it or "
+        "choose another with --python"
+    )
+
+
+def light_requirements(wheel: Path, python: str) -> list[str]:
+    """What the wheel requires on Python `python`, but for what only a GPU has a use for."""
+    found = []
+    for text in wheelfile.requirements(wheel):
+        requirement = Requirement(text)
+        wanted = requirement.marker is None or requirement.marker.evaluate(
+            {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+        )
+        if wanted and not requirement.name.startswith(_GPU_ONLY):
+            requirement.marker = None
+            found.append(str(requirement))
+    return [*found, "numpy"]
+
+
+def prepare(
+    target: Target,
+    kind: str,
+    wheel: Path,
+    python: str,
+    on_gpu: bool,
+    tools: Sequence[str],
+    console: Console,
+) -> Environment:
+    """The environment work/<tag>/env-<kind> with `wheel` and `tools` in it, made anew if it differs.
+
+    On a GPU it gets everything the wheel requires, else only the light requirements.
+    """
+    path = target.work / f"env-{kind}"
+    requirements = [] if on_gpu else light_requirements(wheel, python)
+    packages = [*requirements, *tools, *(["numpy"] if on_gpu else [])]
+    base = interpreter(python)
+    facts = {
+        "wheel": sha256_large_file(wheel, hash_memory()),
+        "python": str(Path(base).resolve()),
+        "packages": packages,
+        "on_gpu": on_gpu,
+        "tools": str(target.project.root / "tools"),
+    }
+    key = sha256_value(facts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.name}.lock"):
+        stamp = path / _STAMP
+        if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
+            return Environment(path, key, True)
+        with console.task(f"installing into {path.name}: {wheel.name}"):
+            shutil.rmtree(path, ignore_errors=True)
+            _run([base, "-m", "venv", "--without-pip", str(path)])
+            environment = Environment(path, key, False)
+            if on_gpu:
+                _pip(environment, [str(wheel), *packages])
+            else:
+                _pip(environment, ["--no-deps", str(wheel)])
+                _pip(environment, packages)
+            site = next(path.glob("lib/python*/site-packages"))
+            (site / "lmsbuild_project.pth").write_text(f"{facts['tools']}\n", encoding="utf-8")
+            write_atomic(stamp, json.dumps({"key": key, **facts}, indent=2).encode())
+    return environment
+
+
+def _pip(environment: Environment, arguments: list[str]) -> None:
+    _run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(environment.python),
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-warn-script-location",
+            "--no-compile",
+            *arguments,
+        ]  # fmt: skip
+    )
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        text = (done.stderr or done.stdout).strip()
+        errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
+        raise DownloadError(
+            "an environment could not be made because "
+            f"{(errors or text.splitlines() or ['nothing was said'])[-1]}; check network and disk",
+            output=text,
+        )
