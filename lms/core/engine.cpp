@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine.h"
+
+#include <algorithm>
+
+namespace lms {
+
+constexpr std::size_t EngineStats::kSmallBytes;
+
+struct Engine::Entry {
+  Key key = nullptr;
+  Entry* previous = nullptr;  // links of the idle list; null when not in it
+  Entry* next = nullptr;
+  std::uint64_t last_use = 0;
+  std::size_t bytes = 0;  // as last located
+  int device = 0;
+  int pins = 0;
+  bool exposed = false;        // its device pointer was handed out
+  bool excluded = false;       // by the user
+  StreamSet streams;           // used on these since it arrived
+  FencePtr arrival;            // of the last page-in
+  HostRange copy;              // valid while the storage is resident and unwritten
+  void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
+  std::size_t copy_bytes = 0;  // and how many
+  bool guarded = false;
+};
+
+namespace {
+
+void add(StreamSet* set, Stream stream) {
+  if (std::find(set->begin(), set->end(), stream) == set->end()) set->push_back(stream);
+}
+
+EngineStats::Pool pool_of(std::size_t bytes) {
+  return bytes <= EngineStats::kSmallBytes ? EngineStats::kSmall : EngineStats::kLarge;
+}
+
+}  // namespace
+
+Engine::Engine(Backend& backend, HostPool& host)
+    : backend_(backend), host_(host), idle_(new Entry) {
+  idle_->previous = idle_->next = idle_;
+}
+
+Engine::~Engine() {
+  for (auto& item : entries_) {
+    drop_copy_(item.second);
+    backend_.release(item.first);
+    delete item.second;
+  }
+  delete idle_;
+}
+
+// ---- the op boundary
+
+void Engine::enter(Frame& frame, const Use* uses, std::size_t count) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::size_t first = frame.pins_.size();
+  // Two passes: paging one operand in must not push another one of the same op out.
+  for (std::size_t i = 0; i < count; ++i) {
+    Entry* entry = track_(uses[i].key);
+    frame.pins_.push_back(entry);  // before the pin: if it throws, nothing is left pinned
+    pin_(entry);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    bring_in_(frame.pins_[first + i], uses[i].access, uses[i].stream);
+  }
+}
+
+void Engine::leave(Frame& frame) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  ++clock_;
+  int device = -1;
+  for (Entry* entry : frame.pins_) {
+    device = entry->device;
+    unpin_(entry);
+  }
+  frame.pins_.clear();
+  if (chaos_ && device >= 0) evict_all(device, /*everything=*/true);
+  maybe_purge_();
+}
+
+void Engine::note(Frame* frame, Key key, Stream stream) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = track_(key);
+  add(&entry->streams, stream);
+  if (frame != nullptr) {
+    frame->pins_.push_back(entry);
+    pin_(entry);
+  } else if (entry->pins == 0) {
+    push_idle_(entry);
+  }
+}
+
+// ---- pins and exclusions by the user
+
+void Engine::pin(Key key, Stream stream) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = track_(key);
+  pin_(entry);
+  try {
+    bring_in_(entry, Access::kRead, stream);
+  } catch (...) {
+    unpin_(entry);
+    throw;
+  }
+}
+
+void Engine::unpin(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  if (entry != nullptr && entry->pins > 0) unpin_(entry);
+}
+
+void Engine::expose(Key key, Stream stream) {
+  // Whoever holds the pointer may write through it: no copy is kept.
+  keep_resident_(key, Access::kWrite, stream, &Entry::exposed);
+}
+
+void Engine::unexpose(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  if (entry != nullptr) entry->exposed = false;
+}
+
+void Engine::set_excluded(Key key, bool excluded, Stream stream) {
+  if (excluded) return keep_resident_(key, Access::kRead, stream, &Entry::excluded);
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  if (entry != nullptr) entry->excluded = false;
+}
+
+void Engine::keep_resident_(Key key, Access access, Stream stream, bool Entry::* mark) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  pin(key, stream);
+  Entry* entry = find_(key);
+  if (access != Access::kRead) drop_copy_(entry);
+  entry->*mark = true;
+  unpin_(entry);
+}
+
+bool Engine::exposed(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  return entry != nullptr && entry->exposed;
+}
+
+bool Engine::excluded(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  return entry != nullptr && entry->excluded;
+}
+
+// ---- eviction
+
+std::vector<Candidate> Engine::candidates(int device, bool everything) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::vector<Candidate> result;
+  const std::uint64_t oldest = idle_->next == idle_ ? clock_ : idle_->next->last_use;
+  const double span = static_cast<double>(clock_ - oldest) + 1;
+  for (Entry* entry = idle_->next; entry != idle_; entry = entry->next) {
+    if (entry->device != device || !evictable_(entry)) continue;
+    if (!backend_.acquire(entry->key)) continue;
+    const Extent extent = backend_.locate(entry->key);
+    entry->bytes = extent.bytes;
+    entry->device = extent.device;
+    if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
+    if (!everything && extent.bytes < min_bytes_) continue;
+    // An eviction costs a copy out, unless a copy is kept, and a copy back. What was used last is
+    // likely to be used first, and its room will be needed again by then: weigh bytes by recency.
+    const double moved = static_cast<double>(extent.bytes) * (entry->copy ? 1 : 2);
+    const double recency = static_cast<double>(entry->last_use - oldest) / span;
+    result.push_back({entry->key, extent, moved * (1 + 7 * recency)});
+  }
+  return result;
+}
+
+bool Engine::evict(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  if (entry == nullptr || entry->pins > 0 || !evictable_(entry)) return false;
+  if (!backend_.acquire(key)) return false;
+  const Extent extent = backend_.locate(key);
+  return extent.place == Place::kDevice && extent.bytes > 0 && evict_(entry, extent);
+}
+
+std::size_t Engine::evict_all(int device, bool everything) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::size_t bytes = 0;
+  for (const Candidate& candidate : candidates(device, everything)) {
+    if (evict(candidate.key)) bytes += candidate.extent.bytes;
+  }
+  return bytes;
+}
+
+std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::vector<Entry*> out;
+  for (auto& item : entries_) {
+    if (item.second->pins > 0 || !backend_.acquire(item.first)) continue;
+    if (backend_.locate(item.first).place == Place::kHost) out.push_back(item.second);
+  }
+  std::size_t left = 0;
+  for (Entry* entry : out) {
+    pin_(entry);  // the page-in of one must not evict another
+    try {
+      bring_in_(entry, Access::kWrite, stream_of(entry->device));
+    } catch (...) {
+      ++left;
+    }
+  }
+  for (Entry* entry : out) unpin_(entry);
+  return left;
+}
+
+bool Engine::evictable_(const Entry* entry) const {
+  return entry->pins == 0 && !entry->exposed && !entry->excluded;
+}
+
+bool Engine::evict_(Entry* entry, const Extent& extent) {
+  if (!backend_.movable(extent)) return false;
+  if (entry->guarded) {
+    entry->guarded = false;
+    if (!backend_.unguard(entry->key)) {
+      ++stats_of_(extent.device).silent_writes;
+      drop_copy_(entry);
+    }
+  }
+  if (entry->copy && (entry->copy_of != extent.ptr || entry->copy_bytes != extent.bytes)) {
+    drop_copy_(entry);
+  }
+  const bool clean = static_cast<bool>(entry->copy);
+  HostRange range = entry->copy;
+  if (!clean) {
+    range = host_.allocate(extent.bytes);
+    if (!range && drop_copies_(extent.bytes) > 0) range = host_.allocate(extent.bytes);
+    if (!range) {
+      ++stats_of_(extent.device).host_refused;
+      return false;
+    }
+  }
+  try {
+    backend_.page_out(entry->key, extent, range, !clean, entry->streams);
+  } catch (...) {
+    if (!clean) host_.free(range, nullptr);
+    throw;
+  }
+  entry->copy = HostRange();  // the storage's now
+  entry->copy_of = nullptr;
+  entry->streams.clear();
+  entry->arrival.reset();
+  unlink_(entry);
+  EngineStats& stats = stats_of_(extent.device);
+  const auto bytes = static_cast<std::int64_t>(extent.bytes);
+  ++stats.reclaimed;
+  stats.reclaimed_bytes += bytes;
+  if (clean) {
+    ++stats.clean_evictions;
+    stats.clean_bytes += bytes;
+  } else {
+    ++stats.paged_out;
+    stats.paged_out_bytes += bytes;
+  }
+  return true;
+}
+
+void Engine::bring_in_(Entry* entry, Access access, Stream stream) {
+  Extent extent = backend_.locate(entry->key);
+  if (extent.place == Place::kHost) {
+    const bool copy = access != Access::kOverwrite;
+    const HostRange range = backend_.page_in(entry->key, copy, stream, &entry->arrival);
+    EngineStats& stats = stats_of_(extent.device);
+    const auto bytes = static_cast<std::int64_t>(extent.bytes);
+    if (copy) {
+      ++stats.paged_in;
+      stats.paged_in_bytes += bytes;
+    } else {
+      ++stats.overwrites;
+      stats.overwrite_bytes += bytes;
+    }
+    entry->streams.assign(1, stream);
+    drop_copy_(entry);
+    if (access == Access::kRead && keep_clean_) {
+      entry->copy = range;
+      entry->copy_of = backend_.locate(entry->key).ptr;
+      entry->copy_bytes = extent.bytes;
+    } else {
+      host_.free(range, entry->arrival);
+    }
+    return;
+  }
+  if (extent.place != Place::kDevice) return;
+  if (std::find(entry->streams.begin(), entry->streams.end(), stream) == entry->streams.end()) {
+    entry->streams.push_back(stream);
+    if (entry->arrival) backend_.join(stream, entry->arrival);
+  }
+  if (access != Access::kRead) drop_copy_(entry);
+}
+
+void Engine::drop_copy_(Entry* entry) {
+  if (!entry->copy) return;
+  host_.free(entry->copy, entry->arrival);
+  entry->copy = HostRange();
+  entry->copy_of = nullptr;
+}
+
+// Copies of resident storages only save work: they make way when host memory is at its limit.
+std::size_t Engine::drop_copies_(std::size_t bytes) {
+  purge_();
+  std::size_t dropped = 0;
+  for (auto& item : entries_) {
+    Entry* entry = item.second;
+    if (!entry->copy) continue;
+    dropped += entry->copy.bytes;
+    if (entry->guarded) {
+      entry->guarded = false;
+      if (backend_.acquire(entry->key)) backend_.unguard(entry->key);
+    }
+    drop_copy_(entry);
+    // The ranges need not be neighbours: go on well past the size that is asked for.
+    if (dropped >= 4 * bytes) break;
+  }
+  return dropped;
+}
+
+// ---- the table
+
+Engine::Entry* Engine::find_(Key key) {
+  const auto it = entries_.find(key);
+  return it == entries_.end() ? nullptr : it->second;
+}
+
+Engine::Entry* Engine::track_(Key key) {
+  const auto it = entries_.find(key);
+  if (it != entries_.end()) return it->second;
+  Entry* entry = new Entry;
+  entry->key = key;
+  const Extent extent = backend_.locate(key);
+  entry->bytes = extent.bytes;
+  entry->device = extent.device;
+  entry->last_use = clock_;
+  backend_.retain(key);
+  entries_.emplace(key, entry);
+  if (extent.place == Place::kDevice) push_idle_(entry);
+  return entry;
+}
+
+void Engine::forget_(Entry* entry) {
+  drop_copy_(entry);
+  unlink_(entry);
+  backend_.release(entry->key);
+  entries_.erase(entry->key);
+  delete entry;
+}
+
+void Engine::purge() {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  purge_();
+}
+
+void Engine::purge_() {
+  std::vector<Entry*> dead;
+  for (auto& item : entries_) {
+    if (item.second->pins == 0 && !backend_.acquire(item.first)) dead.push_back(item.second);
+  }
+  for (Entry* entry : dead) forget_(entry);
+  tracked_at_purge_ = entries_.size();
+}
+
+void Engine::maybe_purge_() {
+  // Amortised: as much work as entries were added since the last time.
+  if (entries_.size() > 2 * tracked_at_purge_ + 256) purge_();
+}
+
+void Engine::push_idle_(Entry* entry) {
+  unlink_(entry);
+  entry->last_use = clock_;
+  entry->previous = idle_->previous;
+  entry->next = idle_;
+  idle_->previous->next = entry;
+  idle_->previous = entry;
+}
+
+void Engine::unlink_(Entry* entry) {
+  if (entry->next == nullptr) return;
+  entry->previous->next = entry->next;
+  entry->next->previous = entry->previous;
+  entry->previous = entry->next = nullptr;
+}
+
+void Engine::pin_(Entry* entry) {
+  if (entry->pins++ > 0) return;
+  unlink_(entry);
+  if (entry->guarded) {
+    // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
+    entry->guarded = false;
+    if (!backend_.unguard(entry->key)) {
+      ++stats_of_(entry->device).silent_writes;
+      drop_copy_(entry);
+    }
+  }
+  entry->bytes = backend_.locate(entry->key).bytes;
+  EngineStats& stats = stats_of_(entry->device);
+  const auto bytes = static_cast<std::int64_t>(entry->bytes);
+  const EngineStats::Pool pool = pool_of(entry->bytes);
+  for (EngineStats::Pool p : {EngineStats::kAll, pool}) {
+    stats.pinned[p].increase(1);
+    stats.pinned_bytes[p].increase(bytes);
+  }
+}
+
+void Engine::unpin_(Entry* entry) {
+  if (--entry->pins > 0) return;
+  EngineStats& stats = stats_of_(entry->device);
+  const auto bytes = static_cast<std::int64_t>(entry->bytes);
+  const EngineStats::Pool pool = pool_of(entry->bytes);
+  for (EngineStats::Pool p : {EngineStats::kAll, pool}) {
+    stats.pinned[p].decrease(1);
+    stats.pinned_bytes[p].decrease(bytes);
+  }
+  push_idle_(entry);
+  if (entry->copy && backend_.acquire(entry->key)) {
+    backend_.guard(entry->key);
+    entry->guarded = true;
+  }
+}
+
+// ---- settings and statistics
+
+void Engine::set_min_bytes(std::size_t bytes) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  min_bytes_ = bytes;
+}
+
+std::size_t Engine::min_bytes() {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return min_bytes_;
+}
+
+void Engine::set_keep_clean(bool keep) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  keep_clean_ = keep;
+}
+
+Census Engine::census(int device) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  purge_();
+  Census census;
+  for (auto& item : entries_) {
+    Entry* entry = item.second;
+    if (entry->pins == 0 && !backend_.acquire(item.first)) continue;
+    const Extent extent = backend_.locate(item.first);
+    if (extent.device != device || extent.place == Place::kForeign) continue;
+    ++census.tracked;
+    if (extent.place == Place::kHost) {
+      ++census.on_host;
+      census.on_host_bytes += extent.bytes;
+    } else if (entry->pins > 0) {
+      ++census.pinned;
+      census.pinned_bytes += extent.bytes;
+      census.largest_pinned = std::max(census.largest_pinned, extent.bytes);
+    } else if (entry->exposed) {
+      ++census.exposed;
+      census.exposed_bytes += extent.bytes;
+    } else if (entry->excluded) {
+      ++census.excluded;
+      census.excluded_bytes += extent.bytes;
+    } else if (extent.bytes < min_bytes_) {
+      ++census.small;
+      census.small_bytes += extent.bytes;
+    } else {
+      ++census.idle;
+      census.idle_bytes += extent.bytes;
+    }
+  }
+  return census;
+}
+
+EngineStats& Engine::stats_of_(int device) {
+  const auto index = static_cast<std::size_t>(std::max(device, 0));
+  if (stats_.size() <= index) stats_.resize(index + 1);
+  return stats_[index];
+}
+
+EngineStats Engine::stats(int device) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return stats_of_(device);
+}
+
+void Engine::reset_peaks(int device) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  EngineStats& stats = stats_of_(device);
+  for (Counter& counter : stats.pinned) counter.reset_peak();
+  for (Counter& counter : stats.pinned_bytes) counter.reset_peak();
+}
+
+void Engine::reset_accumulated(int device) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  EngineStats& stats = stats_of_(device);
+  EngineStats fresh;
+  for (int pool = 0; pool < EngineStats::kPools; ++pool) {
+    fresh.pinned[pool] = stats.pinned[pool];
+    fresh.pinned_bytes[pool] = stats.pinned_bytes[pool];
+    fresh.pinned[pool].reset_accumulated();
+    fresh.pinned_bytes[pool].reset_accumulated();
+  }
+  stats = fresh;
+}
+
+}  // namespace lms

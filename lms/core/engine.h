@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "host_pool.h"
+#include "types.h"
+
+namespace lms {
+
+// What the engine asks of a framework and its device. Every call is made with the engine's lock
+// held; none may wait for a lock that can be held by a thread that waits for the engine's.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Keeps the identity `key` from being reused, but not the storage alive.
+  virtual void retain(Key key) = 0;
+  virtual void release(Key key) = 0;
+
+  // Keeps the storage alive until the engine's lock is released. False when it is already dead.
+  virtual bool acquire(Key key) = 0;
+
+  virtual Extent locate(Key key) = 0;
+
+  // Arms the write barrier of a resident storage whose host copy is valid.
+  virtual void guard(Key key) = 0;
+  // Disarms it. False when the storage was written, or replaced, since.
+  virtual bool unguard(Key key) = 0;
+
+  // Whether the block may be freed at all (not while a graph is captured, not of a private pool).
+  virtual bool movable(const Extent& from) = 0;
+
+  // Queues the copy to `host` (unless the bytes there are already the storage's), ordered after all
+  // work queued so far on the streams in `used`, hands the range to the storage and frees its
+  // block, which may be reused only after the copy.
+  virtual void page_out(Key key, const Extent& from, HostRange host, bool copy,
+                        const StreamSet& used) = 0;
+
+  // Allocates a block, queues the copy from the host (if `copy`), ordered after all earlier work on
+  // the block and before all later work on `stream`, and rebinds the storage. `arrival` is what
+  // other streams must wait for. Returns the host range, which is the engine's again and still
+  // being read until `arrival`. Throws the framework's out-of-memory error and leaves everything as
+  // it was.
+  virtual HostRange page_in(Key key, bool copy, Stream stream, FencePtr* arrival) = 0;
+
+  // Makes later work on `stream` wait for `arrival`.
+  virtual void join(Stream stream, const FencePtr& arrival) = 0;
+};
+
+struct Counter {
+  std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  void increase(std::int64_t n) {
+    current += n;
+    allocated += n;
+    if (current > peak) peak = current;
+  }
+  void decrease(std::int64_t n) {
+    current -= n;
+    freed += n;
+  }
+  void reset_peak() { peak = current; }
+  void reset_accumulated() { allocated = freed = 0; }
+};
+
+struct EngineStats {
+  enum Pool { kAll, kLarge, kSmall, kPools };
+  static constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // up to here: the small pool
+
+  Counter pinned[kPools];  // storages in use by an op, or held by the user
+  Counter pinned_bytes[kPools];
+  std::int64_t reclaimed = 0;  // storages moved out since the last reset
+  std::int64_t reclaimed_bytes = 0;
+  std::int64_t paged_out = 0, paged_out_bytes = 0;    // copies to the host
+  std::int64_t paged_in = 0, paged_in_bytes = 0;      // copies to the device
+  std::int64_t clean_evictions = 0, clean_bytes = 0;  // evictions that needed no copy
+  std::int64_t overwrites = 0, overwrite_bytes = 0;   // page-ins that needed no copy
+  std::int64_t silent_writes = 0;                     // writes that only the write barrier saw
+  std::int64_t host_refused = 0;  // evictions given up because host memory was at its limit
+};
+
+// A storage the engine could move out now.
+struct Candidate {
+  Key key;
+  Extent extent;
+  double cost;
+};
+
+struct Census {
+  std::size_t tracked = 0;
+  std::size_t pinned = 0, pinned_bytes = 0, largest_pinned = 0;
+  std::size_t idle = 0, idle_bytes = 0;
+  std::size_t on_host = 0, on_host_bytes = 0;
+  std::size_t exposed = 0, exposed_bytes = 0;
+  std::size_t excluded = 0, excluded_bytes = 0;
+  std::size_t small = 0, small_bytes = 0;  // idle but below the minimum size
+};
+
+// Which storages are in use, which may leave, and what it costs: the state machine of Large Model
+// Support, without a framework. Invariants:
+//  - a storage with a pin is on the device, and no pinned storage is ever a victim;
+//  - the storages of an op are all pinned before the first of them is brought in;
+//  - a host copy is kept only while no write to the storage has been seen or can go unseen.
+// One recursive lock guards it. Lock order: engine, then the framework's allocator, then leaves.
+class Engine {
+ public:
+  struct Entry;
+
+  // The pins that one thread holds for the op it is running. Nested ops add to the outermost frame,
+  // so that what an inner op touched stays put while the outer one may still hold its pointer.
+  class Frame {
+   public:
+    bool empty() const { return pins_.empty(); }
+
+   private:
+    friend class Engine;
+    std::vector<Entry*> pins_;
+  };
+
+  struct Use {
+    Key key;
+    Access access;
+    int device;
+    Stream stream;
+  };
+
+  Engine(Backend& backend, HostPool& host);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  std::recursive_mutex& mutex() { return mutex_; }
+
+  // Pins the storages of `uses`, then brings in those that are out. When that throws, the pins are
+  // in the frame and the caller leaves it as usual.
+  void enter(Frame& frame, const Use* uses, std::size_t count);
+  // Drops the frame's pins. In chaos mode evicts everything idle on `device` of the frame's
+  // storages.
+  void leave(Frame& frame);
+  // Makes the result of an op known: as just used, or pinned by `frame` when an outer op, which may
+  // hold its pointer, is still running.
+  void note(Frame* frame, Key key, Stream stream);
+
+  // A pin that outlives an op. `pin` brings the storage in.
+  void pin(Key key, Stream stream);
+  void unpin(Key key);
+
+  // Brings the storage in and keeps it there, with its pointer, until `unexpose`.
+  void expose(Key key, Stream stream);
+  void unexpose(Key key);
+  void set_excluded(Key key, bool excluded, Stream stream);
+  bool exposed(Key key);
+  bool excluded(Key key);
+
+  // What could be evicted on `device` now, each storage kept alive until the lock is released.
+  // `everything` ignores the minimum size.
+  std::vector<Candidate> candidates(int device, bool everything);
+  // Moves one candidate out. False when it cannot be (pinned by now, or no host memory).
+  bool evict(Key key);
+  // Moves out all that can be. Returns bytes.
+  std::size_t evict_all(int device, bool everything);
+  // Brings in all that are out, as far as they fit. Returns how many stay out.
+  std::size_t page_in_all(Stream (*stream_of)(int device));
+
+  void set_min_bytes(std::size_t bytes);
+  std::size_t min_bytes();
+  void set_keep_clean(bool keep);
+  void set_chaos(bool chaos) { chaos_ = chaos; }
+  bool chaos() const { return chaos_; }
+
+  // Forgets storages that are dead.
+  void purge();
+  Census census(int device);
+  EngineStats stats(int device);
+  void reset_peaks(int device);
+  void reset_accumulated(int device);
+
+ private:
+  Entry* find_(Key key);
+  Entry* track_(Key key);
+  void forget_(Entry* entry);
+  void purge_();
+  void maybe_purge_();
+  void push_idle_(Entry* entry);
+  void unlink_(Entry* entry);
+  void pin_(Entry* entry);
+  void unpin_(Entry* entry);
+  void bring_in_(Entry* entry, Access access, Stream stream);
+  bool evict_(Entry* entry, const Extent& extent);
+  void drop_copy_(Entry* entry);
+  void keep_resident_(Key key, Access access, Stream stream, bool Entry::* mark);
+  std::size_t drop_copies_(std::size_t bytes);
+  bool evictable_(const Entry* entry) const;
+  EngineStats& stats_of_(int device);
+
+  Backend& backend_;
+  HostPool& host_;
+  std::recursive_mutex mutex_;
+  std::unordered_map<Key, Entry*> entries_;
+  Entry* idle_;  // sentinel of the list of unpinned storages, least recently used first
+  std::vector<EngineStats> stats_;
+  std::size_t min_bytes_ = std::size_t{1} << 20;
+  std::size_t tracked_at_purge_ = 0;
+  std::uint64_t clock_ = 0;  // counts frames: the engine's notion of time
+  bool keep_clean_ = true;
+  std::atomic<bool> chaos_{false};
+};
+
+}  // namespace lms

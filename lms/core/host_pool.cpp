@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host_pool.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace lms {
+
+constexpr std::size_t HostPool::kAlignment;
+constexpr std::size_t HostPool::kSlabBytes;
+
+namespace {
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+}  // namespace
+
+HostPool::HostPool(HostMemory& memory, std::size_t slab_bytes)
+    : memory_(memory), slab_bytes_(round_up(std::max(slab_bytes, kAlignment), kAlignment)) {}
+
+HostPool::~HostPool() {
+  for (const auto& slab : slabs_) memory_.release(slab.first);
+}
+
+HostRange HostPool::allocate(std::size_t bytes) {
+  const std::size_t want = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
+  std::lock_guard<std::mutex> lock(mutex_);
+  reap_(/*wait=*/false);
+  HostRange range = take_(want);
+  if (!range && grow_(want)) range = take_(want);
+  if (!range && !pending_.empty()) {
+    reap_(/*wait=*/true);
+    range = take_(want);
+  }
+  // Slabs of other sizes may hold the room that the limit denies to a new one.
+  if (!range && trim_() > 0 && grow_(want)) range = take_(want);
+  if (!range) {
+    ++stats_.refused;
+    return range;
+  }
+  stats_.used += range.bytes;
+  stats_.used_peak = std::max(stats_.used_peak, stats_.used);
+  return range;
+}
+
+void HostPool::free(HostRange range, FencePtr fence) {
+  if (!range) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_.used -= range.bytes;
+  if (fence && !fence->done()) {
+    pending_.emplace_back(range, std::move(fence));
+  } else {
+    put_(range);
+  }
+  if (stats_.limit != 0 && stats_.reserved > stats_.limit) trim_();  // the limit was lowered
+}
+
+std::size_t HostPool::trim() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  reap_(/*wait=*/false);
+  return trim_();
+}
+
+void HostPool::set_limit(std::size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_.limit = bytes;
+  if (bytes != 0 && stats_.reserved > bytes) trim_();
+}
+
+HostStats HostPool::stats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  HostStats stats = stats_;
+  stats.slabs = slabs_.size();
+  return stats;
+}
+
+void HostPool::reset_peaks() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_.reserved_peak = stats_.reserved;
+  stats_.used_peak = stats_.used;
+}
+
+HostRange HostPool::take_(std::size_t bytes) {
+  const auto fit = free_size_.lower_bound({bytes, nullptr});
+  if (fit == free_size_.end()) return {};
+  const Address ptr = fit->second;
+  const std::size_t size = fit->first;
+  erase_free_(free_.find(ptr));
+  if (size > bytes) insert_free_(ptr + bytes, size - bytes);
+  HostRange range;
+  range.ptr = ptr;
+  range.bytes = bytes;
+  return range;
+}
+
+bool HostPool::grow_(std::size_t bytes) {
+  std::size_t size = std::max(bytes, slab_bytes_);
+  if (stats_.limit != 0) {
+    const std::size_t room = stats_.limit > stats_.reserved ? stats_.limit - stats_.reserved : 0;
+    if (room < bytes) return false;
+    size = std::min(size, room / kAlignment * kAlignment);
+    if (size < bytes) return false;
+  }
+  void* ptr = memory_.allocate(size);
+  if (ptr == nullptr && size > bytes) {
+    size = bytes;  // the machine is nearly full: take no more than is asked for
+    ptr = memory_.allocate(size);
+  }
+  if (ptr == nullptr) return false;
+  slabs_.emplace(static_cast<Address>(ptr), size);
+  stats_.reserved += size;
+  stats_.reserved_peak = std::max(stats_.reserved_peak, stats_.reserved);
+  insert_free_(static_cast<Address>(ptr), size);
+  return true;
+}
+
+void HostPool::put_(HostRange range) {
+  Address begin = static_cast<Address>(range.ptr);
+  std::size_t size = range.bytes;
+  const auto slab = slab_of_(begin);
+  // Slabs that happen to be neighbours in memory are still released one by one: merge within one.
+  auto next = free_.lower_bound(begin);
+  if (next != free_.end() && next->first == begin + size &&
+      next->first < slab->first + slab->second) {
+    size += next->second;
+    erase_free_(next);
+  }
+  auto previous = free_.lower_bound(begin);
+  if (previous != free_.begin()) {
+    --previous;
+    if (previous->first + previous->second == begin && previous->first >= slab->first) {
+      begin = previous->first;
+      size += previous->second;
+      erase_free_(previous);
+    }
+  }
+  insert_free_(begin, size);
+}
+
+void HostPool::reap_(bool wait) {
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    if (wait) it->second->wait();
+    if (wait || it->second->done()) {
+      put_(it->first);
+      it = pending_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+std::size_t HostPool::trim_() {
+  std::size_t released = 0;
+  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
+    const auto whole = free_.find(slab->first);
+    if (whole == free_.end() || whole->second != slab->second) {
+      ++slab;
+      continue;
+    }
+    erase_free_(whole);
+    memory_.release(slab->first);
+    released += slab->second;
+    slab = slabs_.erase(slab);
+  }
+  stats_.reserved -= released;
+  return released;
+}
+
+std::map<HostPool::Address, std::size_t>::const_iterator HostPool::slab_of_(Address ptr) const {
+  auto slab = slabs_.upper_bound(ptr);
+  if (slab == slabs_.begin()) throw std::logic_error("host range outside every slab");
+  --slab;
+  if (ptr >= slab->first + slab->second) throw std::logic_error("host range outside every slab");
+  return slab;
+}
+
+void HostPool::insert_free_(Address ptr, std::size_t bytes) {
+  free_.emplace(ptr, bytes);
+  free_size_.emplace(bytes, ptr);
+}
+
+void HostPool::erase_free_(std::map<Address, std::size_t>::iterator it) {
+  free_size_.erase({it->second, it->first});
+  free_.erase(it);
+}
+
+void HostPool::check() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::size_t reserved = 0, free = 0, pending = 0;
+  for (const auto& slab : slabs_) reserved += slab.second;
+  Address end = nullptr;
+  for (const auto& range : free_) {
+    if (range.first < end) throw std::logic_error("free ranges overlap");
+    end = range.first + range.second;
+    const auto slab = slab_of_(range.first);
+    if (end > slab->first + slab->second) throw std::logic_error("free range crosses its slab");
+    free += range.second;
+  }
+  for (const auto& range : pending_) pending += range.first.bytes;
+  if (free_.size() != free_size_.size()) throw std::logic_error("free lists differ");
+  if (reserved != stats_.reserved) throw std::logic_error("reserved bytes are wrong");
+  if (stats_.used + pending + free != reserved) throw std::logic_error("host bytes are lost");
+}
+
+}  // namespace lms

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "types.h"
+
+namespace lms {
+
+// Where slabs come from: pinned memory of the device in production, plain memory in tests.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+  // Returns nullptr when `bytes` cannot be had.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* ptr) = 0;
+};
+
+struct HostRange {
+  void* ptr = nullptr;
+  std::size_t bytes = 0;  // rounded up to HostPool::kAlignment
+  explicit operator bool() const { return ptr != nullptr; }
+};
+
+struct HostStats {
+  std::size_t limit = 0;  // 0: none
+  std::size_t reserved = 0;
+  std::size_t reserved_peak = 0;
+  std::size_t used = 0;
+  std::size_t used_peak = 0;
+  std::size_t slabs = 0;
+  std::size_t refused = 0;  // requests that found no room
+};
+
+// Pinned host memory in slabs. Pinning is slow and never given back for a single range, so ranges
+// are cut from large slabs by best fit and merged again when freed. What is reserved never exceeds
+// the limit. Thread-safe; its lock is a leaf.
+class HostPool {
+ public:
+  static constexpr std::size_t kAlignment = 512;
+  static constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
+
+  explicit HostPool(HostMemory& memory, std::size_t slab_bytes = kSlabBytes);
+  ~HostPool();
+  HostPool(const HostPool&) = delete;
+  HostPool& operator=(const HostPool&) = delete;
+
+  // Empty range when neither the limit nor the machine leaves room. Waits for pending frees before
+  // it gives up.
+  HostRange allocate(std::size_t bytes);
+
+  // The range may be handed out again once `fence` (may be null) is done.
+  void free(HostRange range, FencePtr fence);
+
+  // Releases slabs that are wholly free. Returns the bytes given back to the machine.
+  std::size_t trim();
+
+  // Bytes; 0 means no limit. Lowering it below what is in use refuses further requests only.
+  void set_limit(std::size_t bytes);
+
+  HostStats stats() const;
+  void reset_peaks();
+
+  // Checks every invariant; for tests. Throws std::logic_error.
+  void check() const;
+
+ private:
+  using Address = char*;
+
+  HostRange take_(std::size_t bytes);
+  bool grow_(std::size_t bytes);
+  void put_(HostRange range);
+  void reap_(bool wait);
+  std::size_t trim_();
+  std::map<Address, std::size_t>::const_iterator slab_of_(Address ptr) const;
+  void insert_free_(Address ptr, std::size_t bytes);
+  void erase_free_(std::map<Address, std::size_t>::iterator it);
+
+  HostMemory& memory_;
+  const std::size_t slab_bytes_;
+  mutable std::mutex mutex_;
+  std::map<Address, std::size_t> slabs_;
+  std::map<Address, std::size_t> free_;                  // by address, to merge neighbours
+  std::set<std::pair<std::size_t, Address>> free_size_;  // the same ranges by size, for best fit
+  std::deque<std::pair<HostRange, FencePtr>> pending_;
+  HostStats stats_;
+};
+
+}  // namespace lms

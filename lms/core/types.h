@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace lms {
+
+// Identity of a storage. Opaque to the core: the adaptor knows what it points to.
+using Key = void*;
+
+// A device stream. Opaque to the core, compared by value only.
+using Stream = void*;
+
+// Where the bytes of a storage are. The adaptor derives this from the framework's own object, never
+// from a flag kept beside it, so that a storage whose pointer was replaced behind the engine's back
+// is still described correctly.
+enum class Place : std::uint8_t {
+  kDevice,   // in a block of the framework's allocator
+  kHost,     // in a range of the engine's host pool
+  kForeign,  // anywhere else: not the engine's to move
+};
+
+struct Extent {
+  Place place;
+  void* ptr;
+  std::size_t bytes;
+  int device;
+};
+
+// How an op uses a storage.
+enum class Access : std::uint8_t {
+  kRead,
+  kWrite,      // reads and writes: the host copy is stale afterwards
+  kOverwrite,  // writes every byte before it reads any: no need to bring the old bytes back
+};
+
+// Work queued on a stream. Shared because a range of host memory, a storage and a pending free can
+// all wait for the same copy.
+class Fence {
+ public:
+  virtual ~Fence() = default;
+  virtual bool done() = 0;
+  virtual void wait() = 0;
+};
+using FencePtr = std::shared_ptr<Fence>;
+
+// The few streams a storage was used on since it came to the device.
+using StreamSet = std::vector<Stream>;
+
+}  // namespace lms

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "victims.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace lms {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+struct Hole {
+  double cost = kNever;
+  std::size_t blocks = 0;
+  std::size_t segment = 0, begin = 0, end = 0;
+};
+
+void best_hole(const Segment& segment, std::size_t index, std::size_t need, Hole* best) {
+  const auto& cells = segment.cells;
+  std::size_t begin = 0, bytes = 0;
+  double cost = 0;
+  for (std::size_t end = 0; end < cells.size(); ++end) {
+    if (cells[end].state == Cell::State::kBusy) {
+      begin = end + 1;
+      bytes = 0;
+      cost = 0;
+      continue;
+    }
+    bytes += cells[end].bytes;
+    if (cells[end].state == Cell::State::kIdle) cost += cells[end].cost;
+    while (bytes - cells[begin].bytes >= need) {
+      bytes -= cells[begin].bytes;
+      if (cells[begin].state == Cell::State::kIdle) cost -= cells[begin].cost;
+      ++begin;
+    }
+    if (bytes < need) continue;
+    const std::size_t blocks = end + 1 - begin;
+    if (cost < best->cost || (cost == best->cost && blocks < best->blocks)) {
+      best->cost = cost;
+      best->blocks = blocks;
+      best->segment = index;
+      best->begin = begin;
+      best->end = end + 1;
+    }
+  }
+}
+
+struct Whole {
+  std::size_t index = 0;
+  std::size_t bytes = 0;
+  double cost = 0;
+};
+
+// Segments without a busy block.
+std::vector<Whole> empty_able(const std::vector<Segment>& segments) {
+  std::vector<Whole> wholes;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    if (!segments[i].releasable) continue;
+    Whole whole;
+    whole.index = i;
+    bool busy = false;
+    for (const Cell& cell : segments[i].cells) {
+      busy = busy || cell.state == Cell::State::kBusy;
+      whole.bytes += cell.bytes;
+      if (cell.state == Cell::State::kIdle) whole.cost += cell.cost;
+    }
+    if (!busy) wholes.push_back(whole);
+  }
+  return wholes;
+}
+
+std::vector<Whole> best_cover(std::vector<Whole> wholes, std::size_t need, double* cost) {
+  *cost = kNever;
+  std::vector<Whole> best;
+  for (const Whole& whole : wholes) {
+    if (whole.bytes >= need && whole.cost < *cost) {
+      *cost = whole.cost;
+      best.assign(1, whole);
+    }
+  }
+  std::stable_sort(wholes.begin(), wholes.end(), [](const Whole& a, const Whole& b) {
+    return a.cost * static_cast<double>(b.bytes) < b.cost * static_cast<double>(a.bytes);
+  });
+  std::vector<Whole> greedy;
+  std::size_t bytes = 0;
+  for (const Whole& whole : wholes) {
+    if (bytes >= need) break;
+    greedy.push_back(whole);
+    bytes += whole.bytes;
+  }
+  if (bytes < need) return best;
+  // The last one taken may make earlier, dearer ones unnecessary.
+  for (std::size_t i = greedy.size(); i-- > 0;) {
+    if (bytes - greedy[i].bytes >= need) {
+      bytes -= greedy[i].bytes;
+      greedy.erase(greedy.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  double sum = 0;
+  for (const Whole& whole : greedy) sum += whole.cost;
+  if (sum < *cost) {
+    *cost = sum;
+    best = std::move(greedy);
+  }
+  return best;
+}
+
+void add_victims(const Segment& segment, std::size_t begin, std::size_t end, Choice* choice) {
+  for (std::size_t i = begin; i < end; ++i) {
+    if (segment.cells[i].state == Cell::State::kIdle) {
+      choice->victims.push_back(segment.cells[i].victim);
+    }
+  }
+}
+
+}  // namespace
+
+Choice choose_victims(const std::vector<Segment>& segments, const Request& request) {
+  Hole hole;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].can_hold) best_hole(segments[i], i, request.hole_bytes, &hole);
+  }
+  double cover_cost = kNever;
+  std::vector<Whole> cover;
+  if (request.release_bytes > 0) {
+    cover = best_cover(empty_able(segments), request.release_bytes, &cover_cost);
+    cover_cost += request.release_cost;
+  }
+  Choice choice;
+  if (hole.cost == kNever && cover_cost == kNever) return choice;
+  if (hole.cost <= cover_cost) {
+    choice.kind = Choice::Kind::kHole;
+    choice.cost = hole.cost;
+    choice.segments.push_back(hole.segment);
+    add_victims(segments[hole.segment], hole.begin, hole.end, &choice);
+    return choice;
+  }
+  choice.kind = Choice::Kind::kSegments;
+  choice.cost = cover_cost;
+  for (const Whole& whole : cover) {
+    choice.segments.push_back(whole.index);
+    add_victims(segments[whole.index], 0, segments[whole.index].cells.size(), &choice);
+  }
+  return choice;
+}
+
+}  // namespace lms

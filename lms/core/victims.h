@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lms {
+
+// One block of a segment, as the framework's allocator has it.
+struct Cell {
+  enum class State : std::uint8_t { kFree, kIdle, kBusy };
+  State state;
+  std::size_t bytes;
+  double cost;  // of evicting it (kIdle only): bytes moved, weighted by how soon it is needed
+  std::size_t victim;  // the caller's index of the idle storage (kIdle only)
+};
+
+// Neighbouring blocks of one device allocation, in address order.
+struct Segment {
+  std::vector<Cell> cells;
+  bool can_hold;    // same pool and stream as the request: a hole in it serves the request
+  bool releasable;  // can be given back to the device as a whole
+};
+
+struct Request {
+  std::size_t hole_bytes;  // what a hole inside a segment must measure
+  std::size_t
+      release_bytes;    // what must be given back to the device for a new segment; 0: no such way
+  double release_cost;  // of giving back and allocating anew, in the unit of Cell::cost
+};
+
+struct Choice {
+  enum class Kind : std::uint8_t {
+    kNone,      // no set of idle storages makes room
+    kHole,      // `victims` are neighbours: evicting them leaves a hole of hole_bytes
+    kSegments,  // evicting `victims` empties `segments`, which are then released
+  };
+  Kind kind = Kind::kNone;
+  double cost = 0;
+  std::vector<std::size_t> victims;
+  std::vector<std::size_t> segments;
+};
+
+// The cheapest way to make room. For a hole the result is the minimum over all runs of neighbouring
+// blocks (two pointers over each segment, linear in the number of blocks). Which segments to give
+// back is a covering knapsack; it is answered by the better of the best single segment and a greedy
+// choice by cost per byte, pruned: within a factor of two of the optimum.
+Choice choose_victims(const std::vector<Segment>& segments, const Request& request);
+
+}  // namespace lms

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/core/victims.h>
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+// Where CUDACachingAllocator and the engine meet. Lock order: engine, then allocator.
+namespace c10::cuda::lms {
+
+// How an allocation was satisfied.
+enum class Route : uint8_t {
+  kFreelist,
+  kCudaMalloc,
+  kReclaimOne,
+  kReclaimFragments,
+  kReclaimAll,
+  kCudaMallocRetry,
+  kCount,
+};
+
+namespace detail {
+extern std::atomic<bool> reclaiming;
+extern std::atomic<size_t> device_limit;
+extern std::atomic<size_t> soft_limit;
+void count_route(DeviceIndex device, Route route);
+}  // namespace detail
+
+inline bool reclaiming() noexcept { return detail::reclaiming.load(std::memory_order_relaxed); }
+
+// Always true, so that it can end a condition.
+inline bool count(DeviceIndex device, Route route) {
+  if (C10_UNLIKELY(reclaiming())) {
+    detail::count_route(device, route);
+  }
+  return true;
+}
+
+inline bool over_limit(size_t reserved) noexcept {
+  const size_t limit = detail::device_limit.load(std::memory_order_relaxed);
+  return C10_UNLIKELY(limit != 0) && reclaiming() && reserved > limit;
+}
+
+inline bool over_soft_limit(size_t reserved) noexcept {
+  const size_t limit = detail::soft_limit.load(std::memory_order_relaxed);
+  return C10_UNLIKELY(limit != 0) && reclaiming() && reserved > limit;
+}
+
+// Bytes that may still be reserved under the device limit.
+size_t limit_headroom(size_t reserved) noexcept;
+
+// Storages kept alive by the engine while it looked at them are let go when the outermost scope of
+// the thread ends: their destructors may want the allocator's lock or the GIL. The allocator opens
+// one before it takes its lock.
+class ReleaseScope {
+ public:
+  ReleaseScope() noexcept;
+  ~ReleaseScope();
+  ReleaseScope(const ReleaseScope&) = delete;
+  ReleaseScope& operator=(const ReleaseScope&) = delete;
+};
+
+// Around everything that takes the engine's lock.
+class EngineScope {
+ public:
+  EngineScope() noexcept;
+  ~EngineScope();
+  EngineScope(const EngineScope&) = delete;
+  EngineScope& operator=(const EngineScope&) = delete;
+
+ private:
+  ReleaseScope release_;
+};
+
+// Whether this thread may hold the engine's lock: then the allocator must not run Python.
+bool in_engine() noexcept;
+
+// What `make_room` needs of the allocator that calls it, which holds both locks.
+class BlockLists {
+ public:
+  // Idle storages by the address of their block: cost and index for a Cell.
+  struct Idle {
+    double cost;
+    size_t victim;
+  };
+  using IdleMap = std::unordered_map<void*, Idle>;
+
+  virtual ~BlockLists() = default;
+  virtual bool take_free_block() = 0;
+  virtual bool take_new_segment(bool retry) = 0;
+  virtual std::vector<::lms::Segment> segments(const IdleMap& idle) = 0;
+  // Gives the last `segments()` of these indices, now without a live block, back to the device.
+  virtual void release_segments(const std::vector<size_t>& indices) = 0;
+  // Completes frees that wait for an event, and gives cached segments back to the device.
+  virtual void settle_and_release() = 0;
+  // What must be given back to the device before a new segment for the request fits; 0 if none may.
+  virtual size_t shortfall() = 0;
+};
+
+// Takes the engine's lock for one reclaim. To be made while the allocator's lock is not held.
+class ReclaimScope {
+ public:
+  explicit ReclaimScope(DeviceIndex device);
+  ~ReclaimScope();
+  ReclaimScope(const ReclaimScope&) = delete;
+  ReclaimScope& operator=(const ReclaimScope&) = delete;
+
+  // Evicts idle storages until a block for `bytes` was taken from `lists`. False when nothing
+  // helps.
+  bool make_room(BlockLists& lists, size_t bytes, bool last_resort);
+
+ private:
+  EngineScope scope_;
+  DeviceIndex device_;
+};
+
+// Implemented by the allocator.
+struct BlockInfo {
+  cudaStream_t stream = nullptr;    // the stream whose pool it belongs to
+  std::vector<CUDAStream> used_on;  // as told by recordStream
+  bool evictable = false;           // not of a graph's or the user's own pool
+};
+BlockInfo block_info(void* ptr);
+// Frees a block whose streams the caller has already ordered.
+void free_settled(void* ptr);
+// Why LMS cannot work with the allocator in use; empty when it can.
+std::string allocator_obstacle();
+
+}  // namespace c10::cuda::lms

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/core/impl/COW.h>
+#include <c10/core/impl/COWDeleter.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/lms/AllocatorHook.h>
+#include <c10/cuda/lms/Backend.h>
+#include <c10/cuda/lms/Fences.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace c10::cuda::lms {
+namespace cow = c10::impl::cow;
+
+namespace {
+
+using WeakStorage = weak_intrusive_ptr<StorageImpl>;
+
+StorageImpl* storage_of(::lms::Key key) { return static_cast<StorageImpl*>(key); }
+
+cudaStream_t stream_of(::lms::Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+// Replaces the pointer without running the old one's deleter: its memory has a new owner.
+void rebind(StorageImpl* storage, DataPtr&& pointer) {
+  storage->_mutable_data_ptr_no_checks().release_context();
+  storage->set_data_ptr_noswap(std::move(pointer));
+}
+
+}  // namespace
+
+void* PinnedMemory::allocate(size_t bytes) {
+  void* ptr = nullptr;
+  const cudaError_t err = C10_CUDA_ERROR_HANDLED(
+      cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+  if (err != cudaSuccess) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  return ptr;
+}
+
+void PinnedMemory::release(void* ptr) { C10_CUDA_IGNORE_ERROR(cudaFreeHost(ptr)); }
+
+Acquired& acquired() {
+  thread_local Acquired storages;
+  return storages;
+}
+
+bool resident(const StorageImpl& storage) noexcept {
+  const auto& pointer = const_cast<StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return pointer.get() != nullptr && pointer.get() == pointer.get_context() &&
+         pointer.get_deleter() == CUDACachingAllocator::get()->raw_deleter();
+}
+
+// What a storage on the host owns. Its bytes can be read once `written` is done.
+struct Backend::HostContext {
+  Backend* owner;
+  ::lms::HostRange range;
+  ::lms::FencePtr written;  // null when no copy was needed
+  size_t bytes;
+  DeviceIndex device;
+  cudaStream_t home;  // the stream whose pool the block came from, and the next one must come from
+  std::vector<CUDAStream> shared;  // as told by recordStream
+};
+
+void Backend::release_host_context(void* context) {
+  std::unique_ptr<HostContext> host(static_cast<HostContext*>(context));
+  --host->owner->on_host_;
+  ::lms::FencePtr fence = host->written;
+  try {
+    // A kernel that got the host pointer past the op boundary may still be running.
+    fence = record_fence(host->device, getCurrentCUDAStream(host->device));
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();  // the driver is shutting down: nothing runs any more
+  }
+  host->owner->host_->free(host->range, std::move(fence));
+}
+
+bool Backend::may_manage(const StorageImpl& storage) noexcept {
+  const auto& pointer = const_cast<StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return pointer.device().is_cuda() && (pointer.get_deleter() == &release_host_context ||
+                                        resident(storage) || cow::is_cow_data_ptr(pointer));
+}
+
+void Backend::retain(::lms::Key key) {
+  WeakStorage weak(intrusive_ptr<StorageImpl>::reclaim_copy(storage_of(key)));
+  weak.release();
+}
+
+void Backend::release(::lms::Key key) {
+  guards_.erase(storage_of(key));
+  WeakStorage::reclaim(storage_of(key));
+}
+
+bool Backend::acquire(::lms::Key key) {
+  auto weak = WeakStorage::reclaim(storage_of(key));
+  auto strong = weak.lock();
+  weak.release();
+  if (!strong) {
+    return false;
+  }
+  acquired().push_back(std::move(strong));
+  return true;
+}
+
+::lms::Extent Backend::locate(::lms::Key key) {
+  StorageImpl* storage = storage_of(key);
+  const DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
+  const int device = pointer.device().index();
+  if (auto* host = pointer.cast_context<HostContext>(&release_host_context)) {
+    return {::lms::Place::kHost, host->range.ptr, host->bytes, device};
+  }
+  const auto guard = guards_.find(storage);
+  const bool guarded = guard != guards_.end() && guard->second == pointer.get_context() &&
+                       cow::is_cow_data_ptr(pointer);
+  if (guarded || resident(*storage)) {
+    return {::lms::Place::kDevice, pointer.get(), storage->nbytes(), device};
+  }
+  return {::lms::Place::kForeign, pointer.get(), 0, device};
+}
+
+void Backend::guard(::lms::Key key) {
+  StorageImpl* storage = storage_of(key);
+  if (!resident(*storage)) {
+    return;
+  }
+  DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
+  void* data = pointer.get();
+  const Device device = pointer.device();
+  auto* context = new cow::COWDeleterContext(pointer.move_context());
+  storage->set_data_ptr_noswap(DataPtr(data, context, cow::cow_deleter, device));
+  guards_[storage] = context;
+}
+
+bool Backend::unguard(::lms::Key key) {
+  StorageImpl* storage = storage_of(key);
+  const auto guard = guards_.find(storage);
+  if (guard == guards_.end()) {
+    return false;
+  }
+  const DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
+  const bool intact = guard->second == pointer.get_context() && cow::is_cow_data_ptr(pointer);
+  guards_.erase(guard);
+  if (intact) {
+    storage->mutable_data_ptr();  // takes the wrapper off: ours is the only reference
+  }
+  return intact;
+}
+
+bool Backend::movable(const ::lms::Extent& from) { return block_info(from.ptr).evictable; }
+
+void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
+                       const ::lms::StreamSet& used) {
+  StorageImpl* storage = storage_of(key);
+  const auto device = static_cast<DeviceIndex>(from.device);
+  CUDAGuard guard(device);
+  BlockInfo block = block_info(from.ptr);
+  const cudaStream_t current = getCurrentCUDAStream(device);
+
+  // Every stream that may still be using the block, by the engine's records or the user's.
+  std::vector<cudaStream_t> streams{block.stream, current};
+  for (::lms::Stream stream : used) {
+    streams.push_back(stream_of(stream));
+  }
+  for (const CUDAStream& stream : block.used_on) {
+    streams.push_back(stream);
+  }
+  std::sort(streams.begin(), streams.end());
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
+
+  ::lms::FencePtr written;
+  if (copy) {
+    const cudaStream_t out = out_stream(device);
+    for (cudaStream_t stream : streams) {
+      order(device, out, stream);
+    }
+    C10_CUDA_CHECK(cudaMemcpyAsync(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out));
+    written = record_fence(device, out);
+    // The block goes back to its stream's pool: what reuses it there must find the copy done. So
+    // must whatever reads the host buffer past the op boundary.
+    wait_fence(block.stream, written);
+    if (current != block.stream) {
+      wait_fence(current, written);
+    }
+  } else {
+    for (cudaStream_t stream : streams) {
+      order(device, block.stream, stream);
+    }
+  }
+
+  auto context = std::make_unique<HostContext>();
+  context->owner = this;
+  context->range = host;
+  context->written = std::move(written);
+  context->bytes = from.bytes;
+  context->device = device;
+  context->home = block.stream;
+  context->shared = std::move(block.used_on);
+  rebind(storage, DataPtr(poison_ ? nullptr : host.ptr, context.release(), &release_host_context,
+                          Device(kCUDA, device)));
+  ++on_host_;
+  if (poison_) {
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+        "LMS_DEBUG=chaos: this storage is in host memory and was accessed outside of an operator. "
+        "Code that takes a raw pointer must hold the tensor with torch.cuda.lms.pin() first.");
+  }
+  free_settled(from.ptr);
+}
+
+::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream stream,
+                                  ::lms::FencePtr* arrival) {
+  StorageImpl* storage = storage_of(key);
+  auto* host =
+      storage->_mutable_data_ptr_no_checks().cast_context<HostContext>(&release_host_context);
+  TORCH_INTERNAL_ASSERT(host != nullptr);
+  CUDAGuard guard(host->device);
+  // From the pool of the stream it was made on: freed by the user it goes back there, and what
+  // follows on that stream is ordered after the user's own work only if it is that stream's block.
+  void* ptr = CUDACachingAllocator::get()->raw_alloc_with_stream(host->bytes, host->home);
+  DataPtr pointer(ptr, ptr, CUDACachingAllocator::get()->raw_deleter(),
+                  Device(kCUDA, host->device));
+
+  const cudaStream_t user = stream_of(stream);
+  const cudaStream_t in = in_stream(host->device);
+  if (copy) {
+    order(host->device, in, host->home);  // the block's earlier users
+    if (user != host->home) {
+      order(host->device, in, user);  // a kernel that read or wrote the host buffer unseen
+    }
+    if (host->written) {
+      wait_fence(in, host->written);
+    }
+    C10_CUDA_CHECK(cudaMemcpyAsync(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in));
+    *arrival = record_fence(host->device, in);
+    wait_fence(host->home, *arrival);
+    if (user != host->home) {
+      wait_fence(user, *arrival);
+    }
+  } else {
+    if (user != host->home) {
+      order(host->device, user, host->home);
+    }
+    if (host->written) {
+      wait_fence(user, host->written);  // the range is free again after `arrival`
+    }
+    *arrival = record_fence(host->device, user);
+  }
+  for (const CUDAStream& shared : host->shared) {
+    CUDACachingAllocator::get()->recordStream(pointer, shared);
+  }
+  if (poison_) {
+    storage->clear_data_ptr_access_error();
+  }
+  std::unique_ptr<HostContext> owned(host);
+  rebind(storage, std::move(pointer));
+  --on_host_;
+  return owned->range;
+}
+
+void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
+  wait_fence(stream_of(stream), arrival);
+}
+
+}  // namespace c10::cuda::lms

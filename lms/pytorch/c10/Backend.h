@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/lms/core/engine.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <atomic>
+#include <vector>
+
+namespace c10::cuda::lms {
+
+// Pinned memory of the CUDA driver.
+class PinnedMemory final : public ::lms::HostMemory {
+ public:
+  void* allocate(size_t bytes) override;
+  void release(void* ptr) override;
+};
+
+// Translates between the engine's keys and StorageImpl, its streams and cudaStream_t. The state of
+// a storage is read off the deleter of its DataPtr, so that set_(), `.data =`, swap_tensors and
+// resize_ carry it along:
+//  - the allocator's own deleter: resident;
+//  - c10's copy-on-write deleter over a context that `guard` made: resident, host copy valid. Any
+//    mutable access to the storage takes the wrapper off (StorageImpl::maybe_materialize_cow),
+//    which is how a write that no op boundary saw is noticed;
+//  - release_host_context: in host memory, at the pinned buffer, which the device can address.
+class Backend final : public ::lms::Backend {
+ public:
+  void set_host(::lms::HostPool* host) { host_ = host; }
+  // Set before the first page-out: null pointers that throw instead of host pointers.
+  void set_poison(bool poison) { poison_ = poison; }
+  size_t on_host() const { return on_host_.load(); }
+
+  // Without a lock: false only when the storage is certainly not the engine's to manage.
+  static bool may_manage(const StorageImpl& storage) noexcept;
+
+  void retain(::lms::Key key) override;
+  void release(::lms::Key key) override;
+  bool acquire(::lms::Key key) override;
+  ::lms::Extent locate(::lms::Key key) override;
+  void guard(::lms::Key key) override;
+  bool unguard(::lms::Key key) override;
+  bool movable(const ::lms::Extent& from) override;
+  void page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
+                const ::lms::StreamSet& used) override;
+  ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream,
+                           ::lms::FencePtr* arrival) override;
+  void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
+
+ private:
+  struct HostContext;
+  static void release_host_context(void* context);
+
+  ::lms::HostPool* host_ = nullptr;
+  std::atomic<size_t> on_host_{0};
+  bool poison_ = false;
+  ska::flat_hash_map<StorageImpl*, void*> guards_;  // the contexts that `guard` made
+};
+
+// Whether the storage's bytes are in a block of the caching allocator under its plain deleter.
+bool resident(const StorageImpl& storage) noexcept;
+
+// The storages `acquire` took, to be let go when no lock is held.
+using Acquired = std::vector<intrusive_ptr<StorageImpl>>;
+Acquired& acquired();
+
+}  // namespace c10::cuda::lms

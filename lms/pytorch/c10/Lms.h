@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDAMacros.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+// Large Model Support: storages that no op is using move to pinned host memory when the device is
+// full, and come back before they are used again. This is the interface for the op boundary and the
+// bindings, which live in a library of their own. Sizes are bytes throughout.
+namespace c10::cuda::lms {
+
+enum class Access : uint8_t {
+  kRead,
+  kWrite,
+  kOverwrite,  // every byte is written before any is read
+};
+
+struct Use {
+  StorageImpl* storage;
+  Access access;
+};
+
+// Pins the storages of one op for as long as it lives. Guards nest: the outermost one of a thread
+// keeps every pin taken below it.
+class C10_CUDA_API OpGuard {
+ public:
+  OpGuard();
+  ~OpGuard();
+  OpGuard(const OpGuard&) = delete;
+  OpGuard& operator=(const OpGuard&) = delete;
+
+  // Brings in what is out. Throws OutOfMemoryError when it cannot be, with nothing lost.
+  void enter(const Use* uses, size_t count);
+  // The results of the op, so that they can be moved out even if no op reads them for long.
+  void results(StorageImpl* const* storages, size_t count);
+};
+
+// Around an op that runs without pins because Large Model Support is off: enabling waits for it.
+class C10_CUDA_API UnpinnedOp {
+ public:
+  UnpinnedOp();
+  ~UnpinnedOp();
+  UnpinnedOp(const UnpinnedOp&) = delete;
+  UnpinnedOp& operator=(const UnpinnedOp&) = delete;
+};
+
+// Whether ops must pin: it is enabled, or was and storages are still on the host.
+C10_CUDA_API bool active() noexcept;
+// Whether the engine can manage this storage at all. Reads the storage only.
+C10_CUDA_API bool manageable(const StorageImpl* storage) noexcept;
+
+C10_CUDA_API void set_enabled(bool enabled);
+C10_CUDA_API bool enabled() noexcept;
+
+// 0 means none. The device limit holds against reservations of the allocator; beyond the soft limit
+// it prefers reclaiming to reserving more.
+C10_CUDA_API void set_device_limit(size_t bytes);
+C10_CUDA_API size_t device_limit() noexcept;
+C10_CUDA_API void set_soft_limit(size_t bytes);
+C10_CUDA_API size_t soft_limit() noexcept;
+C10_CUDA_API void set_host_limit(size_t bytes);
+C10_CUDA_API size_t host_limit();
+// Storages below this size stay on the device.
+C10_CUDA_API void set_min_size(size_t bytes);
+C10_CUDA_API size_t min_size();
+// After every op everything unpinned is evicted, and what is out has a null pointer that throws.
+C10_CUDA_API void set_chaos(bool chaos);
+C10_CUDA_API bool chaos() noexcept;
+
+C10_CUDA_API void pin(StorageImpl* storage);
+C10_CUDA_API void unpin(StorageImpl* storage);
+C10_CUDA_API void expose(StorageImpl* storage);
+C10_CUDA_API void unexpose(StorageImpl* storage);
+C10_CUDA_API bool exposed(StorageImpl* storage);
+C10_CUDA_API void set_excluded(StorageImpl* storage, bool excluded);
+C10_CUDA_API bool excluded(StorageImpl* storage);
+C10_CUDA_API bool on_host(StorageImpl* storage);
+C10_CUDA_API bool evict(StorageImpl* storage);
+
+// Moves out everything idle, whatever its size. Returns bytes.
+C10_CUDA_API size_t reclaim_inactive(DeviceIndex device);
+C10_CUDA_API void trim_host();
+
+C10_CUDA_API std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device);
+C10_CUDA_API void reset_peak_stats(DeviceIndex device);
+C10_CUDA_API void reset_accumulated_stats(DeviceIndex device);
+// For out-of-memory messages: what is pinned, the limits, and what would help.
+C10_CUDA_API std::string describe(DeviceIndex device);
+
+}  // namespace c10::cuda::lms

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators that torch/cuda/lms.py is written on. Each runs without the GIL.
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/lms/Lms.h>
+#include <cuda_runtime_api.h>
+#include <torch/csrc/lms/boundary.h>
+#include <torch/csrc/lms/storages.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace torch::lms {
+namespace {
+
+namespace engine = c10::cuda::lms;
+
+// Parameters and moments of one optimiser step are pinned together: a sixteenth of the device keeps
+// such a call far below the working set of other operators.
+constexpr size_t kPartsPerDevice = 16;
+constexpr size_t kLeastPart = size_t{1} << 20;
+
+void choose_part_bytes() {
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  if (engine::device_limit() != 0) {
+    total = std::min(total, engine::device_limit());
+  }
+  set_part_bytes(std::max(total / kPartsPerDevice, kLeastPart));
+}
+
+void set_enabled(bool enable) {
+  if (enable) {
+    install();
+    choose_part_bytes();
+  }
+  engine::set_enabled(enable);
+}
+
+size_t bytes_of(int64_t value) {
+  TORCH_CHECK(value >= 0, "a size in bytes cannot be negative, got ", value);
+  return static_cast<size_t>(value);
+}
+
+void set_device_limit(int64_t bytes) {
+  engine::set_device_limit(bytes_of(bytes));
+  if (engine::enabled()) {
+    choose_part_bytes();
+  }
+}
+
+std::vector<c10::StorageImpl*> storages_of(const at::Tensor& tensor) {
+  std::vector<c10::StorageImpl*> storages;
+  each_storage(tensor,
+               [&](const at::Tensor&, c10::StorageImpl* storage) { storages.push_back(storage); });
+  return storages;
+}
+
+template <void (*F)(c10::StorageImpl*)>
+void for_all(const at::Tensor& tensor) {
+  for (auto* storage : storages_of(tensor)) {
+    F(storage);
+  }
+}
+
+template <bool (*F)(c10::StorageImpl*)>
+bool for_any(const at::Tensor& tensor) {
+  bool any = false;
+  for (auto* storage : storages_of(tensor)) {
+    any = F(storage) || any;
+  }
+  return any;
+}
+
+c10::DeviceIndex index_of(int64_t device) {
+  TORCH_CHECK(device >= 0 && device < c10::cuda::device_count(), "there is no CUDA device ",
+              device);
+  return static_cast<c10::DeviceIndex>(device);
+}
+
+c10::Dict<std::string, int64_t> stats(int64_t device) {
+  c10::Dict<std::string, int64_t> result;
+  for (const auto& [name, value] : engine::stats(index_of(device))) {
+    result.insert(name, value);
+  }
+  return result;
+}
+
+}  // namespace
+
+TORCH_LIBRARY(lms, m) {
+  m.def("set_enabled(bool enabled) -> ()", &set_enabled);
+  m.def("enabled() -> bool", [] { return engine::enabled(); });
+  m.def("set_device_limit(int bytes) -> ()", &set_device_limit);
+  m.def("set_soft_limit(int bytes) -> ()", [](int64_t b) { engine::set_soft_limit(bytes_of(b)); });
+  m.def("set_host_limit(int bytes) -> ()", [](int64_t b) { engine::set_host_limit(bytes_of(b)); });
+  m.def("set_min_size(int bytes) -> ()", [](int64_t b) { engine::set_min_size(bytes_of(b)); });
+  m.def("set_chaos(bool chaos) -> ()", [](bool chaos) { engine::set_chaos(chaos); });
+  m.def("chaos() -> bool", [] { return engine::chaos(); });
+  m.def("set_part_bytes(int bytes) -> ()", [](int64_t b) { set_part_bytes(bytes_of(b)); });
+  m.def("part_bytes() -> int", [] { return static_cast<int64_t>(part_bytes()); });
+  m.def("install_pending() -> int", [] { return static_cast<int64_t>(install_pending()); });
+  m.def("pin(Tensor tensor) -> ()", &for_all<&engine::pin>);
+  m.def("unpin(Tensor tensor) -> ()", &for_all<&engine::unpin>);
+  m.def("expose(Tensor tensor) -> ()", &for_all<&engine::expose>);
+  m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
+  m.def("exclude(Tensor tensor, bool excluded) -> ()", [](const at::Tensor& tensor, bool excluded) {
+    for (auto* storage : storages_of(tensor)) {
+      engine::set_excluded(storage, excluded);
+    }
+  });
+  m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);
+  m.def("excluded(Tensor tensor) -> bool", &for_any<&engine::excluded>);
+  m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);
+  m.def("evict(Tensor tensor) -> bool", &for_any<&engine::evict>);
+  m.def("reclaim_inactive(int device) -> int", [](int64_t device) {
+    return static_cast<int64_t>(engine::reclaim_inactive(index_of(device)));
+  });
+  m.def("trim_host() -> ()", [] { engine::trim_host(); });
+  m.def("stats(int device) -> Dict(str, int)", &stats);
+  m.def("reset_peak_stats(int device) -> ()",
+        [](int64_t device) { engine::reset_peak_stats(index_of(device)); });
+  m.def("reset_accumulated_stats(int device) -> ()",
+        [](int64_t device) { engine::reset_accumulated_stats(index_of(device)); });
+  m.def("describe(int device) -> str",
+        [](int64_t device) { return engine::describe(index_of(device)); });
+}
+
+}  // namespace torch::lms

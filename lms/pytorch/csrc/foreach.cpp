@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/List.h>
+#include <torch/csrc/lms/foreach.h>
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+namespace torch::lms {
+namespace {
+
+using torch::jit::Stack;
+
+bool is_tensor_list(const c10::IValue& value) { return value.isTensorList(); }
+
+// One number per tensor, in a CPU tensor (the `scalars` overloads).
+bool is_scalar_tensor(const c10::Argument& argument, const c10::IValue& value, size_t length) {
+  return argument.name() == "scalars" && value.isTensor() && value.toTensor().defined() &&
+         value.toTensor().dim() == 1 && static_cast<size_t>(value.toTensor().numel()) == length;
+}
+
+c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_t length,
+                  size_t begin, size_t end) {
+  if (value.isList() && value.toListRef().size() == length) {
+    const auto whole = value.toList();
+    c10::impl::GenericList part(whole.elementType());
+    part.reserve(end - begin);
+    for (size_t i = begin; i < end; ++i) {
+      part.push_back(whole.get(i));
+    }
+    return part;
+  }
+  if (is_scalar_tensor(argument, value, length)) {
+    return value.toTensor().narrow(0, static_cast<int64_t>(begin),
+                                   static_cast<int64_t>(end - begin));
+  }
+  return value;
+}
+
+}  // namespace
+
+bool run_in_parts(const c10::OperatorHandle& op, size_t part_bytes, Stack* stack,
+                  c10::function_ref<void(Stack*)> run) {
+  const auto& schema = op.schema();
+  const auto& parameters = schema.arguments();
+  const size_t first = stack->size() - parameters.size();
+
+  size_t length = 0;
+  for (size_t i = first; i < stack->size(); ++i) {
+    if (is_tensor_list((*stack)[i])) {
+      length = std::max(length, (*stack)[i].toListRef().size());
+    }
+  }
+  if (length < 2) {
+    return false;
+  }
+  std::vector<size_t> bytes(length, 0);
+  for (size_t i = first; i < stack->size(); ++i) {
+    if (!is_tensor_list((*stack)[i])) {
+      continue;
+    }
+    const auto items = (*stack)[i].toListRef();
+    if (!items.empty() && items.size() != length) {
+      return false;  // lists that do not match: the operator says so itself
+    }
+    for (size_t k = 0; k < items.size(); ++k) {
+      const at::Tensor& tensor = items[k].toTensor();
+      if (tensor.defined() && tensor.is_cuda()) {
+        bytes[k] += tensor.nbytes();
+      }
+    }
+  }
+  size_t total = 0;
+  for (size_t b : bytes) {
+    total += b;
+  }
+  if (total <= part_bytes) {
+    return false;
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    if (!result.type()->isSubtypeOf(*c10::ListType::ofTensors())) {
+      return false;
+    }
+  }
+
+  const std::vector<c10::IValue> arguments(stack->begin() + static_cast<std::ptrdiff_t>(first),
+                                           stack->end());
+  stack->resize(first);
+  std::vector<c10::List<at::Tensor>> results(schema.returns().size());
+  Stack part;
+  for (size_t begin = 0; begin < length;) {
+    size_t end = begin, sum = 0;
+    while (end < length && (end == begin || sum + bytes[end] <= part_bytes)) {
+      sum += bytes[end++];
+    }
+    part.clear();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      part.push_back(slice(parameters[i], arguments[i], length, begin, end));
+    }
+    run(&part);
+    for (size_t i = 0; i < results.size(); ++i) {
+      for (const c10::IValue& item : part[i].toListRef()) {
+        results[i].push_back(item.toTensor());
+      }
+    }
+    begin = end;
+  }
+  for (auto& list : results) {
+    stack->emplace_back(std::move(list));
+  }
+  return true;
+}
+
+}  // namespace torch::lms

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/lms/op_facts.h>
+
+#include <string>
+#include <unordered_set>
+
+namespace torch::lms {
+namespace {
+
+bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Views tell by their alias annotation; these do not, and touch no element either.
+const std::unordered_set<std::string>& no_access() {
+  static const std::unordered_set<std::string> names{"_efficientzerotensor",
+                                                     "_fused_sdp_choice",
+                                                     "_has_same_storage_numel",
+                                                     "_reshape_alias",
+                                                     "_unsafe_view",
+                                                     "as_strided_",
+                                                     "detach_",
+                                                     "empty_like",
+                                                     "is_same_size",
+                                                     "is_set_to",
+                                                     "lift",
+                                                     "lift_fresh",
+                                                     "new_empty",
+                                                     "new_empty_strided",
+                                                     "set_",
+                                                     "squeeze_",
+                                                     "swapaxes_",
+                                                     "swapdims_",
+                                                     "t_",
+                                                     "transpose_",
+                                                     "unsqueeze_"};
+  return names;
+}
+
+// Their kernels write arguments that the schema does not mark.
+bool writes_silently(const std::string& op, const c10::Argument& argument) {
+  if (contains(op, "batch_norm")) {
+    return starts_with(argument.name(), "running_");
+  }
+  return contains(op, "_rnn") || contains(op, "moving_avg");
+}
+
+bool may_hold_tensor(const c10::Argument& argument) {
+  const auto kind = argument.type()->kind();
+  return contains(argument.type()->str(), "Tensor") || kind == c10::TypeKind::AnyType ||
+         kind == c10::TypeKind::VarType;
+}
+
+bool is_foreach(const std::string& op) {
+  static const std::unordered_set<std::string> fused{"_amp_foreach_non_finite_check_and_unscale_",
+                                                     "_fused_adagrad_", "_fused_adam_",
+                                                     "_fused_adamw_", "_fused_sgd_"};
+  return starts_with(op, "_foreach_") || fused.count(op) > 0;
+}
+
+}  // namespace
+
+OpFacts facts_of(const c10::FunctionSchema& schema) {
+  OpFacts facts;
+  const std::string& name = schema.name();
+  const auto colons = name.find("::");
+  const std::string space = name.substr(0, colons);
+  const std::string op = colons == std::string::npos ? name : name.substr(colons + 2);
+  const bool trusted = space == "aten" || space == "prims";
+
+  uint32_t index = 0;
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (may_hold_tensor(argument)) {
+      const auto* alias = argument.alias_info();
+      const bool written = !trusted || (alias && alias->isWrite()) || writes_silently(op, argument);
+      const bool overwritten = trusted && index == 0 && (op == "zero_" || op == "copy_");
+      facts.tensors.push_back({index, written, overwritten});
+    }
+    ++index;
+  }
+  bool view = false;
+  for (const c10::Argument& result : schema.returns()) {
+    const auto* alias = result.alias_info();
+    view = view || (alias && !alias->isWrite());
+    facts.has_results = facts.has_results || (may_hold_tensor(result) && !alias);
+  }
+  if (space == "c10d" || space == "_c10d_functional" || space == "symm_mem") {
+    facts.kind = OpFacts::Kind::kCollective;
+  } else if (trusted && (view || no_access().count(op) > 0)) {
+    facts.kind = OpFacts::Kind::kNoAccess;
+  } else if (trusted && is_foreach(op)) {
+    facts.kind = OpFacts::Kind::kForeach;
+  }
+  return facts;
+}
+
+}  // namespace torch::lms
