@@ -3,6 +3,7 @@
 #include <c10/core/impl/COWDeleter.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
@@ -22,6 +23,28 @@ using WeakStorage = weak_intrusive_ptr<StorageImpl>;
 StorageImpl* storage_of(::lms::Key key) { return static_cast<StorageImpl*>(key); }
 
 cudaStream_t stream_of(::lms::Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+// Done when both are. Either may be null.
+class BothFences final : public ::lms::Fence {
+ public:
+  BothFences(::lms::FencePtr a, ::lms::FencePtr b) : a_(std::move(a)), b_(std::move(b)) {}
+  bool done() override { return a_->done() && b_->done(); }
+  void wait() override {
+    a_->wait();
+    b_->wait();
+  }
+
+ private:
+  const ::lms::FencePtr a_;
+  const ::lms::FencePtr b_;
+};
+
+::lms::FencePtr both(const ::lms::FencePtr& a, const ::lms::FencePtr& b) {
+  if (!a || !b) {
+    return a ? a : b;
+  }
+  return std::make_shared<BothFences>(a, b);
+}
 
 // Replaces the pointer without running the old one's deleter: its memory has a new owner.
 void rebind(StorageImpl* storage, DataPtr&& pointer) {
@@ -72,7 +95,7 @@ void Backend::release_host_context(void* context) {
   ::lms::FencePtr fence = host->written;
   try {
     // A kernel that got the host pointer past the op boundary may still be running.
-    fence = record_fence(host->device, getCurrentCUDAStream(host->device));
+    fence = both(fence, record_fence(host->device, getCurrentCUDAStream(host->device)));
   } catch (const c10::Error&) {
     (void)cudaGetLastError();  // the driver is shutting down: nothing runs any more
   }
@@ -217,6 +240,11 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       storage->_mutable_data_ptr_no_checks().cast_context<HostContext>(&release_host_context);
   TORCH_INTERNAL_ASSERT(host != nullptr);
   CUDAGuard guard(host->device);
+  TORCH_CHECK(
+      currentStreamCaptureStatusMayInitCtx() == CaptureStatus::None,
+      "A tensor in host memory is used while a CUDA graph is captured, and cannot be brought "
+      "back then. Hold it with torch.cuda.lms.pin() or torch.cuda.lms.exclude() before the "
+      "capture.");
   // From the pool of the stream it was made on: freed by the user it goes back there, and what
   // follows on that stream is ordered after the user's own work only if it is that stream's block.
   void* ptr = CUDACachingAllocator::get()->raw_alloc_with_stream(host->bytes, host->home);

@@ -45,6 +45,7 @@ struct State {
   std::atomic<bool> enabled{false};
   std::mutex switching;  // one set_enabled at a time
   bool was_enabled = false;
+  std::atomic<bool> chaos{false};
 
   std::mutex threads_mutex;
   std::vector<ThreadRecord*> threads;
@@ -133,6 +134,7 @@ void become_inactive() {
   std::lock_guard<std::recursive_mutex> lock(s.engine.mutex());
   if (!s.enabled.load() && s.backend.on_host() == 0) {
     detail::reclaiming = false;
+    s.engine.set_chaos(false);
     s.active = false;
   }
 }
@@ -230,6 +232,7 @@ void set_enabled(bool enable) {
     }
     s.enabled = true;
     detail::reclaiming = true;
+    s.engine.set_chaos(s.chaos);
     return;
   }
   s.enabled = false;
@@ -252,7 +255,8 @@ size_t min_size() { return state().engine.min_bytes(); }
 
 void set_chaos(bool chaos) {
   State& s = state();
-  if (chaos == s.engine.chaos()) {
+  std::lock_guard<std::mutex> switching(s.switching);
+  if (chaos == s.chaos) {
     return;
   }
   TORCH_CHECK(
@@ -260,10 +264,11 @@ void set_chaos(bool chaos) {
       "Chaos mode cannot be switched while storages are in host memory: disable Large Model "
       "Support first.");
   s.backend.set_poison(chaos);
-  s.engine.set_chaos(chaos);
+  s.chaos = chaos;
+  s.engine.set_chaos(chaos && reclaiming());  // not before all running ops hold pins
 }
 
-bool chaos() noexcept { return state().engine.chaos(); }
+bool chaos() noexcept { return state().chaos; }
 
 // ---- single storages
 
