@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make run` shows Large Model Support at work; `make test` runs the tests. Both set up what they need.
+PYTHON ?= python3
+TAG ?= v2.6.0
+SHARD ?= 1/1
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: run test test-fast test-full test-negative lint patches bench clean help
+
+help:
+	@echo "make run            train a model that does not fit the device, without and with LMS"
+	@echo "make test           the tests: lint, tool, engine, simulated device, regression (<= 20 min)"
+	@echo "make test-fast      what needs no network (60 s)"
+	@echo "make test-full      the whole matrices; SHARD=I/N runs one part"
+	@echo "make test-negative  every safeguard turned off in turn: its test must fail"
+	@echo "make patches        regenerate the runtime patch from lms/"
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.10 to 3.13 or set PYTHON="; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3,10) <= sys.version_info[:2] <= (3,13))' || { echo "error: $(PYTHON) is $$($(PYTHON) -V), and Python 3.10 to 3.13 is needed; set PYTHON="; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian: apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+run: $(STAMP)
+	$(BIN)/lmsbuild run $(TAG)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy tools/lmsbuild tools/simcuda
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+
+test-fast: lint
+	$(BIN)/python -m pytest -m 'not net and not engine and not slow' tests/lmsbuild tests/engine tests/simcuda
+
+test: lint
+	$(BIN)/python -m pytest -m 'not slow' tests/lmsbuild tests/engine
+	$(BIN)/lmsbuild test $(TAG)
+
+test-full: lint
+	$(BIN)/python -m pytest tests/lmsbuild tests/engine
+	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
+
+test-negative: $(STAMP)
+	$(BIN)/python -m pytest tests/engine/negative.py
+	$(BIN)/lmsbuild test $(TAG) negative
+
+patches: $(STAMP)
+	$(BIN)/lmsbuild refresh $(TAG)
+
+clean:
+	rm -rf $(VENV) work build
