@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regression tests of a patched torch: `python -m pytest tests/regression --device sim|cuda`.
+
+They run in the interpreter they are started with, whose torch must carry Large Model Support;
+--stock names a Python with the official torch of the same version, for the tests that show what it
+cannot do. Without --device (or LMS_DEVICE) nothing here is collected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import lms_device
+
+KIND = pytest.StashKey[str]()
+FAILED = pytest.StashKey[bool]()
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("Large Model Support")
+    group.addoption("--device", choices=("sim", "cuda"), help="simulated device, or a GPU")
+    group.addoption("--stock", metavar="PYTHON", help="a Python with the official torch")
+    group.addoption("--tier", choices=("default", "full"), default="default")
+    group.addoption("--shard", metavar="I/N", help="run part I (1 to N) of N")
+
+
+def _option(config: pytest.Config, name: str, variable: str) -> str:
+    return config.getoption(name, None) or os.environ.get(variable, "")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    kind = _option(config, "--device", "LMS_DEVICE")
+    config.stash[KIND] = kind
+    if not kind:
+        return
+    lms_device.use(kind)
+    import torch
+
+    if not hasattr(torch.cuda, "lms"):
+        raise pytest.UsageError(
+            f"{sys.executable} has torch {torch.__version__} without Large Model Support; "
+            "run the tests with a Python that has the patched wheel"
+        )
+    torch.set_num_threads(1)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    inside = HERE in collection_path.parents and collection_path.name.startswith("test_")
+    return True if inside and not config.stash.get(KIND, "") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mine = [item for item in items if HERE in item.path.parents]
+    for item in mine:
+        item.add_marker(pytest.mark.engine)
+    drop = set()
+    if config.getoption("--tier", "default") == "default":
+        drop = {item for item in mine if item.get_closest_marker("slow")}
+    if shard := config.getoption("--shard", None):
+        try:
+            index, count = map(int, shard.split("/"))
+            if not 1 <= index <= count:
+                raise ValueError
+        except ValueError:
+            raise pytest.UsageError(f"--shard takes I/N with I from 1 to N, not {shard}") from None
+        kept = [item for item in mine if item not in drop]
+        drop |= {item for i, item in enumerate(kept) if i % count != index - 1}
+    config.hook.pytest_deselected(items=list(drop))
+    items[:] = [item for item in items if item not in drop]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The device, empty and without faults, and Large Model Support off. What the test leaves
+    pinned, or in host memory, after its tensors are gone fails it."""
+    lms_device.reset()
+    yield lms_device.device
+    if not request.node.stash.get(FAILED, False):
+        assert lms_device.leftovers() == {}
+    lms_device.reset()
+
+
+@pytest.fixture
+def sim(device: Any) -> Any:
+    """Controls of the simulated device."""
+    if device.kind != "sim":
+        pytest.skip("needs controls that only the simulated device has")
+    import simcuda
+
+    return simcuda.device
+
+
+@pytest.fixture
+def lms(device: Any) -> Any:
+    """torch.cuda.lms on: every storage may move, whatever its size."""
+    import torch
+
+    torch.cuda.lms.enable(min_size=0)
+    return torch.cuda.lms
+
+
+@pytest.fixture
+def program(tmp_path: Path, pytestconfig: pytest.Config) -> Callable[..., str]:
+    """Run a program in a process with a device of its own and return what it printed:
+    `program(code, memory=..., mode=..., env=..., fails=...)`."""
+
+    def run(
+        code: str,
+        *arguments: str,
+        memory: int = 64 * lms_device.MIB,
+        mode: str = "immediate",
+        env: dict[str, str] | None = None,
+        fails: bool = False,
+        timeout: float = 120,
+    ) -> str:
+        script = tmp_path / "program.py"
+        script.write_text(textwrap.dedent(code))
+        command = lms_device.child_command(pytestconfig.stash[KIND], sys.executable, memory, mode)
+        done = subprocess.run(
+            [*command, str(script), *arguments],
+            env={**lms_device.child_environment(), **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        assert (done.returncode != 0) == fails, f"exit status {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    return run
+
+
+class Stock:
+    """The official torch in a process of its own."""
+
+    def __init__(self, kind: str, python: str) -> None:
+        self._kind = kind
+        command = lms_device.child_command(kind, python, lms_device.LARGE, "immediate")
+        self._process = subprocess.Popen(
+            [*command, str(HERE / "lms_stock.py"), kind],
+            env=lms_device.child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @lru_cache(maxsize=None)  # noqa: B019  (lives as long as the session)
+    def train(self, model: str, optimiser: str, device: str, limit: int = 0) -> Any:
+        from lms_models import Result
+
+        job = {"model": model, "optimiser": optimiser, "device": device, "limit": limit}
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the stock torch gave no answer, exit {self._process.wait()}")
+        return Result(**json.loads(answer))
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def stock(pytestconfig: pytest.Config) -> Iterator[Stock]:
+    python = _option(pytestconfig, "--stock", "LMS_STOCK_PYTHON")
+    if not python:
+        pytest.skip("needs --stock PYTHON, a Python with the official torch")
+    worker = Stock(pytestconfig.stash[KIND], python)
+    yield worker
+    worker.close()

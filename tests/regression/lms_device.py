@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device under the tests: simulated, or a real GPU, behind one interface.
+
+`device` is set by `use` before any test module is imported. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+LARGE = 1 << 30
+
+try:
+    import simcuda
+except ImportError:  # not installed in this environment: the one beside us
+    sys.path.insert(0, str(HERE.parents[1] / "tools"))
+    import simcuda
+
+TOOLS = Path(simcuda.__file__).resolve().parent.parent
+
+
+class SimulatedDevice:
+    kind = "sim"
+    modes = simcuda.MODES
+    reference = "cpu"  # what results are compared with, bit for bit
+
+    def __init__(self) -> None:
+        simcuda.load(memory=LARGE, mode="immediate", children=False)
+
+    def limit(self, size: int) -> None:
+        """Leave the device this much memory in all."""
+        simcuda.device.capacity = size
+
+    def mode(self, name: str) -> None:
+        simcuda.device.set_mode(name, lag=0 if name == "immediate" else 2)
+
+    def counters(self) -> dict[str, int]:
+        return simcuda.device.counters()
+
+    def reset(self) -> None:
+        sim = simcuda.device
+        for fail in (sim.fail_next_mallocs, sim.fail_next_host_allocs, sim.fail_next_copies):
+            fail(0)
+        sim.set_mode("immediate")
+        sim.set_bandwidth(0)
+        sim.set_host_capacity(0)
+        sim.capacity = LARGE
+        sim.reset_counters()
+
+
+class RealDevice:
+    kind = "cuda"
+    modes = ("device",)
+    reference = "cuda"  # without a limit: a GPU's kernels round unlike the CPU's
+
+    def limit(self, size: int) -> None:
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, size / torch.cuda.get_device_properties(0).total_memory)
+        )
+
+    def mode(self, name: str) -> None:
+        pass
+
+    def counters(self) -> dict[str, int]:
+        """A GPU counts no copies; what the engine says it queued."""
+        import torch
+
+        stats = torch.cuda.lms.stats()
+        return {"d2h_bytes": stats["lms.paged_out_bytes"], "h2d_bytes": stats["lms.paged_in_bytes"]}
+
+    def reset(self) -> None:
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+device: SimulatedDevice | RealDevice
+
+
+def use(kind: str) -> None:
+    global device
+    device = SimulatedDevice() if kind == "sim" else RealDevice()
+
+
+def child_command(kind: str, python: str, memory: int, mode: str) -> list[str]:
+    """How to start a Python program on a device of its own."""
+    if kind == "cuda":
+        return [python]
+    lag = "0" if mode == "immediate" else "2"
+    return [python, "-m", "simcuda", "--memory", str(memory), "--mode", mode, "--lag", lag]
+
+
+def child_environment() -> dict[str, str]:
+    """This process's, without its own device's settings, and with our modules on the path."""
+    kept = ("SIMCUDA_CACHE", "SIMCUDA_CUDA_INCLUDE")
+    drop = ("SIMCUDA", "PYTORCH_LMS", "LMS_DEBUG", "PYTORCH_CUDA_ALLOC_CONF")
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if k in kept or not (k.startswith("SIMCUDA_") or k in drop)
+    }
+    return {
+        **env,
+        "PYTHONPATH": os.pathsep.join([str(TOOLS), str(HERE)]),
+        "SIMCUDA_QUIET": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def reset() -> None:
+    """Large Model Support off, no limits, nothing cached, nothing pending."""
+    import torch
+
+    if isinstance(device, SimulatedDevice):
+        simcuda.device.capacity = LARGE
+    lms = torch.cuda.lms
+    lms.disable()
+    for name, value in (("device_limit", 0), ("soft_limit", 0), ("host_limit", 0)):
+        lms._set(name, value)
+    lms._set("min_size", lms._DEFAULT_MIN_SIZE)
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch._C._host_emptyCache()
+    if lms._loaded:
+        lms._ops().set_chaos(False)
+        lms._ops().trim_host()
+    device.reset()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+
+
+def leftovers() -> dict[str, Any]:
+    """What the engine still holds although every tensor of the test is gone. Empty if all is well."""
+    import torch
+
+    gc.collect()
+    torch.cuda.synchronize()
+    stats = torch.cuda.lms.stats()
+    names = ("pinned.all.current", "pinned_bytes.all.current", "lms.on_host", "lms.host.used_bytes")
+    return {name: stats[name] for name in names if stats.get(name)}
