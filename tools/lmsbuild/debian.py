@@ -204,7 +204,7 @@ class _PrivateApt:
     def newest(self, package: Debian) -> str:
         """The newest Debian revision of the recorded upstream version."""
         records = self.run("apt-cache", "showsrc", "--only-source", package.package)
-        versions = re.findall(r"^Version: (\S+)$", records, re.MULTILINE)
+        versions: list[str] = re.findall(r"^Version: (\S+)$", records, re.MULTILINE)
         fitting = [version for version in versions if version.startswith(f"{package.version}-")]
         if not fitting:
             raise SourceError(

@@ -94,11 +94,11 @@ def _download(
         text = output.decode(errors="replace")
         wheel = next(iter(fresh.glob("*.whl")), None)
         if code != 0 or wheel is None:
-            errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
+            errors = [line[7:] for line in text.splitlines() if line.startswith("ERROR:")]
             raise DownloadError(
                 f"{project} {version} was not downloaded because pip says "
-                f"{(errors or text.splitlines() or ['nothing'])[-1].removeprefix('ERROR: ')}; check "
-                "the network and run again",
+                f"{(errors or text.splitlines() or ['nothing'])[-1]}; check the network and run "
+                "again",
                 output=text,
             )
         return wheel.rename(folder / wheel.name)

@@ -94,7 +94,7 @@ def prepare(
     tools: Sequence[str],
     console: Console,
 ) -> Environment:
-    """The environment work/<tag>/env-<kind> with `wheel` and `tools` in it, made anew if it differs.
+    """The environment env-<kind> of a tag with `wheel` and `tools` in it, made anew if it differs.
 
     On a GPU it gets everything the wheel requires, else only the light requirements.
     """
@@ -131,21 +131,9 @@ def prepare(
 
 
 def _pip(environment: Environment, arguments: list[str]) -> None:
-    _run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(environment.python),
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-warn-script-location",
-            "--no-compile",
-            *arguments,
-        ]  # fmt: skip
-    )
+    pip = [sys.executable, "-m", "pip", "--python", str(environment.python)]
+    options = ["--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
+    _run([*pip, "install", *options, "--no-compile", *arguments])
 
 
 def _run(command: list[str]) -> None:

@@ -91,5 +91,5 @@ INTERRUPTED = 130
 
 def all_errors() -> list[type[LmsbuildError]]:
     """The error classes in the order of their exit codes."""
-    classes = [LmsbuildError, *LmsbuildError.__subclasses__()]
+    classes: list[type[LmsbuildError]] = [LmsbuildError, *LmsbuildError.__subclasses__()]
     return sorted(classes, key=lambda cls: cls.exit_code)

@@ -13,7 +13,7 @@ from lmsbuild.errors import WheelError
 
 
 def platform_tag(machine: str, needs: Iterable[Mapping[str, list[str]]]) -> str:
-    """The oldest manylinux tag (e.g. manylinux_2_35_x86_64) whose systems have every symbol version.
+    """The oldest manylinux tag (e.g. manylinux_2_35_x86_64) whose systems have all that is needed.
 
     `needs` gives, per library of the wheel, the versions it wants of each system library.
     Raises WheelError for a processor that auditwheel does not know.

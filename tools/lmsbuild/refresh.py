@@ -186,6 +186,6 @@ def _record(target: Target, preimage: dict[str, str]) -> None:
     table = tomlkit.table()
     for file, blob in sorted(preimage.items()):
         table.add(file, blob)
-    tag = document["frameworks"][target.framework_name]["tags"][target.tag_name]  # type: ignore[index]
-    tag["preimage"] = table  # type: ignore[index]
+    tag = document["frameworks"][target.framework_name]["tags"][target.tag_name]
+    tag["preimage"] = table
     path.write_text(tomlkit.dumps(document), encoding="utf-8")

@@ -129,8 +129,14 @@ class ObjectCache:
     def object_of(self, unit: Unit) -> Path:
         """The object file of one unit, compiled if need be. Raises CompileError."""
         key = sha256_value(
-            [self.compiler.identity, unit.source, unit.flags, unit.include, self.prefix]
-            + sorted(f"{name}={root.name}" for name, root in self.roots.fixed.items())
+            [
+                self.compiler.identity,
+                unit.source,
+                unit.flags,
+                unit.include,
+                self.prefix,
+                sorted(f"{name}={root.name}" for name, root in self.roots.fixed.items()),
+            ]  # fmt: skip
         )
         folder = self.folder / key[:2] / key
         for note in sorted(folder.glob("*.json")):
@@ -233,11 +239,10 @@ def link(
         "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,--allow-shlib-undefined", "-Wl,--build-id=sha1",
         "-Wl,--no-as-needed",
     ]  # fmt: skip
-    for library in libraries:
-        if isinstance(library, Path):
-            command += [f"-L{library.parent}", f"-l:{library.name}"]
-        else:
-            command.append(f"-l{library}")
+    # By path, not by -L: that would be searched for every library, and find the wrong one.
+    command += [
+        str(library) if isinstance(library, Path) else f"-l{library}" for library in libraries
+    ]
     done = subprocess.run(
         command, cwd="/", capture_output=True, text=True, errors="replace", check=False
     )

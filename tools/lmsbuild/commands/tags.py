@@ -6,36 +6,41 @@ from __future__ import annotations
 import click
 
 from lmsbuild.console import Console
-from lmsbuild.frameworks import targets
+from lmsbuild.frameworks import Target, targets
 from lmsbuild.options import examples, json_option
 from lmsbuild.project import find_project
 from lmsbuild.series import patch_files
+
+
+def pythons(target: Target) -> list[str]:
+    return sorted(target.tag.wheel.sha256, key=lambda version: int(version.split(".")[1]))
 
 
 @click.command("tags", epilog=examples("lmsbuild tags", "lmsbuild tags --json"))
 @json_option
 def command(console: Console) -> None:
     """List the supported frameworks and tags."""
+    known = targets(find_project())
     rows = [
         {
             "tag": target.label,
-            "commit": target.tag.commit,
+            "commit": target.tag.commit[:12],
             "patches": len(patch_files(target.runtime_patches) + patch_files(target.tag_patches)),
             "version": f"{target.tag.version}+{target.tag.wheel.local}",
             "cuda": target.tag.overlay.cuda,
-            "pythons": sorted(target.tag.wheel.sha256, key=lambda v: int(v.split(".")[1])),
+            "pythons": pythons(target),
         }
-        for target in targets(find_project())
+        for target in known
     ]
     console.table(
         "",
         ["tag", "commit", "patches", "wheel", "CUDA", "Python"],
         [
             [
-                str(row["tag"]), str(row["commit"])[:12], str(row["patches"]), str(row["version"]),
-                str(row["cuda"]), " ".join(map(str, row["pythons"])),  # type: ignore[arg-type]
+                *(str(row[name]) for name in ("tag", "commit", "patches", "version", "cuda")),
+                " ".join(pythons(target)),
             ]
-            for row in rows
+            for row, target in zip(rows, known, strict=True)
         ],
-    )  # fmt: skip
+    )
     console.result(rows)

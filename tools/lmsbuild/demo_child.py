@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one program on the device and writes down what the device saw of it.
+
+Started as a process of its own inside an environment: only the standard library is at hand, and
+simcuda or torch. The one argument is a JSON object, see `main`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import runpy
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+_SAMPLE_SECONDS = 0.002
+_KEPT_SAMPLES = 4000
+
+
+class _SimulatedMeter:
+    """Counters of the simulated device itself. Progress is counted in operations, not in time."""
+
+    unit = "operations on the simulated device"
+
+    def __init__(self, memory: int) -> None:
+        import simcuda
+
+        self._device = simcuda.load(memory=memory)
+
+    def sample(self) -> list[float]:
+        counters = self._device.counters()
+        return [
+            counters["ops"], self._device.used, counters["d2h_bytes"], counters["h2d_bytes"]
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        pass
+
+    def result(self) -> dict[str, Any]:
+        counters = self._device.counters()
+        return {
+            "capacity": self._device.capacity,
+            "peak": self._device.peak,
+            "out_bytes": counters["d2h_bytes"],
+            "in_bytes": counters["h2d_bytes"],
+            "counters": counters,
+        }
+
+
+class _GpuMeter:
+    """A GPU's own numbers: memory from the driver, copies from the profiler (CUPTI)."""
+
+    unit = "seconds"
+
+    def __init__(self, memory: int) -> None:
+        import torch
+
+        self._torch = torch
+        self._began = time.monotonic()
+        free, total = torch.cuda.mem_get_info()
+        self._before = total - free
+        self._capacity = min(memory, total) if memory else total
+        self._peak = 0
+        if memory:
+            torch.cuda.set_per_process_memory_fraction(min(1.0, memory / total))
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        profiler = self._torch.profiler
+        self._profiler = profiler.profile(activities=[profiler.ProfilerActivity.CUDA])
+        self._profiler.start()
+
+    def sample(self) -> list[float]:
+        free, total = self._torch.cuda.mem_get_info()
+        used = total - free - self._before
+        self._peak = max(self._peak, used)
+        return [time.monotonic() - self._began, used, 0, 0]
+
+    def result(self) -> dict[str, Any]:
+        self._torch.cuda.synchronize()
+        self._profiler.stop()
+        copied = {"DtoH": 0, "HtoD": 0}
+        for event in self._profiler.profiler.kineto_results.events():
+            for way in copied:
+                if f"Memcpy {way}" in event.name():
+                    copied[way] += event.nbytes()
+        return {
+            "capacity": self._capacity,
+            "peak": self._peak,
+            "out_bytes": copied["DtoH"],
+            "in_bytes": copied["HtoD"],
+        }
+
+
+def main() -> None:
+    """Keys: script, arguments, device (sim or cuda), memory (bytes, 0: all), result (a path)."""
+    order = json.loads(sys.argv[1])
+    meter = (_SimulatedMeter if order["device"] == "sim" else _GpuMeter)(order["memory"])
+    samples: list[list[float]] = []
+    done = threading.Event()
+
+    def sampler() -> None:
+        while not done.wait(_SAMPLE_SECONDS):
+            samples.append(meter.sample())
+
+    import torch
+
+    meter.start()
+    thread = threading.Thread(target=sampler, daemon=True)
+    thread.start()
+    outcome, message = "finished", ""
+    sys.argv = [order["script"], *order["arguments"]]
+    try:
+        runpy.run_path(order["script"], run_name="__main__")
+    except torch.OutOfMemoryError as error:
+        outcome, message = "out of memory", str(error)
+    except Exception as error:
+        outcome, message = "failed", f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    done.set()
+    thread.join()
+    result = {
+        "outcome": outcome,
+        "message": message,
+        "torch": torch.__version__,
+        "unit": meter.unit,
+        # Bytes of live tensors: what the program needs, without what the allocator holds on to.
+        "needed": torch.cuda.max_memory_allocated(),
+        **meter.result(),
+        "samples": samples[:: max(1, len(samples) // _KEPT_SAMPLES)],
+    }
+    with contextlib.suppress(AttributeError):
+        result["summary"] = torch.cuda.lms.summary()
+    Path(order["result"]).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

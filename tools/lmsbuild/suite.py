@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The regression suites: pytest inside the prepared environments, and a report of it.
+
+A suite is a file tests/regression/test_<name>.py or a folder tests/regression/<name>. It runs
+in the LMS environment and finds the rest in these variables: LMS_STOCK_PYTHON, LMS_PYTHON (the
+interpreters with the official and the overlay wheel), LMS_SOURCE (the patched tree), LMS_DEVICE
+(sim or cuda), LMS_TIER (fast, default or full).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from lmsbuild.console import Console
+from lmsbuild.device import Device
+from lmsbuild.environment import Environment
+from lmsbuild.errors import SuiteError, UsageError
+from lmsbuild.frameworks import Target
+from lmsbuild.project import Project
+
+TIERS = ("fast", "default", "full")
+_MARKS = {"fast": "not slow and not net", "default": "not slow", "full": ""}
+_NO_TESTS = 5
+
+
+@dataclass(frozen=True)
+class Order:
+    target: Target
+    source: Path
+    stock: Environment
+    lms: Environment
+    device: Device
+    tier: str
+    shard: tuple[int, int] | None
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    suite: str
+    name: str
+    seconds: float
+    outcome: str  # passed, failed or skipped
+    message: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    junit: Path
+    html: Path
+
+
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """`2/8` -> (2, 8). Raises UsageError."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError(
+            f"--shard {text} cannot be used because it is not I/N with 1 <= I <= N; give e.g. 2/8"
+        )
+    return int(match[1]), int(match[2])
+
+
+def suites(project: Project, names: Sequence[str]) -> list[Path]:
+    """The files or folders of the named suites, all of them for no names. Raises UsageError."""
+    folder = project.root / "tests" / "regression"
+    known = {path.stem.removeprefix("test_"): path for path in sorted(folder.glob("test_*.py"))}
+    known.update({p.name: p for p in sorted(folder.iterdir()) if any(p.glob("test_*.py"))} if
+                 folder.is_dir() else {})  # fmt: skip
+    unknown = [name for name in names if name not in known]
+    if unknown or not known:
+        raise UsageError(
+            f"{', '.join(unknown) or 'a suite'} cannot be run because {folder} has "
+            f"{', '.join(known) or 'no suites'}; name one of these"
+        )
+    return [known[name] for name in names] if names else list(known.values())
+
+
+def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome:
+    """Run pytest on `files`; its own output goes to standard error as progress."""
+    folder = order.target.work / "reports"
+    folder.mkdir(parents=True, exist_ok=True)
+    part = f"-{order.shard[0]}of{order.shard[1]}" if order.shard else ""
+    stem = f"{order.device.kind}-{order.tier}{part}"
+    junit, html = folder / f"{stem}.xml", folder / f"{stem}.html"
+    junit.unlink(missing_ok=True)
+    command = [
+        str(order.lms.python), "-m", "pytest", "-p", "lmsbuild.pytest_shard",
+        "--rootdir", str(order.target.project.root), f"--junitxml={junit}", "-m",
+        _MARKS[order.tier], *map(str, files),
+    ]  # fmt: skip
+    if order.shard:
+        command.append(f"--shard={order.shard[0]}/{order.shard[1]}")
+    variables = {
+        **order.variables,
+        "LMS_STOCK_PYTHON": str(order.stock.python),
+        "LMS_PYTHON": str(order.lms.python),
+        "LMS_SOURCE": str(order.source),
+        "LMS_DEVICE": order.device.kind,
+        "LMS_TIER": order.tier,
+    }
+    code = subprocess.run(
+        command,
+        cwd=order.target.project.root,
+        env=order.lms.run_environment(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        check=False,
+    ).returncode
+    if code not in (0, 1) or not junit.is_file():
+        why = "no test was selected" if code == _NO_TESTS else f"pytest ended with code {code}"
+        raise SuiteError(f"the suites gave no result because {why}; see its output above")
+    cases = read_junit(junit)
+    outcome = _outcome(cases, junit, html)
+    html.write_text(_html(order, cases, outcome), encoding="utf-8")
+    return outcome
+
+
+def read_junit(path: Path) -> list[Case]:
+    cases = []
+    for case in ElementTree.parse(path).iter("testcase"):
+        problem = next((child for child in case if child.tag in ("failure", "error")), None)
+        skipped = case.find("skipped")
+        found = problem if problem is not None else skipped
+        cases.append(
+            Case(
+                suite=case.get("classname", ""),
+                name=case.get("name", ""),
+                seconds=float(case.get("time", "0")),
+                outcome="failed"
+                if problem is not None
+                else "passed"
+                if found is None
+                else "skipped",
+                message="" if found is None else found.text or found.get("message") or "",
+            )
+        )
+    return cases
+
+
+def _outcome(cases: list[Case], junit: Path, html: Path) -> Outcome:
+    counts = {
+        name: sum(c.outcome == name for c in cases) for name in ("passed", "failed", "skipped")
+    }
+    return Outcome(**counts, seconds=sum(c.seconds for c in cases), junit=junit, html=html)
+
+
+def _html(order: Order, cases: list[Case], outcome: Outcome) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("lmsbuild"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.suite, []).append(case)
+    return environment.get_template("report.html").render(
+        order=order, groups=groups, outcome=outcome
+    )
