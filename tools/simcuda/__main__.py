@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import runpy
 import sys
 from pathlib import Path
@@ -87,12 +86,12 @@ def _run(argv: list[str]) -> None:
     program = options.program
     sys.argv = [program, *options.arguments]
     if options.module:
-        sys.path[0] = os.getcwd()
+        sys.path[0] = str(Path.cwd())
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
-    if not os.path.exists(program):
+    if not Path(program).exists():
         raise SimcudaError(f"there is no script {program}")
-    sys.path[0] = os.path.dirname(os.path.abspath(program))
+    sys.path[0] = str(Path(program).resolve().parent)
     runpy.run_path(program, run_name="__main__")
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,8 +74,14 @@ def build_key(torch: Torch) -> str:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     stat = (torch.lib / "libc10.so").stat()
     binary = shutil.which(compiler())
-    tool = os.stat(binary) if binary else None
-    facts = (torch.version, torch.cuda, stat.st_size, binary, tool and (tool.st_size, tool.st_mtime))
+    tool = Path(binary).stat() if binary else None
+    facts = (
+        torch.version,
+        torch.cuda,
+        stat.st_size,
+        binary,
+        tool and (tool.st_size, tool.st_mtime),
+    )
     digest.update(repr(facts).encode())
     return f"torch-{torch.version}-{digest.hexdigest()[:16]}"
 
@@ -125,7 +131,7 @@ def _matches(target: Path, torch: Torch) -> bool:
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target.parent / f".{target.name}.lock", "w") as lock:
+    with (target.parent / f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -160,6 +166,7 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
     kernels = [o for o in compiled if o.name.startswith("kernels-")]
 
     cudart = _link_runtime(torch, folders, work, runtime)
+    parts: list[str | Path]
     empty = objects / "empty.c"
     empty.write_text("")
     preload = [cudart]
@@ -198,12 +205,18 @@ def _link_runtime(torch: Torch, folders: list[Path], work: Path, objects: list[P
     )
     refusals = work / "objects/runtime-unsupported.o"
     _call(["gcc", "-w", "-fno-builtin", "-fPIC", "-c", source, "-o", refusals])
-    parts = [*objects, refusals, f"-Wl,--version-script={script}", "-pthread", "-Wl,-z,defs"]
+    parts: list[str | Path] = [
+        *objects,
+        refusals,
+        f"-Wl,--version-script={script}",
+        "-pthread",
+        "-Wl,-z,defs",
+    ]
     _link(parts, work / soname, driver=compiler())
     return soname
 
 
-def _link(parts: list[str | Path], target: Path, driver: str = "gcc") -> None:
+def _link(parts: Sequence[str | Path], target: Path, driver: str = "gcc") -> None:
     name = f"-Wl,-soname,{target.name}"
     _call([driver, "-w", "-fno-builtin", "-shared", "-fPIC", *parts, name, "-o", target])
 
@@ -212,9 +225,7 @@ def _call(command: list[str | Path]) -> None:
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:
         text = "\n".join(done.stderr.strip().splitlines()[:12])
-        raise SimcudaError(
-            f"{command[0]} failed on {command[-1]}; this is what it says:\n{text}"
-        )
+        raise SimcudaError(f"{command[0]} failed on {command[-1]}; this is what it says:\n{text}")
     if done.stderr.strip():
         print(done.stderr, file=sys.stderr)
 

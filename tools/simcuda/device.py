@@ -14,14 +14,17 @@ from .config import MODES
 from .errors import SimcudaError
 
 COUNTERS = (
-    "malloc malloc_failed free host_alloc host_alloc_failed host_free "
-    "h2d d2h d2d h2h h2d_bytes d2h_bytes d2d_bytes h2h_bytes "
-    "h2d_pinned_bytes h2d_pageable_bytes d2h_pinned_bytes d2h_pageable_bytes "
-    "memset memset_bytes device_syncs stream_syncs event_syncs "
-    "ops mapped_accesses refused_launches unsupported_calls"
-).split()
+    # allocations of device memory, of pinned host memory
+    *("malloc", "malloc_failed", "free", "host_alloc", "host_alloc_failed", "host_free"),
+    # copies, bytes, and the bytes by the kind of the host memory
+    *("h2d", "d2h", "d2d", "h2h", "h2d_bytes", "d2h_bytes", "d2d_bytes", "h2h_bytes"),
+    *("h2d_pinned_bytes", "h2d_pageable_bytes", "d2h_pinned_bytes", "d2h_pageable_bytes"),
+    *("memset", "memset_bytes", "device_syncs", "stream_syncs", "event_syncs"),
+    # operators run, how often one addressed pinned host memory, what was refused
+    *("ops", "mapped_accesses", "refused_launches", "unsupported_calls"),
+)
 
-_STREAM_COPIES = "h2d h2d_bytes d2h d2h_bytes d2d d2d_bytes".split()
+_STREAM_COPIES = ("h2d", "h2d_bytes", "d2h", "d2h_bytes", "d2d", "d2d_bytes")
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "device_count": (ctypes.c_int, []),
@@ -141,7 +144,7 @@ class Device:
         """What the device has done since the start or the last reset, by `COUNTERS`."""
         values = (ctypes.c_uint64 * len(COUNTERS))()
         self._call("counters", values)
-        return dict(zip(COUNTERS, values))
+        return dict(zip(COUNTERS, values, strict=True))
 
     def reset_counters(self) -> None:
         """Set all counters, those of the streams too, to 0."""
@@ -151,4 +154,4 @@ class Device:
         """Copies issued on a stream, by its handle (``torch.cuda.Stream.cuda_stream``)."""
         values = (ctypes.c_uint64 * len(_STREAM_COPIES))()
         self._call("stream_copies", stream or None, self.index, values)
-        return dict(zip(_STREAM_COPIES, values))
+        return dict(zip(_STREAM_COPIES, values, strict=True))

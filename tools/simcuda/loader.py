@@ -100,6 +100,17 @@ def _turn_off_what_is_not_simulated() -> None:
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
+    # The profiler has nothing to measure on the device.
+    for module in (torch.autograd, torch.autograd.profiler):
+        module._supported_activities = lambda: {torch.profiler.ProfilerActivity.CPU}
+    torch.cuda.CUDAGraph.capture_begin = _refuse_graphs
+    torch.cuda.graph.__enter__ = _refuse_graphs
+
+
+def _refuse_graphs(self: Any, *arguments: Any, **options: Any) -> None:
+    # Before torch changes its current stream and its allocator's state: it leaves them so after an
+    # error in the middle.
+    raise SimcudaError("CUDA graphs have no simulation; run this part without them")
 
 
 def _share_with_children() -> None:

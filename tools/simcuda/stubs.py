@@ -78,16 +78,18 @@ def library_source(library: Library) -> str:
         "int simcuda_stub_called(const char*, int);",
     ]
     for function in sorted(library.functions):
-        if function == "cudnnGetVersion":
+        parameters = "void"
+        if function == "cuptiGetResultString":
+            parameters = "int result, const char** text"
+            body = '*text = "not simulated"; return 0;'
+        elif function == "cudnnGetVersion":
             version = library.major * 10000 + 9900 if library.major > 8 else 8900
             body = f"return {version};"
         elif re.search(r"Get\w*(ErrorString|StatusString|ResultString|ErrorEnum)$", function):
             body = f'return (long)"{function}: stand-in of the simulated device";'
-        elif library.name == "cupti" and function == "cuptiGetResultString":
-            body = "return 0;"
         else:
             body = f'return simcuda_stub_called("{function}", {failure});'
-        lines.append(f"long {function}(void) {{ {body} }}")
+        lines.append(f"long {function}({parameters}) {{ {body} }}")
     return "\n".join(lines) + "\n"
 
 

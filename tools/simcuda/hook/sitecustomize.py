@@ -5,14 +5,15 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
-_here = os.path.dirname(os.path.abspath(__file__))
+_here = Path(__file__).resolve().parent
 
 
 def _simulate() -> None:
-    package = os.path.dirname(_here)
+    package = _here.parent
     spec = importlib.util.spec_from_file_location(
-        "simcuda", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+        "simcuda", package / "__init__.py", submodule_search_locations=[str(package)]
     )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,7 +29,7 @@ def _simulate() -> None:
 
 def _next_sitecustomize() -> None:
     """This file hides the sitecustomize that Python would have found without it: run that too."""
-    others = [p for p in sys.path if os.path.abspath(p or ".") != _here]
+    others = [p for p in sys.path if Path(p or ".").resolve() != _here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -78,12 +78,26 @@ CpuKernel::CpuKernel(const c10::FunctionSchema& schema, c10::DispatchKey cpu_key
     : op_(schema.name()),
       cpu_key_(cpu_key),
       results_(schema.returns().size()),
+      is_foreach_(op_.rfind("aten::_foreach_", 0) == 0),
       mixes_devices_(mixes_devices(op_)) {
   for (const auto& argument : schema.arguments()) {
     const auto* alias = argument.alias_info();
     arguments_.push_back(
         {argument.name(), (alias && alias->isWrite()) || written_silently(op_, argument.name())});
   }
+}
+
+bool CpuKernel::on_several_devices(const IValue* values) const {
+  std::optional<c10::Device> first;
+  bool several = false;
+  for (size_t i = 0; i < arguments_.size(); i++) {
+    if (!values[i].isTensorList()) continue;
+    for_each_tensor(values[i], [&](const Tensor& t) {
+      if (!first) first = t.device();
+      several |= t.device() != *first;
+    });
+  }
+  return several;
 }
 
 // The device of the first CUDA tensor, else that of a device argument. Different devices are an
@@ -95,6 +109,11 @@ c10::Device CpuKernel::device_of(const IValue* values) const {
     for_each_tensor(values[i], [&](const Tensor& t) {
       if (t.defined() && t.is_cuda() && !device) device = t.device();
     });
+  }
+  if (device && mixes_devices_ && values[0].isTensor() && values[0].toTensor().is_cpu()) {
+    TORCH_CHECK_INDEX(false,
+                      "indices should be either on cpu or on the same device as the indexed "
+                      "tensor (cpu)");
   }
   if (device && !mixes_devices_) {
     for (size_t i = 0; i < arguments_.size(); i++) {
@@ -118,6 +137,10 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                            torch::jit::Stack* stack) {
   IValue* values = stack->data() + (stack->size() - arguments_.size());
   at::AutoDispatchBelowADInplaceOrView below;
+  if (is_foreach_ && on_several_devices(values)) {  // as torch: one operator per tensor
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    return;
+  }
   c10::Device device = device_of(values);
   c10::cuda::CUDAGuard guard(device);
   Launch launch(device, op_);

@@ -139,7 +139,10 @@ extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels() 
   auto& special = library(DispatchKey::CUDA);
   register_copy(special);
   register_dropout(special);
-  register_recurrent(special);
-  register_recurrent(library(DispatchKey::AutogradCUDA));
+  register_recurrent_cells(special);
+  auto& autograd = library(DispatchKey::AutogradCUDA);
+  register_recurrent_cells(autograd);  // composed of differentiable operators
+  register_recurrent_layers(special);
+  register_recurrent_layers(autograd);
   return installed;
 }

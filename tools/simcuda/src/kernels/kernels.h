@@ -21,21 +21,24 @@ class CpuKernel : public c10::OperatorKernel {
     std::string name;
     bool written;
   };
+  bool on_several_devices(const c10::IValue* values) const;
   c10::Device device_of(const c10::IValue* values) const;
 
   std::string op_;
   c10::DispatchKey cpu_key_;
   std::vector<Argument> arguments_;
   size_t results_;
+  bool is_foreach_;
   bool mixes_devices_;
 };
 
 // Fails by the operator's name.
 void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*);
 
-// Hand-written kernels: copy_, dropout, recurrent cells.
+// Hand-written kernels: copy_, dropout, recurrent layers.
 void register_copy(torch::Library& cuda);
 void register_dropout(torch::Library& cuda);
-void register_recurrent(torch::Library& library);
+void register_recurrent_cells(torch::Library& library);
+void register_recurrent_layers(torch::Library& library);
 
 }  // namespace simcuda

@@ -38,11 +38,6 @@ Tensor make_cpu_tensor(c10::Storage storage, const Tensor& like) {
 
 }  // namespace
 
-Elements::Elements(const Tensor& target, const Tensor& source)
-    : target_(static_cast<char*>(target.storage().mutable_data()) +
-              target.storage_offset() * static_cast<int64_t>(target.element_size())),
-      source_(source) {}
-
 void Elements::write() const {
   if (source_.is_non_overlapping_and_dense()) {
     memcpy(target_, source_.const_data_ptr(), source_.nbytes());
@@ -70,18 +65,37 @@ Launch::Launch(c10::Device device, const std::string& op)
       late_(simcuda_mode() == SIMCUDA_LATE_WRITE) {}
 
 Launch::~Launch() {
-  if (running_) end();
+  if (running_) simcuda_stream_end(stream_, device_.index());  // the op threw
 }
 
 void Launch::begin() {
   simcuda_stream_begin(stream_, device_.index(), 1);
   running_ = true;
   for (auto& m : memory_) {
-    if (m.source) memcpy(m.original, m.source, m.cpu.nbytes());
+    if (m.late) memcpy(m.original, m.late, m.cpu.nbytes());
   }
 }
 
+void Launch::enqueue(Elements elements) {
+  simcuda_enqueue(
+      stream_, device_.index(),
+      [](void* argument) {
+        auto* e = static_cast<Elements*>(argument);
+        e->write();
+        delete e;
+      },
+      new Elements(std::move(elements)));
+}
+
 void Launch::end() {
+  // Queued while the op still owns its stream: another thread's op must not come between.
+  for (auto& a : arguments_) {
+    if (!late_ || !a.written || !is_cuda_dense(a.device) || a.cpu.numel() == 0) continue;
+    Memory& m = memory_of(a.device, true);
+    if (!m.late || m.cpu.data() != m.original) continue;
+    auto offset = a.cpu.storage_offset() * static_cast<int64_t>(a.cpu.element_size());
+    enqueue(Elements(static_cast<char*>(m.late) + offset, a.cpu));
+  }
   running_ = false;
   simcuda_stream_end(stream_, device_.index());
 }
@@ -108,7 +122,7 @@ Launch::Memory& Launch::memory_of(const Tensor& tensor, bool written) {
   c10::DataPtr pointer(m.original, c10::kCPU);
   if (late_ && written && bytes > 0) {
     pointer = c10::GetCPUAllocator()->allocate(bytes);
-    m.source = data;
+    m.late = const_cast<void*>(data);
     m.original = pointer.get();
   }
   m.cpu = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(bytes),
@@ -162,22 +176,15 @@ Tensor Launch::to_cpu(const Tensor& tensor, bool written) {
 }
 
 void Launch::store(const Tensor& target, const Tensor& source) {
-  if (target.numel() > 0) stores_.emplace_back(target, source);
+  if (target.numel() == 0) return;
+  auto offset = target.storage_offset() * static_cast<int64_t>(target.element_size());
+  stores_.emplace_back(static_cast<char*>(target.storage().mutable_data()) + offset, source);
 }
 
 void Launch::finish() {
   if (stores_.empty()) return;
   if (late_) {
-    for (auto& elements : stores_) {
-      simcuda_enqueue(
-          stream_, device_.index(),
-          [](void* argument) {
-            auto* e = static_cast<Elements*>(argument);
-            e->write();
-            delete e;
-          },
-          new Elements(std::move(elements)));
-    }
+    for (auto& elements : stores_) enqueue(std::move(elements));
     return;
   }
   simcuda_stream_begin(stream_, device_.index(), 0);
@@ -203,7 +210,7 @@ void Launch::write_back_dense(Argument& a) {
     impl->set_storage_offset(a.cpu.storage_offset());
     impl->set_sizes_and_strides(a.cpu.sizes(), a.cpu.strides());
   }
-  if (moved || m.source) store(a.device, a.cpu);
+  if (moved) store(a.device, a.cpu);
 }
 
 void Launch::write_back() {

@@ -12,10 +12,11 @@ namespace simcuda {
 
 using at::Tensor;
 
-// Elements of a strided CUDA tensor to be written from a CPU tensor of the same sizes and strides.
-// Holds what it writes.
-struct Elements {
-  Elements(const Tensor& target, const Tensor& source);
+// The elements of a strided tensor on their way to device memory. `target`: where the first goes.
+class Elements {
+ public:
+  Elements(void* target, const Tensor& source)
+      : target_(static_cast<char*>(target)), source_(source) {}
   void write() const;
 
  private:
@@ -43,7 +44,7 @@ class Launch {
   void begin();
   void end();
 
-  // Brings what the op wrote back to its arguments: sizes, resized or late memory.
+  // Brings what the op did to its arguments back to them: sizes, storages that it resized.
   void write_back();
   // The CUDA counterpart of a result. Its data is there after `finish`.
   Tensor to_device(const Tensor& result);
@@ -54,8 +55,8 @@ class Launch {
   struct Memory {
     c10::StorageImpl* device;
     c10::Storage cpu;
-    const void* source;  // device memory to be read into a late-write shadow at begin
-    void* original;      // the pointer that the CPU storage started with
+    void* late;      // device memory behind a late-write shadow: read at begin, written at end
+    void* original;  // the pointer that the CPU storage started with
   };
   struct Argument {
     Tensor device, cpu;
@@ -68,6 +69,7 @@ class Launch {
   Tensor compressed_to_cpu(const Tensor& tensor, bool written);
   void write_back_dense(Argument& argument);
   Tensor dense_to_device(const Tensor& result);
+  void enqueue(Elements elements);
   void store(const Tensor& target, const Tensor& source);
 
   c10::Device device_;

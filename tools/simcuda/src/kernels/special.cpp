@@ -81,34 +81,6 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   return result;
 }
 
-// ---- recurrent cells: composed as on the CPU, so that autograd goes through the parts
-
-Tensor with_bias(const Tensor& gates, const std::optional<Tensor>& bias) {
-  return bias && bias->defined() ? gates + *bias : gates;
-}
-
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                             const Tensor& cx,
-                                             const std::optional<Tensor>& input_bias,
-                                             const std::optional<Tensor>& hidden_bias) {
-  Tensor gates = with_bias(hidden_gates, hidden_bias) + with_bias(input_gates, input_bias);
-  auto parts = gates.unsafe_chunk(4, 1);
-  Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid(), cell = parts[2].tanh(),
-         out = parts[3].sigmoid();
-  Tensor cy = forget * cx + in * cell;
-  return {out * cy.tanh(), cy, gates};
-}
-
-std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                    const Tensor& hx, const std::optional<Tensor>& input_bias,
-                                    const std::optional<Tensor>& hidden_bias) {
-  auto input = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
-  auto hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
-  Tensor reset = (hidden[0] + input[0]).sigmoid(), update = (hidden[1] + input[1]).sigmoid();
-  Tensor fresh = (input[2] + hidden[2] * reset).tanh();
-  return {(hx - fresh) * update + fresh, input_gates};
-}
-
 }  // namespace
 
 void register_copy(torch::Library& cuda) { cuda.impl("copy_", TORCH_FN(copy_)); }
@@ -116,11 +88,6 @@ void register_copy(torch::Library& cuda) { cuda.impl("copy_", TORCH_FN(copy_)); 
 void register_dropout(torch::Library& cuda) {
   cuda.impl("native_dropout", TORCH_FN(native_dropout));
   cuda.impl("native_dropout_backward", TORCH_FN(native_dropout_backward));
-}
-
-void register_recurrent(torch::Library& library) {
-  library.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
-  library.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
 }
 
 }  // namespace simcuda

@@ -9,8 +9,11 @@
 namespace simcuda {
 namespace {
 
+// Takes the stream for this thread once nothing is queued on it.
 void occupy(Lock& lock, Stream& stream) {
-  state().changed.wait(lock, [&] { return !stream.busy_elsewhere(); });
+  while (stream.busy_elsewhere() || (stream.depth == 0 && !stream.queue.empty())) {
+    drain(lock, stream);
+  }
   stream.runner = std::this_thread::get_id();
   stream.depth++;
 }
@@ -109,7 +112,8 @@ void legacy_order(Lock& lock, Stream& stream) {
 
 void push(Lock& lock, Stream& stream, Command command) {
   auto& g = state();
-  legacy_order(lock, stream);
+  // An op that holds its stream took its place in the order when it began.
+  if (stream.depth == 0 || stream.busy_elsewhere()) legacy_order(lock, stream);
   stream.queue.push_back(std::move(command));
   stream.lag = g.lag;
   bool is_default = &stream == &g.devices[stream.device]->default_stream;
@@ -129,7 +133,6 @@ void simcuda_stream_begin(void* handle, int device, int is_op) {
   if (is_op) state().counters.ops++;
   Stream& stream = resolve(handle, device);
   legacy_order(lock, stream);
-  drain(lock, stream);
   occupy(lock, stream);
 }
 

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simcuda import Settings, SimcudaError, parse_bytes
+from simcuda.stubs import Library, api_functions, api_source, library_source, version_script
+from simcuda.torchinfo import Torch, cuda_includes, find_torch
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("64M", 64 << 20), ("1.5G", 3 << 29), ("512", 512), ("2 KiB", 2048), ("1TB", 1 << 40)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "64X", "1e3"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(SimcudaError, match="write it like 64M"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"mode": "fast"}, "choose one of immediate"),
+        ({"strict": "ignore"}, "choose one of error"),
+        ({"devices": 0}, "choose 1 to 16"),
+        ({"lag": "x"}, "not a number"),
+        ({"size": 3}, "unknown setting size"),
+    ],
+)
+def test_wrong_settings_are_refused(setting: dict[str, str], message: str) -> None:
+    with pytest.raises(SimcudaError, match=message):
+        Settings.read(**setting)
+
+
+def test_what_the_program_gives_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMCUDA_MEMORY", "32M")
+    monkeypatch.setenv("SIMCUDA_MODE", "lazy")
+    settings = Settings.read(mode="late-write")
+    assert (settings.memory, settings.mode) == (32 << 20, "late-write")
+
+
+@pytest.fixture
+def headers(tmp_path: Path) -> Path:
+    folder = tmp_path / "include"
+    (folder / "crt").mkdir(parents=True)
+    (folder / "crt/host_defines.h").write_text("")
+    (folder / "cuda_runtime_api.h").write_text(
+        "#define CUDART_VERSION  12040\n"
+        "extern __host__ cudaError_t CUDARTAPI cudaFoo(int *x);\n"
+        "extern __host__ cudaError_t CUDARTAPI cudaBar_ptsz(int *x);\n"
+    )
+    (folder / "cuda.h").write_text(
+        "#define cuMemFoo cuMemFoo_v2\n#define cuOther 3\nCUresult CUDAAPI cuMemFoo(int a);\n"
+    )
+    (folder / "nvml.h").write_text("nvmlReturn_t DECLDIR nvmlFoo(int a);\n")
+    return folder
+
+
+def test_every_function_of_the_headers_is_found(headers: Path) -> None:
+    assert api_functions([headers]) == {"cudaFoo", "cuMemFoo", "cuMemFoo_v2", "nvmlFoo"}
+
+
+def test_refusals_return_the_status_of_their_api() -> None:
+    source = api_source({"cudaFoo", "cuFoo", "nvmlFoo"})
+    assert 'simcuda_unsupported("cudaFoo")' in source
+    assert 'simcuda_stub_called("cuFoo", 801)' in source
+    assert 'simcuda_stub_called("nvmlFoo", 3)' in source
+
+
+def test_stand_in_library() -> None:
+    library = Library(
+        "libcudnn.so.9", "cudnn", {"cudnnGetVersion": "", "cudnnCreate": "libcudnn.so.9"}
+    )
+    source = library_source(library)
+    assert "return 99900;" in source
+    assert 'simcuda_stub_called("cudnnCreate", 3000)' in source
+    assert version_script(library) == "libcudnn.so.9 { global: *; };\n"
+
+
+TORCH = Torch(Path("/nonexistent/torch"), "2.6.0+cu124", "12.4")
+
+
+def test_missing_headers_name_the_wheels(tmp_path: Path) -> None:
+    with pytest.raises(SimcudaError, match=r"nvidia-cuda-runtime-cu12.*--cuda-include"):
+        cuda_includes(TORCH, [tmp_path])
+
+
+def test_headers_of_another_cuda_are_refused(headers: Path) -> None:
+    other = Torch(TORCH.path, "2.11.0+cu130", "13.0")
+    assert cuda_includes(TORCH, [headers]) == [headers.resolve()]
+    with pytest.raises(SimcudaError, match=r"is of CUDA 12, but torch 2.11.0\+cu130 needs"):
+        cuda_includes(other, [headers])
+
+
+def test_a_torch_without_cuda_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SimcudaError, match=r"no version\.py"):
+        find_torch(tmp_path)
+    (tmp_path / "version.py").write_text("__version__ = '2.6.0+cpu'\ncuda = None\n")
+    with pytest.raises(SimcudaError, match="not built for CUDA"):
+        find_torch(tmp_path)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, child processes, and the build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_script_runs_with_its_arguments(run: Run) -> None:
+    done = run(
+        """
+        import sys, torch
+        print(sys.argv[1:], __name__, torch.cuda.get_device_properties(0).total_memory)
+        print(torch.cuda.get_device_name(), torch.ones(2).cuda().sum().item())
+        sys.exit(3)
+        """,
+        "--memory",
+        "64M",
+        "--mode",
+        "lazy",
+        arguments=("--memory", "x"),
+    )
+    assert done.stdout == (
+        "['--memory', 'x'] __main__ 67108864\nsimcuda: simulated CUDA device 2.0\n"
+    )
+    assert done.returncode == 3
+    announced = "simcuda: simulated CUDA device, 64 MiB, mode lazy: timings are not a GPU's\n"
+    assert done.stderr == announced
+
+
+def test_quiet(run: Run) -> None:
+    done = run("import torch; torch.ones(1).cuda()", env={"SIMCUDA_QUIET": "1"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--mode", "fast"), "invalid choice: 'fast'"),
+        (("--memory", "lots"), "'lots' is not a size"),
+        (("--devices", "99"), "99 devices cannot be simulated"),
+    ],
+)
+def test_wrong_usage_exits_with_2(run: Run, options: tuple[str, ...], message: str) -> None:
+    done = run("", *options)
+    assert done.returncode == 2 and message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_script_exits_with_2(run: Run) -> None:
+    done = run("", "no-such-script.py")
+    assert done.returncode == 2 and "there is no script" in done.stderr
+
+
+CHILDREN = """
+    import os, subprocess, sys
+    import simcuda, torch
+    code = (
+        "import sys, torch, simcuda; from other import here; "
+        "print(simcuda.device.capacity, simcuda.device.mode, torch.ones(1).cuda().item(), here)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    without = {k: v for k, v in os.environ.items() if k != "SIMCUDA"}
+    code = "import sys; print('simcuda' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=without)
+"""
+
+
+def test_children_inherit_the_device(run: Run, tmp_path: Path) -> None:
+    # A sitecustomize and a module of the user's own must still be found.
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'kept'")
+    (tmp_path / "other.py").write_text("import builtins; here = builtins.theirs")
+    tools = Path(__file__).parents[2] / "tools"
+    env = {"PYTHONPATH": f"{tools}:{tmp_path}"}
+    done = run(CHILDREN, "--memory", "96M", "--mode", "late-write", env=env)
+    assert done.stdout == "100663296 late-write 1.0 kept\nFalse\n", done.stderr
+    assert done.stderr.count("timings are not") == 1
+
+
+SHARED = """
+    import torch, torch.multiprocessing as mp
+
+    def child(queue, back):
+        x = queue.get()
+        assert x.is_cuda
+        x.mul_(2)
+        torch.cuda.synchronize()
+        back.put(x.cpu().tolist())
+        del x
+
+    if __name__ == "__main__":
+        context = mp.get_context("spawn")
+        queue, back = context.Queue(), context.Queue()
+        process = context.Process(target=child, args=(queue, back))
+        process.start()
+        x = torch.arange(4.0).cuda()
+        queue.put(x)
+        print(back.get(timeout=60))
+        process.join(60)
+        print(x.tolist(), process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late-write"])
+def test_tensors_are_shared_between_processes(run: Run, mode: str) -> None:
+    done = run(SHARED, "--mode", mode)
+    assert done.stdout == "[0.0, 2.0, 4.0, 6.0]\n[0.0, 2.0, 4.0, 6.0] 0\n", done.stderr
+
+
+def test_load_in_the_program(run: Run) -> None:
+    done = run(
+        """
+        import simcuda
+        simcuda.load(memory="32M", mode="eager-copy", children=False)
+        import torch
+        print(simcuda.device.capacity, simcuda.device.mode, torch.ones(2, device="cuda").tolist())
+        """,
+        plain=True,
+    )
+    assert done.stdout == "33554432 eager-copy [1.0, 1.0]\n", done.stderr
+
+
+def test_load_after_torch_is_refused(run: Run) -> None:
+    code = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
+    done = run(code + "import simcuda\nsimcuda.load()", plain=True)
+    assert "call simcuda.load() before import torch" in done.stderr
+
+
+def test_a_finished_build_is_reused_at_once() -> None:
+    command = [sys.executable, "-m", "simcuda", "build"]
+    subprocess.run(command, check=True, capture_output=True)
+    start = time.monotonic()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert time.monotonic() - start < 0.5
+    assert (Path(done.stdout.strip()) / "libsimcuda_kernels.so").is_file()
+    assert done.stderr == ""
