@@ -46,6 +46,24 @@ class BothFences final : public ::lms::Fence {
   return std::make_shared<BothFences>(a, b);
 }
 
+// A copy that was queued but could not be fenced must be over before its memory is used otherwise.
+class DrainOnError {
+ public:
+  explicit DrainOnError(cudaStream_t stream) : stream_(stream) {}
+  ~DrainOnError() {
+    if (armed_) {
+      C10_CUDA_IGNORE_ERROR(cudaStreamSynchronize(stream_));
+    }
+  }
+  DrainOnError(const DrainOnError&) = delete;
+  DrainOnError& operator=(const DrainOnError&) = delete;
+  void dismiss() { armed_ = false; }
+
+ private:
+  const cudaStream_t stream_;
+  bool armed_ = true;
+};
+
 // Replaces the pointer without running the old one's deleter: its memory has a new owner.
 void rebind(StorageImpl* storage, DataPtr&& pointer) {
   storage->_mutable_data_ptr_no_checks().release_context();
@@ -200,6 +218,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     for (cudaStream_t stream : streams) {
       order(device, out, stream);
     }
+    DrainOnError drain(out);
     C10_CUDA_CHECK(cudaMemcpyAsync(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out));
     written = record_fence(device, out);
     // The block goes back to its stream's pool: what reuses it there must find the copy done. So
@@ -208,6 +227,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     if (current != block.stream) {
       wait_fence(current, written);
     }
+    drain.dismiss();
   } else {
     for (cudaStream_t stream : streams) {
       order(device, block.stream, stream);
@@ -261,12 +281,14 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     if (host->written) {
       wait_fence(in, host->written);
     }
+    DrainOnError drain(in);
     C10_CUDA_CHECK(cudaMemcpyAsync(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in));
     *arrival = record_fence(host->device, in);
     wait_fence(host->home, *arrival);
     if (user != host->home) {
       wait_fence(user, *arrival);
     }
+    drain.dismiss();
   } else {
     if (user != host->home) {
       order(host->device, user, host->home);

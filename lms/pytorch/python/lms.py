@@ -353,6 +353,17 @@ def _before(function: Callable[..., Any], action: Callable[[Any], None]) -> Call
     return wrapper
 
 
+def _exposing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For functions that hand out the pointer of a tensor and are imported by name before the first
+    enable (torch/utils/dlpack.py)."""
+
+    def expose(value: Any) -> None:
+        if _loaded and isinstance(value, torch.Tensor) and value.is_cuda and is_enabled():
+            _ops().expose(value)
+
+    return _before(function, expose)
+
+
 def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
     """For methods of a storage that reach its memory without an operator."""
 
@@ -375,20 +386,12 @@ def _hand_out_safely() -> None:
         if storage.device.type == "cuda" and is_enabled() and not _only_compared():
             _ops().expose(_view_of(storage))
 
-    def expose_if_tensor(value: Any) -> None:
-        if isinstance(value, torch.Tensor) and value.is_cuda and is_enabled():
-            _ops().expose(value)
-
     tensor, storage = torch.Tensor, torch.UntypedStorage
     tensor.data_ptr = _before(tensor.data_ptr, _expose)  # type: ignore[method-assign]
     for name in ("data_ptr", "_share_cuda_"):
         setattr(storage, name, _before(getattr(storage, name), expose_storage))
     for name in ("resize_", "_set_from_file", "__getitem__", "__setitem__"):
         setattr(storage, name, _pinned(getattr(storage, name)))
-    to_dlpack = _before(torch._C._to_dlpack, expose_if_tensor)
-    torch._C._to_dlpack = to_dlpack  # type: ignore[assignment]
-    torch.to_dlpack = to_dlpack  # type: ignore[attr-defined]
-    torch.utils.dlpack.to_dlpack = to_dlpack  # type: ignore[attr-defined]
 
     # Operators defined from now on get the boundary before they can be called.
     install_pending = _ops().install_pending
