@@ -97,9 +97,21 @@ def test_failed_copy(torch: Any) -> None:
 
 
 def test_kernel_launch_is_refused_by_name(torch: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError, match=r"the simulated device refuses: kernel launch .*spin"):
-        torch.cuda._sleep(10)
-    assert "simcuda: REFUSED kernel launch" in capfd.readouterr().err
+    runtime = device._runtime
+    assert runtime is not None
+    host = ctypes.create_string_buffer(1)
+    name = ctypes.c_char_p(b"_ZN4mine10add_kernelEPfi")
+    runtime.__getattr__("__cudaRegisterFunction")(None, host, None, name, -1, *[None] * 5)
+
+    class Dim3(ctypes.Structure):
+        _fields_ = (("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint))
+
+    one = Dim3(1, 1, 1)
+    assert runtime.cudaLaunchKernel(host, one, one, None, ctypes.c_size_t(0), None) == 98
+    with pytest.raises(RuntimeError, match=r"device refuses: kernel launch mine::add_kernel"):
+        torch.cuda.check_error(98)
+    assert runtime.cudaGetLastError() == 98
+    assert "simcuda: REFUSED kernel launch mine::add_kernel" in capfd.readouterr().err
     assert counted(refused_launches=1)
 
 
@@ -135,6 +147,7 @@ def test_graphs_are_refused_before_the_allocator_knows(torch: Any) -> None:
 
 
 def test_abort(run: Run) -> None:
-    done = run("import torch\ntorch.cuda._sleep(10)", "--strict", "abort")
+    code = "import simcuda, torch\nsimcuda.device._runtime.cudaGraphCreate(None, 0)"
+    done = run(code, "--strict", "abort")
     assert done.returncode == -signal.SIGABRT
-    assert "REFUSED kernel launch" in done.stderr
+    assert "REFUSED call of cudaGraphCreate" in done.stderr

@@ -122,6 +122,18 @@ def test_queries_lag(torch: Any) -> None:
     assert simcuda.device.pending == 0
 
 
+def test_sleeping_takes_its_time_on_its_stream(torch: Any, mode: str) -> None:
+    side = torch.cuda.Stream()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(side):
+        start.record()
+        torch.cuda._sleep(20_000_000)
+        end.record()
+    assert end.query() == (mode in ("immediate", "eager-copy"))
+    end.synchronize()
+    assert start.elapsed_time(end) >= 20
+
+
 def test_streams_run_in_order_and_events_take_time(torch: Any) -> None:
     simcuda.device.set_mode("lazy")
     simcuda.device.set_bandwidth(100e6)

@@ -65,7 +65,7 @@ def load(
     made = build(progress=_announce)
     settings.export()
     if children:
-        _share_with_children()
+        _share_with_children(made)
     libraries = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in made.libraries]
     device._runtime = libraries[0]
     _build = made
@@ -113,11 +113,13 @@ def _refuse_graphs(self: Any, *arguments: Any, **options: Any) -> None:
     raise SimcudaError("CUDA graphs have no simulation; run this part without them")
 
 
-def _share_with_children() -> None:
+def _share_with_children(made: Build) -> None:
     os.environ["SIMCUDA"] = "1"
-    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    if str(HOOK) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), *paths])
+    # The second is for programs of torch that are not Python, like its shared memory manager.
+    for variable, folder in (("PYTHONPATH", HOOK), ("LD_LIBRARY_PATH", made.path)):
+        paths = [p for p in os.environ.get(variable, "").split(os.pathsep) if p]
+        if str(folder) not in paths:
+            os.environ[variable] = os.pathsep.join([str(folder), *paths])
 
 
 def _announce(text: str) -> None:

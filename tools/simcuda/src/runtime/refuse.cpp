@@ -4,6 +4,7 @@
 
 #include <cxxabi.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -36,7 +37,18 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
-cudaError_t refuse_kernel(const void* function) {
+// The one kernel with a simulation: torch.cuda._sleep(cycles), at 1 GHz.
+constexpr const char* kSpin = "spin_kernel(long)";
+
+cudaError_t sleep_on(cudaStream_t stream, void** arguments) {
+  auto cycles = *static_cast<int64_t*>(arguments[0]);
+  Lock lock(state().mutex);
+  push(lock, resolve(stream),
+       {nullptr, [=] { std::this_thread::sleep_for(std::chrono::nanoseconds(cycles)); }, nullptr});
+  return cudaSuccess;
+}
+
+cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
   std::string name = "of unknown name";
   {
     std::lock_guard<std::mutex> guard(kernels_mutex());
@@ -44,6 +56,7 @@ cudaError_t refuse_kernel(const void* function) {
       if (kernel.host == function) name = demangled(kernel.name);
     }
   }
+  if (name.find(kSpin) != std::string::npos) return sleep_on(stream, arguments);
   {
     Lock lock(state().mutex);
     state().counters.refused_launches++;
@@ -94,26 +107,27 @@ __attribute__((visibility("hidden"))) int simcuda_unsupported(const char* functi
 
 // ---- launches
 
-SIMCUDA_CUDA cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, size_t,
-                                          cudaStream_t) {
-  return refuse_kernel(function);
+SIMCUDA_CUDA cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void** arguments,
+                                          size_t, cudaStream_t stream) {
+  return launch(function, arguments, stream);
 }
-SIMCUDA_CUDA cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* function,
-                                             void**) {
-  return refuse_kernel(function);
+SIMCUDA_CUDA cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
+                                             void** arguments) {
+  return launch(function, arguments, config->stream);
 }
-SIMCUDA_CUDA cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3, dim3, void**,
-                                                     size_t, cudaStream_t) {
-  return refuse_kernel(function);
+SIMCUDA_CUDA cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3, dim3,
+                                                     void** arguments, size_t,
+                                                     cudaStream_t stream) {
+  return launch(function, arguments, stream);
 }
 #if CUDART_VERSION >= 13000
 SIMCUDA_CUDA cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
   return cudaSuccess;
 }
-SIMCUDA_CUDA cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t,
-                                            cudaStream_t) {
-  return refuse_kernel(reinterpret_cast<const void*>(kernel));
+SIMCUDA_CUDA cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments,
+                                            size_t, cudaStream_t stream) {
+  return launch(reinterpret_cast<const void*>(kernel), arguments, stream);
 }
 #endif
 
@@ -149,11 +163,25 @@ SIMCUDA_CUDA void __cudaRegisterFunction(void**, const char* host, char*, const 
   kernels().push_back({host, name});
 }
 SIMCUDA_CUDA void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-SIMCUDA_CUDA unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void*) { return 0; }
+
+// kernel<<<grid, block, shared, stream>>>: pushed by the caller, popped by the launch stub.
+struct CallConfiguration {
+  dim3 grid, block;
+  size_t shared;
+  void* stream;
+};
+static thread_local CallConfiguration t_call;
+
+SIMCUDA_CUDA unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared,
+                                                  void* stream) {
+  t_call = {grid, block, shared, stream};
+  return 0;
+}
 SIMCUDA_CUDA cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared,
                                                     void* stream) {
-  *grid = *block = dim3(1, 1, 1);
-  *shared = 0;
-  *static_cast<void**>(stream) = nullptr;
+  *grid = t_call.grid;
+  *block = t_call.block;
+  *shared = t_call.shared;
+  *static_cast<void**>(stream) = t_call.stream;
   return cudaSuccess;
 }
