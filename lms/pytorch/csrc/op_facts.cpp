@@ -29,7 +29,6 @@ const std::unordered_set<std::string>& no_access() {
                                                      "lift_fresh",
                                                      "new_empty",
                                                      "new_empty_strided",
-                                                     "set_",
                                                      "squeeze_",
                                                      "swapaxes_",
                                                      "swapdims_",
@@ -49,8 +48,8 @@ bool writes_silently(const std::string& op, const c10::Argument& argument) {
 
 bool may_hold_tensor(const c10::Argument& argument) {
   const auto kind = argument.type()->kind();
-  return contains(argument.type()->str(), "Tensor") || kind == c10::TypeKind::AnyType ||
-         kind == c10::TypeKind::VarType;
+  return contains(argument.type()->str(), "Tensor") || kind == c10::TypeKind::StorageType ||
+         kind == c10::TypeKind::AnyType || kind == c10::TypeKind::VarType;
 }
 
 bool is_foreach(const std::string& op) {

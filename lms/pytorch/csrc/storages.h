@@ -14,7 +14,8 @@ inline bool is_sparse_compressed(at::Layout layout) {
          layout == at::kSparseBsc;
 }
 
-// Calls f(tensor, storage) for every CUDA storage behind `tensor` that the engine can manage. A
+// Calls f(tensor, storage) for every CUDA storage behind `tensor` that the engine can manage; the
+// tensor is undefined when the value is a bare storage. A
 // sparse tensor has several: its kernels take their pointers without another operator call.
 template <class F>
 void each_storage(const at::Tensor& tensor, const F& f) {
@@ -42,6 +43,11 @@ template <class F>
 void each_storage(const c10::IValue& value, const F& f) {
   if (value.isTensor()) {
     each_storage(value.toTensor(), f);
+  } else if (value.isStorage()) {
+    auto* storage = value.toStorage().unsafeGetStorageImpl();
+    if (c10::cuda::lms::manageable(storage)) {
+      f(at::Tensor(), storage);
+    }
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) {
       each_storage(item, f);

@@ -368,15 +368,16 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
     """For methods of a storage that reach its memory without an operator."""
 
     @functools.wraps(function)
-    def wrapper(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if storage.device.type != "cuda" or not is_enabled():
-            return function(storage, *args, **kwargs)
-        view = _view_of(storage)
-        _ops().pin(view)
-        try:
-            return function(storage, *args, **kwargs)
-        finally:
-            _ops().unpin(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not is_enabled():
+            return function(*args, **kwargs)
+        views = [
+            _view_of(value)
+            for value in args
+            if isinstance(value, torch.UntypedStorage) and value.device.type == "cuda"
+        ]
+        with pin(*views):
+            return function(*args, **kwargs)
 
     return wrapper
 
@@ -390,7 +391,15 @@ def _hand_out_safely() -> None:
     tensor.data_ptr = _before(tensor.data_ptr, _expose)  # type: ignore[method-assign]
     for name in ("data_ptr", "_share_cuda_"):
         setattr(storage, name, _before(getattr(storage, name), expose_storage))
-    for name in ("resize_", "_set_from_file", "__getitem__", "__setitem__"):
+    for name in (
+        "resize_",
+        "copy_",
+        "fill_",
+        "_write_file",
+        "_set_from_file",
+        "__getitem__",
+        "__setitem__",
+    ):
         setattr(storage, name, _pinned(getattr(storage, name)))
 
     # Operators defined from now on get the boundary before they can be called.
