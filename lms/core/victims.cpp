@@ -64,43 +64,48 @@ std::vector<Whole> empty_able(const std::vector<Segment>& segments) {
       whole.bytes += cell.bytes;
       if (cell.state == Cell::State::kIdle) whole.cost += cell.cost;
     }
-    if (!busy) wholes.push_back(whole);
+    if (!busy && whole.bytes > 0) wholes.push_back(whole);
   }
   return wholes;
 }
 
 std::vector<Whole> best_cover(std::vector<Whole> wholes, std::size_t need, double* cost) {
+  std::stable_sort(wholes.begin(), wholes.end(), [](const Whole& a, const Whole& b) {
+    return a.cost * static_cast<double>(b.bytes) < b.cost * static_cast<double>(a.bytes);
+  });
   *cost = kNever;
-  std::vector<Whole> best;
+  std::vector<Whole> best, taken;
+  std::size_t bytes = 0;
+  double sum = 0;
+  for (const Whole& whole : wholes) {
+    if (bytes + whole.bytes < need) {
+      taken.push_back(whole);
+      bytes += whole.bytes;
+      sum += whole.cost;
+    } else if (sum + whole.cost < *cost) {
+      // Completes the cover, but may be far larger than what is missing: a later one may do better.
+      *cost = sum + whole.cost;
+      best = taken;
+      best.push_back(whole);
+    }
+  }
+  if (best.empty()) return best;
+  // The last one may make earlier, dearer ones unnecessary.
+  bytes = 0;
+  for (const Whole& whole : best) bytes += whole.bytes;
+  for (std::size_t i = best.size(); i-- > 0;) {
+    if (bytes - best[i].bytes >= need) {
+      bytes -= best[i].bytes;
+      best.erase(best.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  *cost = 0;
+  for (const Whole& whole : best) *cost += whole.cost;
   for (const Whole& whole : wholes) {
     if (whole.bytes >= need && whole.cost < *cost) {
       *cost = whole.cost;
       best.assign(1, whole);
     }
-  }
-  std::stable_sort(wholes.begin(), wholes.end(), [](const Whole& a, const Whole& b) {
-    return a.cost * static_cast<double>(b.bytes) < b.cost * static_cast<double>(a.bytes);
-  });
-  std::vector<Whole> greedy;
-  std::size_t bytes = 0;
-  for (const Whole& whole : wholes) {
-    if (bytes >= need) break;
-    greedy.push_back(whole);
-    bytes += whole.bytes;
-  }
-  if (bytes < need) return best;
-  // The last one taken may make earlier, dearer ones unnecessary.
-  for (std::size_t i = greedy.size(); i-- > 0;) {
-    if (bytes - greedy[i].bytes >= need) {
-      bytes -= greedy[i].bytes;
-      greedy.erase(greedy.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-  double sum = 0;
-  for (const Whole& whole : greedy) sum += whole.cost;
-  if (sum < *cost) {
-    *cost = sum;
-    best = std::move(greedy);
   }
   return best;
 }

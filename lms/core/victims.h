@@ -44,8 +44,9 @@ struct Choice {
 
 // The cheapest way to make room. For a hole the result is the minimum over all runs of neighbouring
 // blocks (two pointers over each segment, linear in the number of blocks). Which segments to give
-// back is a covering knapsack; it is answered by the better of the best single segment and a greedy
-// choice by cost per byte, pruned: within a factor of two of the optimum.
+// back is a covering knapsack; it is answered by the best of the covers that a greedy choice by
+// cost per byte meets when it passes over each segment that would complete one, pruned, and the
+// best single segment: within a factor of two of the optimum.
 Choice choose_victims(const std::vector<Segment>& segments, const Request& request);
 
 }  // namespace lms
