@@ -21,7 +21,8 @@ HostPool::~HostPool() {
 }
 
 HostRange HostPool::allocate(std::size_t bytes) {
-  const std::size_t want = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
+  // Rounding wraps for the largest sizes, which must be refused and not become the smallest.
+  const std::size_t want = std::max(bytes, round_up(std::max<std::size_t>(bytes, 1), kAlignment));
   std::lock_guard<std::mutex> lock(mutex_);
   reap_(/*wait=*/false);
   HostRange range = take_(want);
