@@ -15,6 +15,7 @@ struct Engine::Entry {
   std::size_t bytes = 0;  // as last located
   int device = 0;
   int pins = 0;
+  int held = 0;                // of them, by the user
   bool exposed = false;        // its device pointer was handed out
   bool excluded = false;       // by the user
   StreamSet streams;           // used on these since it arrived
@@ -26,10 +27,6 @@ struct Engine::Entry {
 };
 
 namespace {
-
-void add(StreamSet* set, Stream stream) {
-  if (std::find(set->begin(), set->end(), stream) == set->end()) set->push_back(stream);
-}
 
 EngineStats::Pool pool_of(std::size_t bytes) {
   return bytes <= EngineStats::kSmallBytes ? EngineStats::kSmall : EngineStats::kLarge;
@@ -62,9 +59,18 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count) {
     frame.pins_.push_back(entry);  // before the pin: if it throws, nothing is left pinned
     pin_(entry);
   }
+  // The op does not run when a page-in fails, so old bytes may be let go only once none can: by the
+  // last page-in. What is overwritten comes last, and all of it but the last with its bytes.
+  std::size_t last = count;
   for (std::size_t i = 0; i < count; ++i) {
-    bring_in_(frame.pins_[first + i], uses[i].access, uses[i].stream);
+    if (uses[i].access == Access::kOverwrite) {
+      if (last != count) bring_in_(frame.pins_[first + last], Access::kWrite, uses[last].stream);
+      last = i;
+    } else {
+      bring_in_(frame.pins_[first + i], uses[i].access, uses[i].stream);
+    }
   }
+  if (last != count) bring_in_(frame.pins_[first + last], Access::kOverwrite, uses[last].stream);
 }
 
 void Engine::leave(Frame& frame) {
@@ -76,14 +82,19 @@ void Engine::leave(Frame& frame) {
     unpin_(entry);
   }
   frame.pins_.clear();
-  if (chaos_ && device >= 0) evict_all(device, /*everything=*/true);
+  if (chaos_ && device >= 0) {
+    try {
+      evict_all(device, /*everything=*/true);
+    } catch (...) {  // frames are left in destructors; what did not move stays as it was
+    }
+  }
   maybe_purge_();
 }
 
 void Engine::note(Frame* frame, Key key, Stream stream) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = track_(key);
-  add(&entry->streams, stream);
+  use_on_(entry, stream);
   if (frame != nullptr) {
     frame->pins_.push_back(entry);
     pin_(entry);
@@ -99,23 +110,24 @@ void Engine::pin(Key key, Stream stream) {
   Entry* entry = track_(key);
   pin_(entry);
   try {
-    bring_in_(entry, Access::kRead, stream);
+    // Whoever pins may write through the pointer, and the barrier is not armed meanwhile.
+    bring_in_(entry, Access::kWrite, stream);
   } catch (...) {
     unpin_(entry);
     throw;
   }
+  ++entry->held;
 }
 
 void Engine::unpin(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
-  if (entry != nullptr && entry->pins > 0) unpin_(entry);
+  if (entry == nullptr || entry->held == 0) return;
+  --entry->held;
+  unpin_(entry);
 }
 
-void Engine::expose(Key key, Stream stream) {
-  // Whoever holds the pointer may write through it: no copy is kept.
-  keep_resident_(key, Access::kWrite, stream, &Entry::exposed);
-}
+void Engine::expose(Key key, Stream stream) { keep_resident_(key, stream, &Entry::exposed); }
 
 void Engine::unexpose(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
@@ -124,19 +136,17 @@ void Engine::unexpose(Key key) {
 }
 
 void Engine::set_excluded(Key key, bool excluded, Stream stream) {
-  if (excluded) return keep_resident_(key, Access::kRead, stream, &Entry::excluded);
+  if (excluded) return keep_resident_(key, stream, &Entry::excluded);
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
   if (entry != nullptr) entry->excluded = false;
 }
 
-void Engine::keep_resident_(Key key, Access access, Stream stream, bool Entry::* mark) {
+void Engine::keep_resident_(Key key, Stream stream, bool Entry::* mark) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   pin(key, stream);
-  Entry* entry = find_(key);
-  if (access != Access::kRead) drop_copy_(entry);
-  entry->*mark = true;
-  unpin_(entry);
+  find_(key)->*mark = true;
+  unpin(key);
 }
 
 bool Engine::exposed(Key key) {
@@ -200,16 +210,18 @@ std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
     if (item.second->pins > 0 || !backend_.acquire(item.first)) continue;
     if (backend_.locate(item.first).place == Place::kHost) out.push_back(item.second);
   }
-  std::size_t left = 0;
   for (Entry* entry : out) {
     pin_(entry);  // the page-in of one must not evict another
     try {
       bring_in_(entry, Access::kWrite, stream_of(entry->device));
-    } catch (...) {
-      ++left;
+    } catch (...) {  // it stays out
     }
   }
   for (Entry* entry : out) unpin_(entry);
+  std::size_t left = 0;  // counted now: what was resident may have made way
+  for (auto& item : entries_) {
+    if (backend_.acquire(item.first) && backend_.locate(item.first).place == Place::kHost) ++left;
+  }
   return left;
 }
 
@@ -242,7 +254,12 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   try {
     backend_.page_out(entry->key, extent, range, !clean, entry->streams);
   } catch (...) {
-    if (!clean) host_.free(range, nullptr);
+    // The barrier is off, so a copy cannot be trusted from now on.
+    if (clean) {
+      drop_copy_(entry);
+    } else {
+      host_.free(range, nullptr);
+    }
     throw;
   }
   entry->copy = HostRange();  // the storage's now
@@ -268,6 +285,7 @@ void Engine::bring_in_(Entry* entry, Access access, Stream stream) {
   Extent extent = backend_.locate(entry->key);
   if (extent.place == Place::kHost) {
     const bool copy = access != Access::kOverwrite;
+    drop_copy_(entry);  // of a pointer it had before; waits for the arrival that is replaced now
     const HostRange range = backend_.page_in(entry->key, copy, stream, &entry->arrival);
     EngineStats& stats = stats_of_(extent.device);
     const auto bytes = static_cast<std::int64_t>(extent.bytes);
@@ -279,7 +297,6 @@ void Engine::bring_in_(Entry* entry, Access access, Stream stream) {
       stats.overwrite_bytes += bytes;
     }
     entry->streams.assign(1, stream);
-    drop_copy_(entry);
     if (access == Access::kRead && keep_clean_) {
       entry->copy = range;
       entry->copy_of = backend_.locate(entry->key).ptr;
@@ -290,11 +307,16 @@ void Engine::bring_in_(Entry* entry, Access access, Stream stream) {
     return;
   }
   if (extent.place != Place::kDevice) return;
-  if (std::find(entry->streams.begin(), entry->streams.end(), stream) == entry->streams.end()) {
-    entry->streams.push_back(stream);
-    if (entry->arrival) backend_.join(stream, entry->arrival);
-  }
+  use_on_(entry, stream);
   if (access != Access::kRead) drop_copy_(entry);
+}
+
+// A stream's first use of the storage comes after the page-in.
+void Engine::use_on_(Entry* entry, Stream stream) {
+  auto& streams = entry->streams;
+  if (std::find(streams.begin(), streams.end(), stream) != streams.end()) return;
+  streams.push_back(stream);
+  if (entry->arrival) backend_.join(stream, entry->arrival);
 }
 
 void Engine::drop_copy_(Entry* entry) {
@@ -448,7 +470,7 @@ Census Engine::census(int device) {
   Census census;
   for (auto& item : entries_) {
     Entry* entry = item.second;
-    if (entry->pins == 0 && !backend_.acquire(item.first)) continue;
+    if (!backend_.acquire(item.first)) continue;
     const Extent extent = backend_.locate(item.first);
     if (extent.device != device || extent.place == Place::kForeign) continue;
     ++census.tracked;

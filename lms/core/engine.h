@@ -194,7 +194,8 @@ class Engine {
   void bring_in_(Entry* entry, Access access, Stream stream);
   bool evict_(Entry* entry, const Extent& extent);
   void drop_copy_(Entry* entry);
-  void keep_resident_(Key key, Access access, Stream stream, bool Entry::* mark);
+  void use_on_(Entry* entry, Stream stream);
+  void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);
   bool evictable_(const Entry* entry) const;
   EngineStats& stats_of_(int device);
