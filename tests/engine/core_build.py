@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the C++ tests of lms/core with g++, and caches objects by what they are made from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+from filelock import FileLock
+
+HERE = Path(__file__).resolve().parent
+CORE = HERE.parents[1] / "lms" / "core"
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "plain14": ("-std=c++14", "-O1"),
+    "plain17": ("-std=c++17", "-O1"),
+    "plain20": ("-std=c++20", "-O1"),
+    "sanitize": (
+        "-std=c++17",
+        "-O1",
+        "-g1",
+        "-D_GLIBCXX_ASSERTIONS",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ),
+    "tsan": ("-std=c++17", "-O1", "-g1", "-fsanitize=thread"),
+}
+JOBS = 2
+KEEP_SECONDS = 14 * 24 * 3600
+
+
+class BuildError(Exception):
+    """The compiler is missing, or does not accept the sources."""
+
+
+def cache_root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "lmsbuild" / "engine-tests"
+
+
+def case_names() -> list[str]:
+    """The test cases, read off the sources: known before anything is built."""
+    return [
+        name
+        for source in sorted(HERE.glob("test_*.cpp"))
+        for name in re.findall(r"^TEST\((\w+)\)", source.read_text(), re.MULTILINE)
+    ]
+
+
+def build(variant: str, core: Path = CORE) -> Path:
+    """The test program in one variant, with the engine's sources from `core`."""
+    flags = (*VARIANTS[variant], *WARNINGS, "-pthread")
+    sources = [*sorted(core.glob("*.cpp")), *sorted(HERE.glob("*.cpp"))]
+    headers = [*sorted(core.glob("*.h")), *sorted(HERE.glob("*.h"))]
+    common = _digest(_compiler(), *flags, *(h.name + h.read_text() for h in headers))
+    root = cache_root()
+    root.mkdir(parents=True, exist_ok=True)
+    with FileLock(root / f"{variant}.lock"):
+        _forget_old(root)
+
+        def compile_one(source: Path) -> Path:
+            target = root / f"{_digest(common, source.name, source.read_text())}.o"
+            return _make(target, [*flags, f"-I{core}", "-c", str(source)])
+
+        with ThreadPoolExecutor(JOBS) as pool:
+            objects = list(pool.map(compile_one, sources))
+        program = root / _digest(*flags, *(o.name for o in objects))
+        return _make(program, [*flags, *map(str, objects)])
+
+
+def run_case(
+    program: Path, case: str, *options: str, timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """Runs one case. A sanitizer's report makes it fail."""
+    env = dict(os.environ, TSAN_OPTIONS="halt_on_error=1", ASAN_OPTIONS="detect_leaks=1")
+    return subprocess.run(
+        [program, case, *options], capture_output=True, text=True, timeout=timeout, env=env
+    )
+
+
+@cache
+def _compiler() -> str:
+    try:
+        done = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BuildError(
+            f"the engine's tests cannot be built because g++ does not run ({error}); "
+            "install a C++ compiler (Debian: apt-get install g++)"
+        ) from error
+    return done.stdout
+
+
+def _make(target: Path, arguments: list[str]) -> Path:
+    if target.exists():
+        os.utime(target)
+        return target
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    done = subprocess.run(
+        ["g++", *arguments, "-o", str(partial)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise BuildError(f"g++ {' '.join(arguments)}\n{done.stderr}")
+    partial.replace(target)
+    return target
+
+
+def _forget_old(root: Path) -> None:
+    for path in root.iterdir():
+        if path.suffix != ".lock" and path.stat().st_mtime < time.time() - KEEP_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "victims.h"
+
+namespace fake {
+
+std::uint64_t Random::next() {  // splitmix64
+  std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+namespace {
+unsigned char byte_of(std::uint64_t tag, std::size_t i) {
+  return static_cast<unsigned char>((tag >> (8 * (i % 8))) ^ (i / 8));
+}
+}  // namespace
+
+void fill(void* ptr, std::size_t bytes, std::uint64_t tag) {
+  auto* to = static_cast<unsigned char*>(ptr);
+  for (std::size_t i = 0; i < bytes; ++i) to[i] = byte_of(tag, i);
+}
+
+bool holds(const void* ptr, std::size_t bytes, std::uint64_t tag) {
+  const auto* from = static_cast<const unsigned char*>(ptr);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (from[i] != byte_of(tag, i)) return false;
+  }
+  return true;
+}
+
+// ---- the device
+
+void Event::wait() {
+  ++device_.host_waits_;
+  while (!done()) device_.run(1);
+}
+
+void Device::push_(lms::Stream stream, Command command) {
+  const auto index = reinterpret_cast<std::uintptr_t>(stream) - 1;
+  std::lock_guard<std::mutex> lock(mutex_);
+  queues_.at(index).push_back(std::move(command));
+}
+
+void Device::launch(lms::Stream stream, std::function<void()> work) {
+  push_(stream, {std::move(work), nullptr, nullptr});
+}
+
+EventPtr Device::record(lms::Stream stream) {
+  auto event = std::make_shared<Event>(*this);
+  push_(stream, {nullptr, event, nullptr});
+  return event;
+}
+
+void Device::wait(lms::Stream stream, const lms::FencePtr& event) {
+  push_(stream, {nullptr, nullptr, std::static_pointer_cast<Event>(event)});
+}
+
+void Device::order(lms::Stream after, lms::Stream before) {
+  if (after != before) wait(after, record(before));
+}
+
+bool Device::step_() {
+  Command command;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::size_t first = random_.below(queues_.size());
+    for (std::size_t i = 0; i < queues_.size(); ++i) {
+      auto& queue = queues_[(first + i) % queues_.size()];
+      if (queue.empty() || (queue.front().wait && !queue.front().wait->done())) continue;
+      command = std::move(queue.front());
+      queue.pop_front();
+      // Under the lock: commands of two streams never overlap in time.
+      if (command.work) command.work();
+      if (command.record) command.record->done_ = true;
+      return true;
+    }
+  }
+  return false;
+}
+
+std::size_t Device::run(std::size_t count) {
+  std::size_t ran = 0;
+  while (ran < count && step_()) ++ran;
+  return ran;
+}
+
+void Device::drain() {
+  while (step_()) {
+  }
+}
+
+void Device::set_seed(std::uint64_t seed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  random_ = Random(seed);
+}
+
+void Device::fail(const std::string& what) {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  if (failure_.empty()) failure_ = what;
+}
+
+std::string Device::failure() {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  return failure_;
+}
+
+// ---- memory
+
+constexpr std::size_t Arena::kAlignment;
+
+Arena::Arena(std::size_t bytes, std::size_t alignment)
+    : alignment_(alignment), memory_(new unsigned char[bytes + alignment]) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
+  base_ = memory_.get() + (alignment - address % alignment) % alignment;
+  spans_[0] = {bytes, true};
+}
+
+void* Arena::allocate(std::size_t bytes) {
+  const std::size_t want = (bytes + alignment_ - 1) / alignment_ * alignment_;
+  for (auto& span : spans_) {
+    if (!span.second.free || span.second.bytes < want) continue;
+    const std::size_t rest = span.second.bytes - want;
+    span.second = {want, false};
+    if (rest > 0) spans_[span.first + want] = {rest, true};
+    return base_ + span.first;
+  }
+  return nullptr;
+}
+
+void Arena::free(void* ptr) {
+  auto span = spans_.find(static_cast<std::size_t>(static_cast<unsigned char*>(ptr) - base_));
+  if (span == spans_.end() || span->second.free) throw std::logic_error("freed what is not in use");
+  span->second.free = true;
+  const auto next = std::next(span);
+  if (next != spans_.end() && next->second.free) {
+    span->second.bytes += next->second.bytes;
+    spans_.erase(next);
+  }
+  if (span == spans_.begin()) return;
+  const auto previous = std::prev(span);
+  if (previous->second.free) {
+    previous->second.bytes += span->second.bytes;
+    spans_.erase(span);
+  }
+}
+
+bool Arena::contains(const void* ptr) const {
+  const auto& last = *spans_.rbegin();
+  return ptr >= base_ && ptr < base_ + last.first + last.second.bytes;
+}
+
+std::vector<Arena::Block> Arena::blocks() const {
+  std::vector<Block> blocks;
+  for (const auto& span : spans_) {
+    blocks.push_back({base_ + span.first, span.second.bytes, span.second.free});
+  }
+  return blocks;
+}
+
+void* HostMemory::allocate(std::size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  requests.push_back(bytes);
+  if (refusals > 0) {
+    --refusals;
+    return nullptr;
+  }
+  if (used > capacity || bytes > capacity - used) return nullptr;
+  void* ptr = arena_.allocate(bytes);
+  if (ptr == nullptr) return nullptr;
+  used += bytes;
+  sizes_[ptr] = bytes;
+  std::memset(ptr, 0xcd, bytes);
+  return ptr;
+}
+
+void HostMemory::release(void* ptr) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto size = sizes_.find(ptr);
+  if (size == sizes_.end()) throw std::logic_error("released what was not allocated");
+  std::memset(ptr, 0xdd, size->second);
+  used -= size->second;
+  sizes_.erase(size);
+  arena_.free(ptr);
+}
+
+// ---- storages
+
+StorageRef::StorageRef(const StorageRef& other) : storage_(other.storage_) {
+  if (storage_ != nullptr) ++storage_->strong;
+}
+
+namespace {
+void drop_weak(Storage* storage) {
+  if (--storage->weak == 0) delete storage;
+}
+}  // namespace
+
+StorageRef::~StorageRef() {
+  if (storage_ == nullptr || --storage_->strong > 0) return;
+  storage_->owner->dispose_(storage_);
+  drop_weak(storage_);
+}
+
+namespace {
+struct Acquired {
+  std::vector<StorageRef> storages;
+  int depth = 0;
+};
+Acquired& acquired() {
+  thread_local Acquired mine;
+  return mine;
+}
+}  // namespace
+
+Scope::Scope() { ++acquired().depth; }
+
+Scope::~Scope() {
+  if (--acquired().depth > 0) return;
+  std::vector<StorageRef> storages;
+  storages.swap(acquired().storages);
+}
+
+// ---- the backend
+
+Backend::Backend(Device& device, std::size_t streams, std::size_t arena_bytes)
+    : device_(device), streams_(streams) {
+  for (std::size_t i = 0; i < streams; ++i) arenas_.emplace_back(arena_bytes);
+}
+
+void Backend::attach(lms::Engine* engine, lms::HostPool* host) {
+  engine_ = engine;
+  host_ = host;
+}
+
+Arena& Backend::arena_(lms::Stream home) {
+  return arenas_.at(reinterpret_cast<std::uintptr_t>(home) - 1);
+}
+
+StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
+  void* ptr = allocate_(bytes, home);
+  StorageRef storage(new Storage);
+  storage->owner = this;
+  storage->place = lms::Place::kDevice;
+  storage->ptr = ptr;
+  storage->bytes = bytes;
+  storage->home = home;
+  return storage;
+}
+
+void* Backend::try_allocate_(std::size_t bytes, lms::Stream home) {
+  void* ptr = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(allocator_mutex_);
+    ptr = arena_(home).allocate(bytes);
+  }
+  if (ptr != nullptr) {
+    // The new owner may write at once, as far as its own stream is concerned.
+    device_.launch(home, [ptr, bytes] { std::memset(ptr, 0xee, bytes); });
+  }
+  return ptr;
+}
+
+void* Backend::allocate_(std::size_t bytes, lms::Stream home) {
+  if (void* ptr = try_allocate_(bytes, home)) return ptr;
+  Scope scope;
+  std::lock_guard<std::recursive_mutex> lock(engine_->mutex());
+  for (;;) {
+    if (void* ptr = try_allocate_(bytes, home)) return ptr;  // another thread made room meanwhile
+    if (!make_room_(bytes, home)) throw OutOfMemory();
+  }
+}
+
+bool Backend::make_room_(std::size_t bytes, lms::Stream home) {
+  lms::Segment segment;
+  segment.can_hold = true;
+  segment.releasable = false;
+  const auto candidates = engine_->candidates(0, /*everything=*/false);
+  {
+    std::lock_guard<std::mutex> lock(allocator_mutex_);
+    for (const Arena::Block& block : arena_(home).blocks()) {
+      lms::Cell cell{lms::Cell::State::kBusy, block.bytes, 0, 0};
+      if (block.free) cell.state = lms::Cell::State::kFree;
+      for (std::size_t i = 0; i < candidates.size(); ++i) {
+        if (block.free || candidates[i].extent.ptr != block.ptr) continue;
+        cell = {lms::Cell::State::kIdle, block.bytes, candidates[i].cost, i};
+      }
+      segment.cells.push_back(cell);
+    }
+  }
+  const lms::Choice choice = lms::choose_victims({segment}, {bytes, 0, 0});
+  if (choice.kind != lms::Choice::Kind::kHole) return false;
+  for (std::size_t victim : choice.victims) {
+    if (!engine_->evict(candidates[victim].key)) return false;
+  }
+  return true;
+}
+
+void Backend::free_block_(void* ptr) {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  for (Arena& arena : arenas_) {
+    if (arena.contains(ptr)) return arena.free(ptr);
+  }
+  throw std::logic_error("freed what is no block");
+}
+
+void Backend::dispose_(Storage* storage) {
+  if (storage->place == lms::Place::kDevice) {
+    free_block_(storage->ptr);
+  } else if (storage->place == lms::Place::kHost) {
+    // Work that got the host pointer past the op boundary may still be queued on its home stream.
+    if (storage->written) device_.wait(storage->home, storage->written);
+    host_->free(storage->range, device_.record(storage->home));
+  }
+  storage->place = lms::Place::kForeign;
+  storage->ptr = nullptr;
+  storage->written.reset();
+}
+
+void Backend::replace(Storage* storage, std::size_t bytes,
+                      const std::function<void(const void* from, void* to)>& work) {
+  void* to = allocate_(bytes, storage->home);  // may move the old bytes
+  const void* from = storage->ptr;
+  device_.launch(storage->home, [work, from, to] { work(from, to); });
+  dispose_(storage);
+  storage->place = lms::Place::kDevice;
+  storage->ptr = to;
+  storage->bytes = bytes;
+  storage->intact = false;
+}
+
+void Backend::exchange(Storage* a, Storage* b) {
+  std::swap(a->place, b->place);
+  std::swap(a->ptr, b->ptr);
+  std::swap(a->bytes, b->bytes);
+  std::swap(a->home, b->home);
+  std::swap(a->range, b->range);
+  std::swap(a->written, b->written);
+  a->intact = b->intact = false;
+}
+
+void* Backend::write_pointer(Storage* storage) {
+  storage->intact = false;
+  return storage->ptr;
+}
+
+void Backend::retain(lms::Key key) {
+  ++static_cast<Storage*>(key)->weak;
+  if (!retained.insert(key).second) device_.fail("retained twice");
+}
+
+void Backend::release(lms::Key key) {
+  if (retained.erase(key) != 1) device_.fail("released what was not retained");
+  drop_weak(static_cast<Storage*>(key));
+}
+
+bool Backend::acquire(lms::Key key) {
+  auto* storage = static_cast<Storage*>(key);
+  int strong = storage->strong.load();
+  while (strong > 0 && !storage->strong.compare_exchange_weak(strong, strong + 1)) {
+  }
+  if (strong == 0) return false;
+  acquired().storages.emplace_back(storage);
+  return true;
+}
+
+lms::Extent Backend::locate(lms::Key key) {
+  const auto* storage = static_cast<Storage*>(key);
+  return {storage->place, storage->ptr, storage->bytes, 0};
+}
+
+void Backend::guard(lms::Key key) {
+  auto* storage = static_cast<Storage*>(key);
+  if (storage->place != lms::Place::kDevice) return;
+  storage->guarded = storage->intact = true;
+}
+
+bool Backend::unguard(lms::Key key) {
+  auto* storage = static_cast<Storage*>(key);
+  const bool intact = storage->guarded && storage->intact;
+  storage->guarded = storage->intact = false;
+  return intact;
+}
+
+bool Backend::movable(const lms::Extent&) { return !immovable; }
+
+void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool copy,
+                       const lms::StreamSet& used) {
+  auto* storage = static_cast<Storage*>(key);
+  if (fail_page_out > 0 && --fail_page_out == 0) throw BackendError();
+  if (storage->held > 0) device_.fail("evicted while the program relies on its pointer");
+  if (storage->place != lms::Place::kDevice || storage->ptr != from.ptr ||
+      storage->bytes != from.bytes || host.bytes < from.bytes) {
+    device_.fail("page_out is told a wrong extent");
+  }
+  if (storage->guarded) device_.fail("evicted with the write barrier armed");
+  std::vector<lms::Stream> streams(used);
+  streams.push_back(storage->home);
+  streams.push_back(current);
+  lms::FencePtr written;
+  const std::size_t bytes = from.bytes;
+  void* source = from.ptr;
+  if (copy) {
+    for (lms::Stream stream : streams) device_.order(out(), stream);
+    device_.launch(out(), [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
+    written = device_.record(out());
+    device_.wait(storage->home, written);
+    device_.wait(current, written);
+    ++counts.outs;
+    counts.out_bytes += static_cast<std::int64_t>(bytes);
+  } else {
+    for (lms::Stream stream : streams) device_.order(storage->home, stream);
+    ++counts.clean_outs;
+    counts.clean_bytes += static_cast<std::int64_t>(bytes);
+  }
+  storage->place = lms::Place::kHost;
+  storage->ptr = host.ptr;
+  storage->range = host;
+  storage->written = std::move(written);
+  free_block_(source);
+  if (journaling) journal.push_back(copy ? "out" : "clean");
+}
+
+lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::FencePtr* arrival) {
+  auto* storage = static_cast<Storage*>(key);
+  if (storage->place != lms::Place::kHost) device_.fail("page_in of what is not on the host");
+  if (fail_page_in > 0 && --fail_page_in == 0) throw OutOfMemory();
+  const lms::Stream home = storage->home;
+  void* ptr = allocate_(storage->bytes, home);
+  const lms::HostRange range = storage->range;
+  const std::size_t bytes = storage->bytes;
+  if (copy) {
+    device_.order(in(), home);
+    device_.order(in(), user);
+    if (storage->written) device_.wait(in(), storage->written);
+    device_.launch(in(), [ptr, range, bytes] { std::memcpy(ptr, range.ptr, bytes); });
+    *arrival = device_.record(in());
+    device_.wait(home, *arrival);
+    device_.wait(user, *arrival);
+    ++counts.ins;
+    counts.in_bytes += static_cast<std::int64_t>(bytes);
+  } else {
+    device_.order(user, home);
+    if (storage->written) device_.wait(user, storage->written);
+    *arrival = device_.record(user);
+    ++counts.overwrites;
+    counts.overwrite_bytes += static_cast<std::int64_t>(bytes);
+  }
+  storage->place = lms::Place::kDevice;
+  storage->ptr = ptr;
+  storage->range = lms::HostRange();
+  storage->written.reset();
+  if (journaling) journal.push_back(copy ? "in" : "overwrite");
+  return range;
+}
+
+void Backend::join(lms::Stream user, const lms::FencePtr& arrival) { device_.wait(user, arrival); }
+
+}  // namespace fake

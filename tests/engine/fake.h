@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+#include "host_pool.h"
+#include "types.h"
+
+// A framework and a device for the engine to run on. Memory holds real bytes, and a stream is a
+// queue whose commands run late and in any order that streams and events allow: an ordering edge
+// that is missing shows as wrong bytes.
+namespace fake {
+
+// Same numbers everywhere, unlike the distributions of <random>.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next();
+  std::size_t below(std::size_t limit) { return static_cast<std::size_t>(next() % limit); }
+  bool one_in(std::size_t n) { return below(n) == 0; }
+
+ private:
+  std::uint64_t state_;
+};
+
+// The bytes of a storage are told by a tag; different tags differ in nearly every byte.
+void fill(void* ptr, std::size_t bytes, std::uint64_t tag);
+bool holds(const void* ptr, std::size_t bytes, std::uint64_t tag);
+
+struct OutOfMemory : std::runtime_error {
+  OutOfMemory() : std::runtime_error("out of device memory") {}
+};
+struct BackendError : std::runtime_error {
+  BackendError() : std::runtime_error("injected fault") {}
+};
+
+inline lms::Stream stream(std::size_t index) { return reinterpret_cast<void*>(index + 1); }
+
+class Device;
+
+class Event final : public lms::Fence {
+ public:
+  explicit Event(Device& device) : device_(device) {}
+  bool done() override { return done_.load(); }
+  void wait() override;
+
+ private:
+  friend class Device;
+  Device& device_;
+  std::atomic<bool> done_{false};
+};
+using EventPtr = std::shared_ptr<Event>;
+
+class Device {
+ public:
+  Device(std::uint64_t seed, std::size_t streams) : random_(seed), queues_(streams) {}
+
+  void launch(lms::Stream stream, std::function<void()> work);
+  EventPtr record(lms::Stream stream);
+  void wait(lms::Stream stream, const lms::FencePtr& event);
+  // Makes later work on `after` wait for all work queued so far on `before`.
+  void order(lms::Stream after, lms::Stream before);
+
+  // Runs up to `count` commands of randomly chosen streams. Returns how many.
+  std::size_t run(std::size_t count);
+  void drain();
+  void set_seed(std::uint64_t seed);
+
+  // Called by work that finds wrong bytes; the first message is kept.
+  void fail(const std::string& what);
+  std::string failure();
+  std::size_t host_waits() const { return host_waits_.load(); }
+
+ private:
+  friend class Event;
+  struct Command {
+    std::function<void()> work;
+    EventPtr record;
+    EventPtr wait;
+  };
+  bool step_();
+  void push_(lms::Stream stream, Command command);
+
+  std::mutex mutex_;
+  std::mutex failure_mutex_;
+  Random random_;
+  std::vector<std::deque<Command>> queues_;
+  std::string failure_;
+  std::atomic<std::size_t> host_waits_{0};
+};
+
+// Real bytes cut into blocks, first fit. Neighbouring free blocks are merged.
+class Arena {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+  explicit Arena(std::size_t bytes, std::size_t alignment = kAlignment);
+  void* allocate(std::size_t bytes);  // nullptr when there is no room
+  void free(void* ptr);
+  bool contains(const void* ptr) const;
+
+  struct Block {
+    void* ptr;
+    std::size_t bytes;
+    bool free;
+  };
+  std::vector<Block> blocks() const;
+
+ private:
+  struct Span {
+    std::size_t bytes;
+    bool free;
+  };
+  std::size_t alignment_;
+  std::unique_ptr<unsigned char[]> memory_;
+  unsigned char* base_;
+  std::map<std::size_t, Span> spans_;
+};
+
+// Slabs that are neighbours in memory, with a capacity that can change. Released memory is
+// overwritten, so that whoever still uses it notices.
+class HostMemory final : public lms::HostMemory {
+ public:
+  explicit HostMemory(std::size_t bytes) : arena_(bytes, 512), capacity(bytes) {}
+  void* allocate(std::size_t bytes) override;
+  void release(void* ptr) override;
+
+ private:
+  Arena arena_;
+
+ public:
+  std::atomic<std::size_t> capacity;
+  std::atomic<std::size_t> used{0};
+  std::atomic<int> refusals{0};  // so many of the next requests are refused
+  std::vector<std::size_t> requests;
+
+ private:
+  std::mutex mutex_;
+  std::map<void*, std::size_t> sizes_;
+};
+
+class Backend;
+
+// Owned by counted references, like the framework's: without a strong one it gives its memory back,
+// without a weak one its identity may be used again.
+struct Storage {
+  Backend* owner = nullptr;
+  std::atomic<int> strong{1};
+  std::atomic<int> weak{1};  // one of them for all strong ones
+
+  lms::Place place = lms::Place::kForeign;
+  void* ptr = nullptr;
+  std::size_t bytes = 0;
+  lms::Stream home = nullptr;  // the stream whose pool its block is from
+  lms::HostRange range;        // on the host
+  lms::FencePtr written;       // its bytes are in `range` after this
+  bool guarded = false;
+  bool intact = false;  // not written since it was guarded
+
+  // What the program under test relies on: checked at every page-out.
+  std::atomic<int> held{0};
+};
+
+class StorageRef {
+ public:
+  StorageRef() = default;
+  explicit StorageRef(Storage* adopted) : storage_(adopted) {}
+  StorageRef(StorageRef&& other) noexcept : storage_(other.storage_) { other.storage_ = nullptr; }
+  StorageRef& operator=(StorageRef&& other) noexcept {
+    std::swap(storage_, other.storage_);
+    return *this;
+  }
+  StorageRef(const StorageRef& other);
+  StorageRef& operator=(const StorageRef&) = delete;
+  ~StorageRef();
+  Storage* get() const { return storage_; }
+  Storage* operator->() const { return storage_; }
+  void reset() { StorageRef().swap(*this); }
+  void swap(StorageRef& other) { std::swap(storage_, other.storage_); }
+
+ private:
+  Storage* storage_ = nullptr;
+};
+
+// Around everything that takes the engine's lock: what the engine kept alive while it looked at it
+// is let go when the outermost scope of the thread ends, with no lock held.
+class Scope {
+ public:
+  Scope();
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+};
+
+struct Counts {
+  std::int64_t outs = 0, out_bytes = 0, clean_outs = 0, clean_bytes = 0;
+  std::int64_t ins = 0, in_bytes = 0, overwrites = 0, overwrite_bytes = 0;
+};
+
+// Keeps the contract of lms::Backend the way an adaptor does: the lock order is engine, allocator,
+// host pool, device. Streams 0 to `streams` - 1 are the program's.
+class Backend final : public lms::Backend {
+ public:
+  Backend(Device& device, std::size_t streams, std::size_t arena_bytes);
+  void attach(lms::Engine* engine, lms::HostPool* host);
+  lms::Stream out() const { return stream(streams_); }
+  lms::Stream in() const { return stream(streams_ + 1); }
+  static std::size_t streams_needed(std::size_t streams) { return streams + 2; }
+
+  // The framework's allocator: evicts what is idle when its pool is full. Throws OutOfMemory.
+  StorageRef create(std::size_t bytes, lms::Stream home);
+  // New memory for the storage, in the pool of its home; its bytes are whatever `work` makes of the
+  // old ones, on its home stream.
+  void replace(Storage* storage, std::size_t bytes,
+               const std::function<void(const void* from, void* to)>& work);
+  // Two storages exchange their memory behind the engine's back.
+  void exchange(Storage* a, Storage* b);
+  // A mutable access that no op boundary sees.
+  void* write_pointer(Storage* storage);
+
+  void retain(lms::Key key) override;
+  void release(lms::Key key) override;
+  bool acquire(lms::Key key) override;
+  lms::Extent locate(lms::Key key) override;
+  void guard(lms::Key key) override;
+  bool unguard(lms::Key key) override;
+  bool movable(const lms::Extent& from) override;
+  void page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool copy,
+                const lms::StreamSet& used) override;
+  lms::HostRange page_in(lms::Key key, bool copy, lms::Stream stream,
+                         lms::FencePtr* arrival) override;
+  void join(lms::Stream stream, const lms::FencePtr& arrival) override;
+
+  // Fault injection: the n-th call from now fails; 0: none does.
+  std::atomic<int> fail_page_in{0};
+  std::atomic<int> fail_page_out{0};
+  std::atomic<bool> immovable{false};
+
+  Counts counts;                     // under the engine's lock
+  std::set<lms::Key> retained;       // under the engine's lock
+  std::vector<std::string> journal;  // of the calls that move, when `journaling`
+  bool journaling = false;
+  lms::Stream current = stream(0);  // of the thread that evicts
+
+ private:
+  friend class StorageRef;
+  void* allocate_(std::size_t bytes, lms::Stream home);
+  void* try_allocate_(std::size_t bytes, lms::Stream home);
+  bool make_room_(std::size_t bytes, lms::Stream home);
+  void dispose_(Storage* storage);
+  void free_block_(void* ptr);
+  Arena& arena_(lms::Stream home);
+
+  Device& device_;
+  const std::size_t streams_;
+  lms::Engine* engine_ = nullptr;
+  lms::HostPool* host_ = nullptr;
+  std::mutex allocator_mutex_;
+  std::vector<Arena> arenas_;  // one pool for each home stream
+};
+
+}  // namespace fake

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every C++ test case of the engine, in every build. Free of warnings is part of passing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import core_build
+import pytest
+
+# In the fast tier, and few rounds of what is random.
+FAST = {"plain17", "sanitize"}
+ROUNDS = {
+    "plain17": {"random_programs": ("seeds=60",)},
+    "sanitize": {
+        "random_programs": ("seeds=10", "steps=1000"),
+        "victims_hole_is_optimal": ("instances=3000",),
+        "victims_cover_is_within_factor_two": ("instances=2000",),
+        "victims_take_the_cheaper_way": ("instances=4000",),
+        "pool_random": ("seeds=4", "steps=1000"),
+        "threads_share_one_engine": ("steps=300",),
+    },
+    "tsan": {"random_programs": ("seeds=5", "steps=1000")},
+}
+LONG = {
+    "plain17": {
+        "random_programs": ("first=1000", "seeds=4000", "steps=4000"),
+        "pool_random": ("seeds=1000", "steps=5000"),
+        "victims_hole_is_optimal": ("instances=2000000",),
+        "victims_cover_is_within_factor_two": ("instances=500000",),
+        "threads_share_one_engine": ("steps=100000",),
+    },
+    "sanitize": {"random_programs": ("first=100000", "seeds=400", "steps=4000")},
+    "tsan": {"threads_share_one_engine": ("steps=20000", "seed=7")},
+}
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[str, Path]:
+    return {}
+
+
+def check(programs: dict[str, Path], variant: str, case: str, *options: str) -> None:
+    if variant not in programs:
+        programs[variant] = core_build.build(variant)
+    done = core_build.run_case(programs[variant], case, *options)
+    assert done.returncode == 0, (
+        f"{case} in {variant}: status {done.returncode}\n{done.stdout}{done.stderr}"
+    )
+
+
+def tier(variant: str) -> list[pytest.MarkDecorator]:
+    return [] if variant in FAST else [pytest.mark.default]
+
+
+@pytest.mark.parametrize("case", core_build.case_names())
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=tier(v)) for v in core_build.VARIANTS])
+def test_case(programs: dict[str, Path], variant: str, case: str) -> None:
+    check(programs, variant, case, *ROUNDS.get(variant, {}).get(case, ()))
+
+
+def test_every_case_is_run(programs: dict[str, Path]) -> None:
+    programs.setdefault("plain17", core_build.build("plain17"))
+    listed = core_build.run_case(programs["plain17"], "--list").stdout.split()
+    assert sorted(listed) == sorted(core_build.case_names())
+    assert core_build.run_case(programs["plain17"], "no_such_case").returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "case"), [(variant, case) for variant, cases in LONG.items() for case in cases]
+)
+def test_long(programs: dict[str, Path], variant: str, case: str) -> None:
+    check(programs, variant, case, *LONG[variant][case])

@@ -1,0 +1,749 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+#include "fake.h"
+#include "harness.h"
+#include "host_pool.h"
+
+namespace {
+
+using fake::StorageRef;
+using fake::stream;
+using lms::Access;
+using lms::Engine;
+using lms::EngineStats;
+using lms::Place;
+
+constexpr std::size_t kBytes = 1024;
+constexpr std::size_t kStreams = 4;
+
+// An engine on a device with room for `blocks` storages of kBytes in each of its pools.
+struct Rig {
+  explicit Rig(std::size_t blocks = 64, std::size_t bytes = kBytes)
+      : device(1, fake::Backend::streams_needed(kStreams)),
+        memory(64 * bytes),
+        pool(memory, bytes),
+        backend(device, kStreams, blocks * bytes),
+        engine(new Engine(backend, pool)) {
+    backend.attach(engine.get(), &pool);
+    engine->set_min_bytes(0);
+  }
+  ~Rig() { device.drain(); }
+
+  // A storage that an op has just made on stream 0.
+  StorageRef make(std::uint64_t tag, std::size_t bytes = kBytes) {
+    StorageRef storage = backend.create(bytes, stream(0));
+    write(storage, tag, stream(0));
+    engine->note(nullptr, storage.get(), stream(0));
+    return storage;
+  }
+  void write(const StorageRef& storage, std::uint64_t tag, lms::Stream on) {
+    void* ptr = storage->ptr;
+    const std::size_t bytes = storage->bytes;
+    device.launch(on, [ptr, bytes, tag] { fake::fill(ptr, bytes, tag); });
+  }
+  void read(const StorageRef& storage, std::uint64_t tag, lms::Stream on) {
+    fake::Device* target = &device;
+    void* ptr = storage->ptr;
+    const std::size_t bytes = storage->bytes;
+    device.launch(on, [target, ptr, bytes, tag] {
+      if (!fake::holds(ptr, bytes, tag)) target->fail("an op read wrong bytes");
+    });
+  }
+  void enter(Engine::Frame* frame, const std::vector<std::pair<StorageRef*, Access>>& uses,
+             lms::Stream on = stream(0)) {
+    std::vector<Engine::Use> list;
+    for (const auto& use : uses) list.push_back({use.first->get(), use.second, 0, on});
+    engine->enter(*frame, list.data(), list.size());
+  }
+  // An op that only reads, on the storage alone.
+  void use(StorageRef* storage, Access access = Access::kRead, lms::Stream on = stream(0)) {
+    fake::Scope scope;
+    Engine::Frame frame;
+    enter(&frame, {{storage, access}}, on);
+    engine->leave(frame);
+  }
+  bool evict(const StorageRef& storage) {
+    fake::Scope scope;
+    return engine->evict(storage.get());
+  }
+  bool has(const StorageRef& storage, std::uint64_t tag) {
+    device.drain();
+    return fake::holds(storage->ptr, storage->bytes, tag);
+  }
+  bool resident(const StorageRef& storage) { return storage->place == Place::kDevice; }
+  EngineStats stats() { return engine->stats(0); }
+  void check() {
+    device.drain();
+    CHECK_EQ(device.failure(), "");
+    pool.check();
+  }
+
+  fake::Device device;
+  fake::HostMemory memory;
+  lms::HostPool pool;
+  fake::Backend backend;
+  std::unique_ptr<Engine> engine;
+};
+
+}  // namespace
+
+// ---- pins
+
+TEST(engine_pins_all_before_paging_in) {
+  Rig rig(2);
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  StorageRef b = rig.make(2), c = rig.make(3);
+  rig.use(&c);  // b is the older one: the victim, if it were one
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kRead}, {&b, Access::kRead}});
+  CHECK(rig.resident(a) && rig.resident(b) && !rig.resident(c));
+  CHECK_EQ(rig.backend.counts.outs, 2);
+  rig.engine->leave(frame);
+  CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3));
+  rig.check();
+}
+
+TEST(engine_never_evicts_what_is_pinned) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2);
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kRead}});
+  a->held = 1;
+  CHECK(!rig.engine->evict(a.get()));
+  CHECK_EQ(rig.engine->candidates(0, true).size(), 1u);
+  CHECK_EQ(rig.engine->evict_all(0, true), kBytes);
+  CHECK(rig.resident(a) && !rig.resident(b));
+  a->held = 0;
+  rig.engine->leave(frame);
+  CHECK(rig.engine->evict(a.get()));
+  rig.check();
+}
+
+TEST(engine_nested_results_are_pinned) {
+  Rig rig;
+  fake::Scope scope;
+  Engine::Frame frame;
+  StorageRef input = rig.make(1);
+  rig.enter(&frame, {{&input, Access::kRead}});
+  StorageRef result = rig.backend.create(kBytes, stream(0));
+  rig.engine->note(&frame, result.get(), stream(0));
+  result->held = 1;
+  CHECK(!rig.engine->evict(result.get()));
+  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  result->held = 0;
+  rig.engine->leave(frame);
+  CHECK(rig.engine->evict(result.get()));
+  rig.check();
+}
+
+TEST(engine_pin_holds_until_unpin) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.engine->pin(a.get(), stream(1));
+  rig.engine->pin(a.get(), stream(1));
+  CHECK(rig.resident(a));
+  rig.read(a, 1, stream(1));
+  CHECK(!rig.evict(a));
+  rig.engine->unpin(a.get());
+  CHECK(!rig.evict(a));
+  rig.engine->unpin(a.get());
+  CHECK(rig.evict(a));
+  rig.check();
+}
+
+TEST(engine_failed_pin_leaves_no_pin) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.backend.fail_page_in = 1;
+  CHECK_THROWS(rig.engine->pin(a.get(), stream(0)), fake::OutOfMemory);
+  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+  rig.use(&a);
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 1));
+}
+
+TEST(engine_unpin_takes_no_pin_of_an_op) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kRead}});
+  rig.engine->unpin(a.get());
+  CHECK(!rig.engine->evict(a.get()));
+  rig.engine->leave(frame);
+  CHECK(rig.engine->evict(a.get()));
+  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+}
+
+// Whoever holds a pin may use the raw pointer, and the barrier is not armed meanwhile.
+TEST(engine_write_under_a_pin_is_kept) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a);  // resident with a copy
+  rig.engine->pin(a.get(), stream(1));
+  rig.write(a, 2, stream(1));
+  rig.engine->unpin(a.get());
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 2));
+  CHECK(rig.evict(a) == false);
+  rig.engine->pin(a.get(), stream(1));  // paged in by the pin itself
+  rig.write(a, 3, stream(1));
+  rig.engine->unpin(a.get());
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 3));
+  rig.check();
+}
+
+// ---- copies
+
+TEST(engine_keeps_the_copy_of_what_is_read) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a);
+  rig.read(a, 1, stream(0));
+  CHECK(rig.evict(a));
+  CHECK_EQ(rig.backend.counts.outs, 1);
+  CHECK_EQ(rig.backend.counts.clean_outs, 1);
+  CHECK_EQ(rig.stats().clean_evictions, 1);
+  CHECK(rig.has(a, 1));
+  rig.engine->set_keep_clean(false);
+  rig.use(&a);
+  CHECK(rig.evict(a));
+  CHECK_EQ(rig.backend.counts.outs, 2);
+  CHECK(rig.has(a, 1));
+  rig.check();
+}
+
+TEST(engine_drops_the_copy_on_a_write) {
+  for (Access access : {Access::kWrite, Access::kOverwrite}) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    CHECK(rig.evict(a));
+    rig.use(&a);
+    rig.use(&a, access);
+    rig.write(a, 2, stream(0));
+    CHECK(rig.evict(a));
+    CHECK_EQ(rig.backend.counts.clean_outs, 0);
+    CHECK(rig.has(a, 2));
+    rig.check();
+  }
+}
+
+TEST(engine_keeps_no_copy_of_what_comes_in_to_be_written) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a, Access::kWrite);
+  rig.write(a, 2, stream(0));
+  rig.device.drain();
+  CHECK_EQ(rig.pool.stats().used, 0u);
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 2));
+  rig.check();
+}
+
+TEST(engine_arms_the_barrier_between_ops) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(!a->guarded);
+  CHECK(rig.evict(a));
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kRead}});
+  CHECK(!a->guarded);
+  rig.engine->leave(frame);
+  CHECK(a->guarded);
+  rig.enter(&frame, {{&a, Access::kRead}});
+  CHECK(!a->guarded);
+  rig.engine->leave(frame);
+  CHECK(a->guarded);
+  CHECK(rig.engine->evict(a.get()));
+  CHECK(!a->guarded);
+  CHECK_EQ(rig.stats().silent_writes, 0);
+  rig.check();
+}
+
+TEST(engine_notices_a_silent_write) {
+  for (bool op_between : {false, true}) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    CHECK(rig.evict(a));
+    rig.use(&a);
+    rig.backend.write_pointer(a.get());
+    rig.write(a, 2, stream(0));
+    if (op_between) rig.use(&a);
+    CHECK_EQ(rig.stats().silent_writes, op_between ? 1 : 0);
+    CHECK(rig.evict(a));
+    CHECK_EQ(rig.stats().silent_writes, 1);
+    CHECK_EQ(rig.backend.counts.outs, 2);
+    CHECK(rig.has(a, 2));
+    rig.check();
+  }
+}
+
+TEST(engine_notices_a_new_pointer) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a);
+  {
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&a, Access::kRead}});  // no barrier now
+    rig.backend.replace(a.get(), kBytes, [](const void*, void* to) { fake::fill(to, kBytes, 2); });
+    rig.engine->leave(frame);
+    CHECK(rig.engine->evict(a.get()));
+  }
+  CHECK(rig.has(a, 2));
+  rig.use(&a);
+  const std::size_t wide = 2 * kBytes;
+  rig.backend.replace(a.get(), wide, [wide](const void*, void* to) { fake::fill(to, wide, 3); });
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 3));
+  CHECK_EQ(a->bytes, wide);
+  rig.check();
+}
+
+TEST(engine_failed_page_out_keeps_writes_visible) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a);
+  rig.backend.fail_page_out = 1;
+  CHECK_THROWS(rig.evict(a), fake::BackendError);
+  CHECK(rig.resident(a));
+  rig.backend.write_pointer(a.get());
+  rig.write(a, 2, stream(0));
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 2));
+  rig.backend.fail_page_out = 1;
+  rig.use(&a, Access::kWrite);
+  CHECK_THROWS(rig.evict(a), fake::BackendError);  // with a range of its own
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 2));
+  rig.check();
+  CHECK_EQ(rig.pool.stats().used, kBytes);
+}
+
+TEST(engine_copies_make_way_for_evictions) {
+  Rig rig;
+  rig.pool.set_limit(2 * kBytes);
+  StorageRef a = rig.make(1), b = rig.make(2), c = rig.make(3);
+  CHECK(rig.evict(a));
+  CHECK(rig.evict(b));
+  rig.use(&a);
+  rig.use(&b);
+  CHECK(rig.evict(c));  // takes the range of a copy
+  CHECK(!a->guarded || !b->guarded);
+  CHECK(rig.evict(a));
+  CHECK(!rig.evict(b));  // all that is left is needed
+  CHECK_EQ(rig.stats().host_refused, 1);
+  CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3));
+  rig.check();
+}
+
+// ---- order
+
+TEST(engine_evicts_after_every_stream) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  rig.device.drain();
+  rig.use(&a, Access::kWrite, stream(2));
+  rig.write(a, 2, stream(2));
+  CHECK(rig.evict(a));
+  CHECK(rig.has(a, 2));
+  rig.check();
+}
+
+TEST(engine_waits_for_arrival_on_every_stream) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    rig.device.set_seed(seed);
+    CHECK(rig.evict(a));
+    rig.use(&a, Access::kRead, stream(1));
+    rig.read(a, 1, stream(1));
+    rig.use(&a, Access::kRead, stream(2));
+    rig.read(a, 1, stream(2));
+    rig.check();
+  }
+}
+
+TEST(engine_note_waits_for_arrival) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    rig.device.set_seed(seed);
+    CHECK(rig.evict(a));
+    rig.use(&a, Access::kRead, stream(1));
+    rig.engine->note(nullptr, a.get(), stream(2));
+    rig.use(&a, Access::kRead, stream(2));
+    rig.read(a, 1, stream(2));
+    rig.check();
+  }
+}
+
+TEST(engine_frees_a_range_only_after_the_copy_from_it) {
+  for (Access access : {Access::kWrite, Access::kRead}) {
+    Rig rig;
+    StorageRef a = rig.make(1), b = rig.make(2);
+    CHECK(rig.evict(a));
+    void* range = a->ptr;
+    rig.device.drain();
+    rig.use(&a, access);
+    if (access == Access::kRead) rig.use(&a, Access::kWrite);  // drops the copy
+    CHECK(rig.evict(b));
+    CHECK(b->ptr != range);
+    CHECK_EQ(rig.device.host_waits(), 0u);  // nor is it waited for while there is other room
+    CHECK(rig.has(a, 1) && rig.has(b, 2));
+    rig.check();
+  }
+}
+
+TEST(engine_waits_for_a_range_at_the_limit) {
+  Rig rig;
+  rig.pool.set_limit(kBytes);
+  StorageRef a = rig.make(1), b = rig.make(2);
+  CHECK(rig.evict(a));
+  rig.device.drain();
+  rig.use(&a, Access::kWrite);
+  CHECK(rig.evict(b));
+  CHECK_EQ(rig.device.host_waits(), 1u);
+  CHECK(rig.has(a, 1) && rig.has(b, 2));
+  rig.check();
+}
+
+// ---- failures
+
+TEST(engine_overwrite_brings_no_bytes) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2);
+  CHECK(rig.evict(a));
+  CHECK(rig.evict(b));
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kOverwrite}, {&b, Access::kRead}});
+  rig.write(a, 3, stream(0));
+  rig.read(b, 2, stream(0));
+  rig.engine->leave(frame);
+  CHECK_EQ(rig.backend.counts.overwrites, 1);
+  CHECK_EQ(rig.backend.counts.ins, 1);
+  CHECK_EQ(rig.stats().overwrites, 1);
+  CHECK_EQ(rig.stats().overwrite_bytes, static_cast<std::int64_t>(kBytes));
+  CHECK(rig.engine->evict(a.get()));
+  CHECK(rig.has(a, 3) && rig.has(b, 2));
+  rig.check();
+}
+
+// The op does not run, so what it would have overwritten is still wanted.
+TEST(engine_failed_enter_loses_nothing) {
+  for (int failing = 1; failing <= 4; ++failing) {
+    Rig rig;
+    StorageRef a = rig.make(1), b = rig.make(2), c = rig.make(3), d = rig.make(4);
+    for (StorageRef* one : {&a, &b, &c, &d}) CHECK(rig.evict(*one));
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.backend.fail_page_in = failing;
+    CHECK_THROWS(rig.enter(&frame, {{&a, Access::kOverwrite},
+                                    {&b, Access::kRead},
+                                    {&c, Access::kOverwrite},
+                                    {&d, Access::kWrite}}),
+                 fake::OutOfMemory);
+    CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 4);
+    rig.engine->leave(frame);
+    CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+    CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3) && rig.has(d, 4));
+    rig.check();
+  }
+}
+
+// It runs in destructors.
+TEST(engine_leave_never_throws) {
+  Rig rig;
+  rig.engine->set_chaos(true);
+  StorageRef a = rig.make(1);
+  rig.backend.fail_page_out = 1;
+  rig.use(&a);
+  CHECK(rig.resident(a));
+  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+  rig.use(&a);
+  CHECK(!rig.resident(a));
+  CHECK(rig.has(a, 1));
+  rig.check();
+}
+
+TEST(engine_host_limit_keeps_storages_on_the_device) {
+  Rig rig;
+  rig.pool.set_limit(kBytes);
+  StorageRef a = rig.make(1), b = rig.make(2);
+  fake::Scope scope;
+  CHECK_EQ(rig.engine->evict_all(0, true), kBytes);
+  CHECK_EQ(rig.stats().host_refused, 1);
+  CHECK_EQ(rig.pool.stats().reserved, kBytes);
+  CHECK(rig.resident(a) != rig.resident(b));
+  CHECK(rig.has(a, 1) && rig.has(b, 2));
+  rig.check();
+}
+
+// ---- what stays
+
+TEST(engine_exposed_is_never_evicted) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a);  // with a copy
+  fake::Scope scope;
+  rig.engine->expose(a.get(), stream(1));
+  CHECK(rig.engine->exposed(a.get()));
+  rig.write(a, 2, stream(1));
+  a->held = 1;
+  CHECK(!rig.engine->evict(a.get()));
+  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  rig.use(&a);
+  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  a->held = 0;
+  rig.engine->unexpose(a.get());
+  CHECK(rig.engine->evict(a.get()));
+  CHECK_EQ(rig.backend.counts.clean_outs, 0);
+  CHECK(rig.has(a, 2));
+  rig.check();
+}
+
+TEST(engine_excluded_is_never_evicted) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  fake::Scope scope;
+  rig.engine->set_excluded(a.get(), true, stream(1));
+  CHECK(rig.engine->excluded(a.get()));
+  CHECK(rig.resident(a));
+  CHECK(!rig.engine->evict(a.get()));
+  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  rig.backend.write_pointer(a.get());
+  rig.write(a, 2, stream(0));
+  rig.engine->set_excluded(a.get(), false, stream(1));
+  CHECK(rig.engine->evict(a.get()));
+  CHECK(rig.has(a, 2));
+  rig.check();
+}
+
+TEST(engine_respects_the_minimum_size) {
+  Rig rig;
+  rig.engine->set_min_bytes(kBytes);
+  StorageRef small = rig.make(1, kBytes - 1), large = rig.make(2, kBytes);
+  fake::Scope scope;
+  CHECK_EQ(rig.engine->candidates(0, false).size(), 1u);
+  CHECK_EQ(rig.engine->census(0).small, 1u);
+  CHECK_EQ(rig.engine->evict_all(0, false), kBytes);
+  CHECK(rig.resident(small) && !rig.resident(large));
+  CHECK_EQ(rig.engine->evict_all(0, true), kBytes - 1);
+  CHECK(!rig.resident(small));
+  rig.check();
+}
+
+TEST(engine_leaves_what_cannot_move) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  rig.backend.immovable = true;
+  CHECK(!rig.evict(a));
+  rig.backend.immovable = false;
+  StorageRef b = rig.make(2);
+  void* ptr = b->ptr;
+  b->place = Place::kForeign;
+  rig.use(&b, Access::kWrite);
+  CHECK(!rig.evict(b));
+  CHECK(b->ptr == ptr);
+  b->place = Place::kDevice;
+  rig.check();
+}
+
+// ---- policy
+
+TEST(engine_prefers_old_and_clean) {
+  Rig rig;
+  StorageRef clean = rig.make(1);
+  CHECK(rig.evict(clean));
+  rig.use(&clean);
+  StorageRef old = rig.make(2), recent = rig.make(3);
+  rig.use(&old);
+  rig.use(&recent);
+  fake::Scope scope;
+  const auto candidates = rig.engine->candidates(0, true);
+  CHECK_EQ(candidates.size(), 3u);
+  const auto cost = [&](const StorageRef& storage) {
+    return std::find_if(candidates.begin(), candidates.end(),
+                        [&](const lms::Candidate& one) { return one.key == storage.get(); })
+        ->cost;
+  };
+  CHECK(cost(clean) < cost(old));
+  CHECK(cost(old) < cost(recent));
+}
+
+TEST(engine_chaos_evicts_after_every_op) {
+  Rig rig;
+  rig.engine->set_chaos(true);
+  StorageRef a = rig.make(1), b = rig.make(2);
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kRead}});
+  CHECK(rig.resident(b));
+  rig.engine->leave(frame);
+  CHECK(!rig.resident(a) && !rig.resident(b));
+  rig.engine->set_chaos(false);
+  rig.use(&a);
+  CHECK(rig.resident(a));
+  rig.check();
+}
+
+TEST(engine_page_in_all_brings_what_fits) {
+  Rig rig(2);
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  StorageRef b = rig.make(2), c = rig.make(3);
+  CHECK(rig.evict(b));
+  CHECK(rig.evict(c));
+  fake::Scope scope;
+  CHECK_EQ(rig.engine->page_in_all([](int) { return stream(1); }), 1u);
+  CHECK_EQ(static_cast<int>(rig.resident(a)) + rig.resident(b) + rig.resident(c), 2);
+  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+  CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3));
+  rig.check();
+}
+
+// ---- the table
+
+TEST(engine_forgets_the_dead) {
+  Rig rig;
+  for (int i = 0; i < 3000; ++i) {
+    StorageRef a = rig.make(1);
+    rig.use(&a);
+    if (i % 3 == 0) CHECK(rig.evict(a));
+    if (i % 6 == 0) rig.use(&a);  // dies with a copy on the host
+    CHECK(rig.backend.retained.size() < 600);
+    if (i % 64 == 0) rig.device.drain();
+  }
+  rig.engine->purge();
+  CHECK_EQ(rig.backend.retained.size(), 0u);
+  rig.device.drain();
+  CHECK_EQ(rig.pool.stats().used, 0u);
+  CHECK(rig.pool.trim() > 0);
+  CHECK_EQ(rig.pool.stats().reserved, 0u);
+  rig.check();
+}
+
+TEST(engine_keeps_the_dead_while_pinned) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  lms::Key key = a.get();
+  rig.engine->pin(key, stream(0));
+  a.reset();
+  fake::Scope scope;
+  rig.engine->purge();
+  CHECK_EQ(rig.backend.retained.size(), 1u);
+  CHECK_EQ(rig.engine->census(0).tracked, 0u);
+  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  rig.engine->unpin(key);
+  rig.engine->purge();
+  CHECK_EQ(rig.backend.retained.size(), 0u);
+  rig.check();
+}
+
+TEST(engine_lets_go_of_all_at_its_end) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2);
+  CHECK(rig.evict(a));
+  rig.use(&a);
+  rig.device.drain();
+  rig.engine.reset();
+  CHECK_EQ(rig.backend.retained.size(), 0u);
+  CHECK_EQ(rig.pool.stats().used, 0u);
+  CHECK(rig.has(a, 1) && rig.has(b, 2));
+}
+
+// ---- statistics
+
+TEST(engine_counts_pins_by_pool) {
+  const std::size_t small = EngineStats::kSmallBytes, large = small + 1;
+  Rig rig(4, 2 * small);
+  StorageRef a = rig.make(1, small), b = rig.make(2, large);
+  rig.engine->reset_accumulated(0);
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kRead}, {&b, Access::kRead}, {&a, Access::kWrite}});
+  EngineStats stats = rig.stats();
+  CHECK_EQ(stats.pinned[EngineStats::kAll].current, 2);
+  CHECK_EQ(stats.pinned[EngineStats::kSmall].current, 1);
+  CHECK_EQ(stats.pinned[EngineStats::kLarge].current, 1);
+  CHECK_EQ(stats.pinned_bytes[EngineStats::kAll].current, static_cast<std::int64_t>(small + large));
+  CHECK_EQ(stats.pinned_bytes[EngineStats::kSmall].current, static_cast<std::int64_t>(small));
+  rig.engine->leave(frame);
+  stats = rig.stats();
+  CHECK_EQ(stats.pinned[EngineStats::kAll].current, 0);
+  CHECK_EQ(stats.pinned[EngineStats::kAll].peak, 2);
+  CHECK_EQ(stats.pinned[EngineStats::kAll].allocated, 2);
+  CHECK_EQ(stats.pinned[EngineStats::kAll].freed, 2);
+  rig.engine->reset_peaks(0);
+  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].peak, 0);
+  rig.engine->reset_accumulated(0);
+  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].allocated, 0);
+  CHECK_EQ(rig.engine->stats(7).reclaimed, 0);  // a device nothing was on
+}
+
+TEST(engine_counts_moves) {
+  Rig rig;
+  const auto bytes = static_cast<std::int64_t>(kBytes);
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a);
+  CHECK(rig.evict(a));
+  rig.use(&a, Access::kOverwrite);
+  EngineStats stats = rig.stats();
+  CHECK_EQ(stats.reclaimed, 2);
+  CHECK_EQ(stats.reclaimed_bytes, 2 * bytes);
+  CHECK_EQ(stats.paged_out, 1);
+  CHECK_EQ(stats.paged_out_bytes, bytes);
+  CHECK_EQ(stats.clean_evictions, 1);
+  CHECK_EQ(stats.clean_bytes, bytes);
+  CHECK_EQ(stats.paged_in, 1);
+  CHECK_EQ(stats.paged_in_bytes, bytes);
+  CHECK_EQ(stats.overwrites, 1);
+  rig.engine->reset_accumulated(0);
+  stats = rig.stats();
+  CHECK_EQ(stats.reclaimed + stats.paged_out + stats.paged_in + stats.clean_evictions, 0);
+}
+
+TEST(engine_census_tells_storages_apart) {
+  Rig rig;
+  rig.engine->set_min_bytes(kBytes);
+  StorageRef out = rig.make(1), pinned = rig.make(2), exposed = rig.make(3), excluded = rig.make(4),
+             small = rig.make(5, 8), idle = rig.make(6), dead = rig.make(7);
+  CHECK(rig.evict(out));
+  rig.engine->pin(pinned.get(), stream(0));
+  rig.engine->expose(exposed.get(), stream(0));
+  rig.engine->set_excluded(excluded.get(), true, stream(0));
+  dead.reset();
+  fake::Scope scope;
+  const lms::Census census = rig.engine->census(0);
+  CHECK_EQ(census.tracked, 6u);
+  CHECK_EQ(census.on_host, 1u);
+  CHECK_EQ(census.pinned, 1u);
+  CHECK_EQ(census.largest_pinned, kBytes);
+  CHECK_EQ(census.exposed, 1u);
+  CHECK_EQ(census.excluded, 1u);
+  CHECK_EQ(census.small, 1u);
+  CHECK_EQ(census.small_bytes, 8u);
+  CHECK_EQ(census.idle, 1u);
+  CHECK_EQ(rig.engine->census(1).tracked, 0u);
+}
