@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lmsbuild.checkout import APPLIED_REF, BASE_REF, is_framework
 from lmsbuild.console import Console
-from lmsbuild.errors import LmsbuildError, PatchError, TreeStateError
+from lmsbuild.errors import GitError, LmsbuildError, PatchError, TreeStateError
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git, GitError, toplevel
+from lmsbuild.git import Git, toplevel
 from lmsbuild.series import Patch, Series, check_preimage, names, series_of
 
 AM_OPTIONS = (

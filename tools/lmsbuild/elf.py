@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
@@ -52,6 +53,7 @@ def _read(elf: ELFFile) -> Library:
     exports: set[str] = set()
     for section in elf.iter_sections():
         if isinstance(section, DynamicSection):
+            tag: Any  # has the attribute that its d_tag names
             for tag in section.iter_tags():
                 if tag.entry.d_tag == "DT_NEEDED":
                     needed.append(tag.needed)
@@ -63,7 +65,7 @@ def _read(elf: ELFFile) -> Library:
                     rpath, is_runpath = tag.runpath, True
         elif isinstance(section, GNUVerNeedSection):
             for library, wanted in section.iter_versions():
-                versions[library.name] = sorted(version.name for version in wanted)
+                versions[str(library.name)] = sorted(version.name for version in wanted)
         elif section["sh_type"] == "SHT_DYNSYM":
             strings = elf.get_section(section["sh_link"]).data()
             wide = elf.elfclass == 64

@@ -6,6 +6,7 @@ A message has the form "X because Y; do Z". `docs/cli.md` lists the codes from t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -84,6 +85,22 @@ class DemoError(LmsbuildError):
 class SuiteError(LmsbuildError):
     exit_code = 14
     meaning = "tests failed"
+
+
+class GitError(LmsbuildError):
+    """A git command failed. Callers translate it where they know why; `output` is git's text."""
+
+    exit_code = 15
+    meaning = "a git command failed for a reason that lmsbuild does not know"
+
+    def __init__(self, arguments: Sequence[str], output: str) -> None:
+        last = (output.strip().splitlines() or ["no message"])[-1]
+        super().__init__(
+            f"`git {' '.join(arguments)}` failed because git says: {last}; check disk space and "
+            "permissions",
+            output=output,
+        )
+        self.output = output
 
 
 INTERRUPTED = 130

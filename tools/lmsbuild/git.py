@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.errors import LmsbuildError, MissingToolError
+from lmsbuild.errors import GitError, MissingToolError
 
 NAME = "LMS maintainers"
 EMAIL = "maintainers@lms.invalid"
@@ -57,17 +57,6 @@ _NEUTRAL = {
     "tag.gpgSign": "false",
     "user.useConfigOnly": "false",
 }
-
-
-class GitError(LmsbuildError):
-    """A git command failed. Callers translate it; the raw text is in `output`."""
-
-    def __init__(self, arguments: Sequence[str], output: str) -> None:
-        last = output.strip().splitlines()[-1:] or ["no message"]
-        super().__init__(
-            f"`git {' '.join(arguments)}` failed because git says: {last[0]}", output=output
-        )
-        self.output = output
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

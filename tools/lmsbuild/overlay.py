@@ -315,6 +315,7 @@ def _unpack(wheel: Path, digest: str, linked: list[str], wanted: Callable[[str],
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new-") as name:
                 fresh = Path(name) / "content"
+                fresh.mkdir()
                 members = [member for member in wheelfile.names(wheel) if wanted(member)]
                 wheelfile.extract(wheel, members, fresh)
                 fresh.rename(folder)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from unidiff import PatchSet
 from unidiff.errors import UnidiffParseError
+from unidiff.patch import PatchSet
 
 from lmsbuild.errors import ConfigError, MismatchError, TreeStateError
 from lmsbuild.frameworks import Target

@@ -17,9 +17,9 @@ from filelock import FileLock
 
 from lmsbuild import debian
 from lmsbuild.console import Console
-from lmsbuild.errors import MismatchError, SourceError
+from lmsbuild.errors import GitError, MismatchError, SourceError
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git, GitError
+from lmsbuild.git import Git
 from lmsbuild.hashing import sha256_file, sha256_value
 from lmsbuild.project import cache_dir
 from lmsbuild.series import check_preimage
@@ -104,12 +104,20 @@ Fill = Callable[[Target, str, Path, Console], None]
 
 
 def _cached(
-    target: Target, route: str, location: str, why: str, fill: Fill, console: Console
+    target: Target,
+    route: str,
+    location: str,
+    why: str,
+    fill: Fill,
+    console: Console,
+    anew: bool = False,
 ) -> Source:
     """The cached repository, filled first in a folder of its own so that it is all or nothing."""
     repository = _store(target, route, location)
     repository.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{repository}.lock"):
+        if anew:
+            shutil.rmtree(repository, ignore_errors=True)
         found = _lookup(target, route, location, why)
         if found:
             return found
@@ -189,7 +197,6 @@ def _from_archive_url(target: Target, url: str, bare: Path, console: Console) ->
 
 
 def _from_path(target: Target, path: Path, console: Console) -> Source:
-    """Not by location in the cache: what lies at a path may change. Keyed on the content."""
     if path.is_dir() and (path / ".git").exists():
         git = Git(path)
         revision = next(
@@ -206,19 +213,17 @@ def _from_path(target: Target, path: Path, console: Console) -> Source:
         check_preimage(target, git, commit, f"{path} ({revision})")
         return Source(path, commit, "path", f"asked for, at {revision}")
     if path.is_dir():
-        store = cache_dir() / "sources" / f"{target.slug}-tree.git"
-        store.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{store}.lock"):
-            shutil.rmtree(store, ignore_errors=True)
-            return _cached(
-                target, "tree", "", "asked for",
-                lambda t, _, bare, con: _import_tree(t, path, bare, con), console,
-            )  # fmt: skip
-    digest = sha256_file(path)
-    return _cached(
-        target, "url", digest, "asked for",
-        lambda t, _, bare, con: _import_tarball(t, path, bare, con), console,
-    )  # fmt: skip
+
+        def fill(target: Target, _: str, bare: Path, console: Console) -> None:
+            _import_tree(target, path, bare, console)
+
+        # What is in a folder may have changed since.
+        return _cached(target, "url", str(path), "asked for", fill, console, anew=True)
+
+    def fill_from_tarball(target: Target, _: str, bare: Path, console: Console) -> None:
+        _import_tarball(target, path, bare, console)
+
+    return _cached(target, "url", sha256_file(path), "asked for", fill_from_tarball, console)
 
 
 def _import_tarball(target: Target, tarball: Path, bare: Path, console: Console) -> None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The regression suites: pytest inside the prepared environments, and a report of it.
 
-A suite is a file tests/regression/test_<name>.py or a folder tests/regression/<name>. It runs
-in the LMS environment and finds the rest in these variables: LMS_STOCK_PYTHON, LMS_PYTHON (the
-interpreters with the official and the overlay wheel), LMS_SOURCE (the patched tree), LMS_DEVICE
-(sim or cuda), LMS_TIER (fast, default or full).
+A suite is a file test_<name>.py or a folder <name> of tests/regression. pytest runs in
+the environment with the overlay wheel. The suites' own conftest.py defines --device, --stock (the
+interpreter with the official wheel), --tier and --shard; LMS_SOURCE names the patched tree.
 """
 
 from __future__ import annotations
@@ -98,20 +97,15 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     junit, html = folder / f"{stem}.xml", folder / f"{stem}.html"
     junit.unlink(missing_ok=True)
     command = [
-        str(order.lms.python), "-m", "pytest", "-p", "lmsbuild.pytest_shard",
-        "--rootdir", str(order.target.project.root), f"--junitxml={junit}", "-m",
-        _MARKS[order.tier], *map(str, files),
-    ]  # fmt: skip
+        str(order.lms.python),
+        *("-m", "pytest", "-q", *map(str, files)),
+        *("--rootdir", str(order.target.project.root), f"--junitxml={junit}"),
+        *("--device", order.device.kind, "--stock", str(order.stock.python)),
+        *("--tier", "full" if order.tier == "full" else "default", "-m", _MARKS[order.tier]),
+    ]
     if order.shard:
         command.append(f"--shard={order.shard[0]}/{order.shard[1]}")
-    variables = {
-        **order.variables,
-        "LMS_STOCK_PYTHON": str(order.stock.python),
-        "LMS_PYTHON": str(order.lms.python),
-        "LMS_SOURCE": str(order.source),
-        "LMS_DEVICE": order.device.kind,
-        "LMS_TIER": order.tier,
-    }
+    variables = {**order.variables, "LMS_SOURCE": str(order.source)}
     code = subprocess.run(
         command,
         cwd=order.target.project.root,

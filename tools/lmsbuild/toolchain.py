@@ -128,16 +128,9 @@ class ObjectCache:
 
     def object_of(self, unit: Unit) -> Path:
         """The object file of one unit, compiled if need be. Raises CompileError."""
-        key = sha256_value(
-            [
-                self.compiler.identity,
-                unit.source,
-                unit.flags,
-                unit.include,
-                self.prefix,
-                sorted(f"{name}={root.name}" for name, root in self.roots.fixed.items()),
-            ]  # fmt: skip
-        )
+        roots = sorted(f"{name}={root.name}" for name, root in self.roots.fixed.items())
+        flags = [unit.flags, unit.include, self.prefix]
+        key = sha256_value([self.compiler.identity, unit.source, *flags, roots])
         folder = self.folder / key[:2] / key
         for note in sorted(folder.glob("*.json")):
             if self._fits(json.loads(note.read_text(encoding="utf-8"))):
@@ -178,14 +171,11 @@ class ObjectCache:
             made, listed = Path(name) / "unit.o", Path(name) / "unit.d"
             command += ["-MD", "-MF", str(listed), "-c", str(self.roots.tree / unit.source)]
             command += ["-o", str(made)]
-            # A fixed working folder: it would get into the object.
-            done = subprocess.run(
-                command, cwd="/", capture_output=True, text=True, errors="replace", check=False
-            )
+            done = _run(command)
             if done.returncode != 0:
-                first = next((x for x in done.stderr.splitlines() if "error" in x), done.stderr)
+                first = _first(done.stderr, ": error: ", ": fatal error: ")
                 raise CompileError(
-                    f"{unit.source} does not compile because {first.strip()}; correct the source",
+                    f"{unit.source} does not compile because {first}; correct the source",
                     source=unit.source,
                     output=done.stderr,
                     command=shlex.join(command),
@@ -217,6 +207,26 @@ class ObjectCache:
         return [futures[unit].result() for unit in units]
 
 
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """In a fixed folder, which would get into an object, and in English, to find the errors."""
+    return subprocess.run(
+        command,
+        cwd="/",
+        env={**os.environ, "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _first(output: str, *marks: str) -> str:
+    """The first line with the first of `marks` that occurs."""
+    lines = output.strip().splitlines() or ["nothing was said"]
+    found = (line.strip() for mark in marks for line in lines if mark in line)
+    return next(found, lines[-1])
+
+
 def _below_include(path: str) -> str:
     """A header's name as #include would give it."""
     return path.rsplit("include/", 1)[-1]
@@ -243,13 +253,11 @@ def link(
     command += [
         str(library) if isinstance(library, Path) else f"-l{library}" for library in libraries
     ]
-    done = subprocess.run(
-        command, cwd="/", capture_output=True, text=True, errors="replace", check=False
-    )
+    done = _run(command)
     if done.returncode != 0:
-        first = next((x for x in done.stderr.splitlines() if "undefined" in x), done.stderr)
+        first = _first(done.stderr, "undefined reference", "cannot find", "error")
         raise CompileError(
-            f"{out.name} does not link because {first.strip()}; correct the sources or the list in "
+            f"{out.name} does not link because {first}; correct the sources or the list in "
             "frameworks.toml",
             output=done.stderr,
         )

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small official wheel: two real shared libraries, one of which uses the other."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import subprocess
+import zipfile
+from pathlib import Path
+
+from lmsbuild_world import UPSTREAM
+
+USER = "int upstream(); extern int line20; int use() { return upstream() + line20; }\n"
+
+
+def build_libraries(folder: Path) -> dict[str, Path]:
+    """libcore.so from upstream's sources, and libuser.so that imports from it."""
+    core, user = folder / "libcore.so", folder / "libuser.so"
+    source = folder / "alloc.c"
+    source.write_text(UPSTREAM["core/alloc.cpp"] + "int upstream() { return line20; }\n")
+    (folder / "user.c").write_text(USER)
+    options = ["-shared", "-fPIC", "-O1", "-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags"]
+    for out, text, more in ((core, source, []), (user, folder / "user.c", [str(core)])):
+        command = ["gcc", *options, f"-Wl,-soname,{out.name}", "-o", str(out), str(text), *more]
+        subprocess.run(command, check=True)
+    return {"alpha/lib/libcore.so": core, "alpha/lib/libuser.so": user}
+
+
+def make_wheel(folder: Path, libraries: dict[str, Path], python: str = "cp311") -> Path:
+    """The official wheel of alpha 1.0."""
+    info = "alpha-1.0.dist-info"
+    members = {
+        "alpha/__init__.py": b"",
+        "alpha/version.py": b"__version__ = '1.0'\n",
+        "alpha/api.py": UPSTREAM["python/api.py"].encode(),
+        "alpha/windows.py": UPSTREAM["python/windows.py"].encode(),
+        "alpha/gone.py": b"gone\n",
+        "alpha/include/core/alloc.h": UPSTREAM["core/alloc.h"].encode(),
+        **{name: path.read_bytes() for name, path in libraries.items()},
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n",
+        f"{info}/WHEEL": (
+            f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n"
+            f"Tag: {python}-{python}-linux_x86_64\n"
+        ).encode(),
+    }
+    path = folder / f"alpha-1.0-{python}-{python}-linux_x86_64.whl"
+    record = ""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            # Written as a stream: the sizes stand behind the data, as in many real wheels.
+            with archive.open(name, "w") as out:
+                out.write(content)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+            record += f"{name},sha256={digest.decode()},{len(content)}\n"
+        archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
+    return path
+
+
+def check_record(path: Path) -> None:
+    """Every member is in RECORD with its true hash and size, and nothing else is."""
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        record = next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+        rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(archive.read(record).decode()))}
+        assert set(rows) == set(archive.namelist())
+        assert len(archive.namelist()) == len(set(archive.namelist()))
+        for name, (digest, size) in rows.items():
+            if name == record:
+                assert (digest, size) == ("", "")
+                continue
+            content = archive.read(name)
+            made = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            assert (digest, size) == (f"sha256={made}", str(len(content)))

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small framework with real git history, and a project with a series for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.frameworks import Target, resolve
+from lmsbuild.git import Git
+from lmsbuild.project import Project
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ZERO = "0" * 64
+
+UPSTREAM = {
+    "core/alloc.cpp": "".join(f"int line{i} = {i};\n" for i in range(1, 41)),
+    "core/alloc.h": "#pragma once\nint upstream();\n",
+    "core/CMakeLists.txt": "set(CORE_SRCS\n  alloc.cpp  # the allocator\n)\n",
+    "python/api.py": "def memory():\n    return 0\n",
+    "python/windows.py": "first = 1\r\nsecond = 2\r\n",
+    "recognise.me": "alpha\n",
+    ".gitignore": "*.generated\n",
+    "kept.generated": "tracked although ignored\n",
+}
+RUNTIME = {
+    "lms/core/engine.cpp": "int engine() { return 1; }\n",
+    "lms/core/engine.h": "#pragma once\nint engine();\n",
+}
+
+TOML = """
+[frameworks.alpha]
+url = "{url}"
+recognise = ["recognise.me", "core/alloc.cpp"]
+
+[[frameworks.alpha.layout]]
+source = "lms/core"
+target = "core/lms"
+patterns = ["*.h", "*.cpp"]
+
+[frameworks.alpha.tags."v1.0"]
+version = "1.0"
+commit = "{commit}"
+
+[frameworks.alpha.tags."v1.0".wheel]
+project = "alpha"
+version = "1.0"
+local = "lms.1"
+platforms = ["linux_x86_64"]
+version_file = "alpha/version.py"
+sha256 = {{ "3.11" = "{zero}" }}
+
+[frameworks.alpha.tags."v1.0".overlay]
+cuda = "0"
+cxx_standard = "c++17"
+abi = 1
+flags = ["-O1", "-fPIC"]
+include = ["tree:"]
+prefix = "/alpha"
+headers = []
+build_files = ["*CMakeLists.txt"]
+
+[[frameworks.alpha.tags."v1.0".overlay.libraries]]
+path = "alpha/lib/libcore.so"
+like = "alpha/lib/libcore.so"
+sources = ["core/alloc.cpp", "core/lms/engine.cpp"]
+cmake = {{ file = "core/CMakeLists.txt", variable = "CORE_SRCS" }}
+
+[[frameworks.alpha.tags."v1.0".overlay.install]]
+source = "core"
+suffixes = [".h"]
+target = "alpha/include/core"
+
+[[frameworks.alpha.tags."v1.0".overlay.install]]
+source = "python"
+suffixes = [".py"]
+target = "alpha"
+
+[frameworks.alpha.tags."v1.0".preimage]
+"""
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+
+
+def plain_git(path: Path, *arguments: str) -> str:
+    """git as any user has it, apart from lmsbuild's own wrapper."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    env |= {
+        "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "User", "GIT_AUTHOR_EMAIL": "user@example.invalid",
+        "GIT_COMMITTER_NAME": "User", "GIT_COMMITTER_EMAIL": "user@example.invalid",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["git", *arguments], cwd=path, env=env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything a test needs: the project, the upstream repository and a way to check it out."""
+
+    project: Project
+    upstream: Path
+    folder: Path
+
+    @property
+    def target(self) -> Target:
+        return resolve(self.project, "v1.0")
+
+    def clone(self, name: str = "clone") -> Path:
+        path = self.folder / name
+        plain_git(self.folder, "clone", "-q", str(self.upstream), str(path))
+        return path
+
+    def commit(self, tree: Path, files: dict[str, str], message: str) -> None:
+        write(tree, files)
+        git = Git(tree)
+        git.run("add", "-A", "-f")
+        git.run("commit", "-q", "-m", message)
+
+
+def hook_files() -> dict[str, dict[str, str]]:
+    """Message -> files, for the two hook commits of v1.0."""
+    alloc = UPSTREAM["core/alloc.cpp"].replace("int line20 = 20;\n", "int line20 = 21;\n")
+    windows = UPSTREAM["python/windows.py"].replace("second = 2", "second = 3")
+    cmake = "set(CORE_SRCS\n  alloc.cpp  # the allocator\n  lms/engine.cpp\n)\n"
+    return {
+        "Call the engine\n\nBecause it must be called.": {
+            "core/alloc.cpp": alloc,
+            "core/CMakeLists.txt": cmake,
+        },
+        "Show it in Python": {
+            "python/api.py": "def memory():\n    return 1\n",
+            "python/windows.py": windows,
+            "python/lms.py": "# new   \n",
+        },
+    }

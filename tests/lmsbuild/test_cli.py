@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a user meets it: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from lmsbuild_world import REPOSITORY, World, plain_git
+
+from lmsbuild import docs
+from lmsbuild.__main__ import run
+from lmsbuild.cli import COMMANDS
+from lmsbuild.console import Console
+from lmsbuild.errors import all_errors
+
+
+def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lmsbuild", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text and f"lmsbuild {name}" in text and "--json" in text
+    if name not in ("tags", "doctor"):
+        assert "--dry-run" in text
+
+
+def test_exit_codes_are_one_per_class() -> None:
+    codes = [error.exit_code for error in all_errors()]
+    assert len(codes) == len(set(codes)) and 0 not in codes
+    assert len({error.meaning for error in all_errors()}) == len(codes)
+
+
+def test_page_is_as_rendered() -> None:
+    page = REPOSITORY / "docs" / "cli.md"
+    assert page.read_text(encoding="utf-8") == docs.render(), "run python -m lmsbuild.docs"
+
+
+def test_from_tag_to_export(world: World) -> None:
+    done = lmsbuild("apply", "v1.0", "--json")
+    result = json.loads(done.stdout)
+    assert done.returncode == 0 and len(result["patches"]) == 3
+    assert result["path"] == str(world.folder / "work/alpha-v1.0/source")
+    again = lmsbuild("apply", "v1.0")
+    assert "already applied" in again.stdout and result["path"] in again.stdout
+    exported = lmsbuild("export", "v1.0", "--output", "out", "--json")
+    clone = world.clone()
+    plain_git(clone, "am", "-q", "--keep-cr", json.loads(exported.stdout)["path"])
+
+
+def test_apply_works_on_the_clone_the_user_stands_in(world: World) -> None:
+    clone = world.clone()
+    done = lmsbuild("apply", "v1.0", cwd=clone / "core")
+    assert str(clone) in done.stdout and (clone / "core/lms/engine.h").is_file()
+    assert not (world.folder / "work/alpha-v1.0").exists()
+
+
+def test_dry_runs_change_nothing(world: World) -> None:
+    before = sorted(str(p) for p in world.folder.rglob("*"))
+    for arguments in (
+        ["fetch", "v1.0"],
+        ["apply", "v1.0"],
+        ["export", "v1.0"],
+        ["refresh", "v1.0"],
+    ):
+        assert lmsbuild(*arguments, "--dry-run").returncode == 0
+    assert sorted(str(p) for p in world.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["apply", "v9"], 3, "because"),
+        (["apply"], 2, "lmsbuild apply --help"),
+        (["aply", "v1.0"], 2, "aply"),
+        (["fetch", "v1.0", "--source", "/nowhere"], 6, "/nowhere"),
+        (["wheel", "v1.0", "--python", "2.7"], 10, "2.7"),
+        (["test", "v1.0"], 2, "no suites"),
+        (["test", "v1.0", "--shard", "3/2"], 2, "3/2"),
+    ],
+)
+def test_failures(world: World, arguments: list[str], code: int, words: str) -> None:
+    done = lmsbuild(*arguments)
+    assert done.returncode == code
+    assert done.stderr.splitlines()[-1].startswith("error: ") and words in done.stderr
+    assert "Traceback" not in done.stderr
+    if len(arguments) > 1:
+        error = json.loads(lmsbuild(*arguments, "--json").stdout)["error"]
+        assert error["exit_code"] == code and error["message"]
+
+
+def test_defect_shows_no_traceback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("lmsbuild.frameworks.load", broken)
+    assert run(["export", "v1.0"]) == 1
+    assert "surprise" in (world.folder / "cache/last-error.log").read_text()
+
+
+def test_interrupt_ends_cleanly(world: World) -> None:
+    """Ctrl-C while another process holds the lock that it waits for."""
+    from filelock import FileLock
+
+    lock = world.folder / "work/alpha-v1.0/.source.lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lmsbuild", "fetch", "v1.0"],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors.strip() == "error: interrupted"
+
+
+def test_progress_comes_after_two_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    with console.task("quick"):
+        pass
+    with console.task("slow", total=4) as task:
+        task.advance()
+        time.sleep(2.3)
+    errors = capfd.readouterr().err
+    assert "quick" not in errors and "slow: 25% (2 s)" in errors

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole way from a patched tree to an installed overlay, with a small real wheel."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from lmsbuild_wheels import build_libraries, check_record, make_wheel
+from lmsbuild_world import ZERO, World, write
+
+from lmsbuild import overlay, wheelfile
+from lmsbuild.apply import apply
+from lmsbuild.checkout import fetch
+from lmsbuild.console import Console
+from lmsbuild.errors import (
+    CompileError,
+    ConfigError,
+    DownloadError,
+    LmsbuildError,
+    MismatchError,
+    WheelError,
+)
+from lmsbuild.hashing import sha256_file
+from lmsbuild.refresh import refresh
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+ENGINE = 'extern "C" int upstream() { return 40; }\nint engine() { return 2; }\n'
+
+
+@pytest.fixture
+def official(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The official wheel where pip finds it, and its hash in frameworks.toml."""
+    folder = world.folder / "index"
+    folder.mkdir()
+    wheel = make_wheel(folder, build_libraries(folder), f"cp{PYTHON.replace('.', '')}")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    toml = world.project.frameworks_file
+    entry = f'"3.11" = "{ZERO}"'
+    toml.write_text(toml.read_text().replace(entry, f'"{PYTHON}" = "{sha256_file(wheel)}"'))
+    # libcore must go on exporting what libuser imports.
+    edit(world, ENGINE)
+    return wheel
+
+
+def edit(world: World, engine: str) -> None:
+    write(world.project.root, {"lms/core/engine.cpp": engine})
+    refresh(world.target, None)
+
+
+def build(world: World, console: Console) -> overlay.Built:
+    path = fetch(world.target, "git", None, console).path
+    apply(world.target, path, console)
+    return overlay.build(world.target, path, PYTHON, world.folder / "out", console, jobs=2)
+
+
+def test_overlay_is_installed_and_used(world: World, official: Path, console: Console) -> None:
+    built = build(world, console)
+    check_record(built.wheel)
+    assert built.wheel.name.startswith("alpha-1.0+lms.1-cp3")
+    assert "manylinux" in built.wheel.name
+    site = world.folder / "site"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site)]
+    subprocess.run([*command, str(built.wheel)], check=True)
+    ctypes.CDLL(str(site / "alpha/lib/libcore.so"))
+    assert ctypes.CDLL(str(site / "alpha/lib/libuser.so")).use() == 40 + 21
+    assert (site / "alpha/version.py").read_text() == "__version__ = '1.0+lms.1'\n"
+    assert (site / "alpha/api.py").read_text().endswith("return 1\n")
+    assert (site / "alpha/windows.py").read_bytes() == b"first = 1\r\nsecond = 3\r\n"
+    assert (site / "alpha/include/core/lms/engine.h").is_file()
+    metadata = wheelfile.read(built.wheel, "alpha-1.0+lms.1.dist-info/METADATA").decode()
+    assert "Version: 1.0+lms.1\n" in metadata
+    about = wheelfile.read(built.wheel, "alpha-1.0+lms.1.dist-info/WHEEL").decode()
+    assert f"Tag: {'-'.join(built.wheel.stem.split('-')[2:])}\n" in about
+
+
+def test_manifest_tells_inputs_and_outputs(world: World, official: Path, console: Console) -> None:
+    built = build(world, console)
+    beside = json.loads(built.manifest.read_text())
+    inside = json.loads(
+        wheelfile.read(built.wheel, f"alpha-1.0+lms.1.dist-info/{overlay.MANIFEST}")
+    )
+    assert beside.pop("wheel") == {
+        "name": built.wheel.name,
+        "sha256": sha256_file(built.wheel),
+        "bytes": built.wheel.stat().st_size,
+    }
+    assert beside == inside
+    assert inside["inputs"] == {official.name: sha256_file(official)}
+    assert len(inside["patches"]) == 3
+    library = wheelfile.read(built.wheel, "alpha/lib/libcore.so")
+    assert inside["members"]["alpha/lib/libcore.so"] == overlay.sha256_bytes(library)
+    assert str(world.folder) not in built.manifest.read_text()
+    assert str(world.folder).encode() not in library
+
+
+def test_unchanged_is_recognised_and_one_edit_compiles_one_file(
+    world: World, official: Path, console: Console
+) -> None:
+    assert build(world, console).compiled == 2
+    began = time.monotonic()
+    assert build(world, console).reused
+    assert time.monotonic() - began < 2
+    edit(world, ENGINE.replace("return 2", "return 3"))
+    again = build(world, console)
+    assert (again.reused, again.compiled) == (False, 1)
+    edit(world, ENGINE)
+    back = build(world, console)
+    assert (back.reused, back.compiled) == (False, 0)
+
+
+def test_same_bytes_from_another_folder(
+    world: World, official: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(world, console)
+    monkeypatch.setenv("LMSBUILD_WORK", str(world.folder / "elsewhere"))
+    monkeypatch.setenv("LMSBUILD_CACHE", str(world.folder / "another cache"))
+    path = fetch(world.target, "git", None, console).path
+    apply(world.target, path, console)
+    second = overlay.build(world.target, path, PYTHON, world.folder / "out2", console)
+    assert second.compiled == 2
+    assert first.wheel.read_bytes() == second.wheel.read_bytes()
+
+
+def test_tampered_output_is_built_again(world: World, official: Path, console: Console) -> None:
+    built = build(world, console)
+    content = built.wheel.read_bytes()
+    built.wheel.write_bytes(content[:-1] + b"x")
+    again = build(world, console)
+    assert not again.reused and again.wheel.read_bytes() == content
+
+
+def toml_replace(world: World, old: str, new: str) -> None:
+    toml = world.project.frameworks_file
+    assert old in toml.read_text()
+    toml.write_text(toml.read_text().replace(old, new))
+
+
+def refused(world: World, console: Console, kind: type[LmsbuildError], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        build(world, console)
+    assert not list((world.folder / "out").glob("*.whl"))
+
+
+def test_lost_symbol_is_named(world: World, official: Path, console: Console) -> None:
+    edit(world, "int engine() { return 2; }\n")
+    refused(world, console, WheelError, r"libuser\.so imports upstream")
+
+
+def test_source_missing_from_the_list(world: World, official: Path, console: Console) -> None:
+    """CMake compiles a file that frameworks.toml does not list."""
+    toml_replace(world, '"core/alloc.cpp", "core/lms/engine.cpp"', '"core/lms/engine.cpp"')
+    refused(world, console, ConfigError, r"core/alloc\.cpp")
+
+
+def test_source_missing_from_cmake(world: World, official: Path, console: Console) -> None:
+    toml_replace(world, '"core/lms/engine.cpp"]', '"core/lms/engine.cpp", "core/x.cpp"]')
+    refused(world, console, ConfigError, r"frameworks\.toml alone has core/x\.cpp")
+
+
+def test_touched_file_that_would_not_ship(world: World, official: Path, console: Console) -> None:
+    toml_replace(world, 'suffixes = [".py"]', 'suffixes = [".pyi"]')
+    refused(world, console, ConfigError, r"python/.*\.py would be missing")
+
+
+def test_wheel_of_other_code(world: World, official: Path, console: Console) -> None:
+    """The official wheel's copy of a file that the series changes is not upstream's."""
+    other = official.with_name("other.whl")
+    official.rename(other)
+    changed = {"alpha/api.py": b"def memory():\n    return 9\n"}
+    wheelfile.repack(other.rename(world.folder / official.name), official, changed)
+    old = sha256_file(world.folder / official.name)
+    toml_replace(world, old, sha256_file(official))
+    refused(world, console, MismatchError, r"alpha/api\.py")
+
+
+def test_wheel_with_another_hash(world: World, official: Path, console: Console) -> None:
+    toml_replace(world, sha256_file(official), "1" * 64)
+    with pytest.raises(DownloadError, match=r"alpha 1\.0 was not downloaded"):
+        build(world, console)
+
+
+def test_python_without_a_wheel(world: World, official: Path, console: Console) -> None:
+    path = fetch(world.target, "git", None, console).path
+    apply(world.target, path, console)
+    with pytest.raises(DownloadError, match=r"Python 2\.7"):
+        overlay.build(world.target, path, "2.7", world.folder / "out", console)
+
+
+def test_damaged_download_is_named(world: World, official: Path, console: Console) -> None:
+    build(world, console)
+    cached = next((world.folder / "cache/wheels").rglob("*.whl"))
+    cached.write_bytes(cached.read_bytes()[:-9])
+    with pytest.raises(WheelError, match=r"damaged.*remove it"):
+        build(world, console)
+
+
+def test_compile_error_names_the_line(world: World, official: Path, console: Console) -> None:
+    edit(world, "int engine() { return wrong; }\n")
+    refused(world, console, CompileError, r"engine\.cpp does not compile.*wrong")
+
+
+def test_undefined_symbol_does_not_link(world: World, official: Path, console: Console) -> None:
+    edit(world, ENGINE + "int missing(); int other() { return missing(); }\n")
+    refused(world, console, CompileError, "undefined reference to `missing")
+
+
+def test_unpatched_tree_is_refused(world: World, official: Path, console: Console) -> None:
+    path = fetch(world.target, "git", None, console).path
+    with pytest.raises(WheelError, match="not applied"):
+        overlay.build(world.target, path, PYTHON, world.folder / "out", console)
+
+
+def test_header_edit_recompiles_its_users(world: World, official: Path, console: Console) -> None:
+    edit(world, '#include "engine.h"\n' + ENGINE)
+    assert build(world, console).compiled == 2
+    write(world.project.root, {"lms/core/engine.h": "#pragma once\nint engine();\nint more();\n"})
+    refresh(world.target, None)
+    assert build(world, console).compiled == 1

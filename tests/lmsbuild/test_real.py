@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real framework sources: every supported tag, by the routes that this machine has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lmsbuild_world import plain_git
+
+from lmsbuild import cmake
+from lmsbuild.apply import apply
+from lmsbuild.checkout import fetch
+from lmsbuild.console import Console
+from lmsbuild.frameworks import targets
+from lmsbuild.git import Git
+from lmsbuild.project import Project
+from lmsbuild.refresh import refresh
+from lmsbuild.series import series_of
+
+pytestmark = pytest.mark.net
+
+
+def test_series_on_the_real_source(real_project: Project, tmp_path: Path, console: Console) -> None:
+    """apply gives the tree of a bare `git am`, and the overlay compiles what CMake compiles."""
+    for target in targets(real_project):
+        ours = fetch(target, "auto", tmp_path / target.slug, console).path
+        bare = tmp_path / f"{target.slug}-bare"
+        plain_git(tmp_path, "clone", "-q", str(ours), str(bare))
+        apply(target, ours, console)
+        patches = [str(patch.path) for patch in series_of(target).patches]
+        plain_git(bare, "am", "-q", *patches)
+        tree = Git(ours).text("rev-parse", "HEAD^{tree}")
+        assert plain_git(bare, "rev-parse", "HEAD^{tree}") == tree
+        for library in target.tag.overlay.libraries:
+            cmake.check_sources(library, ours)
+        assert not refresh(target, ours, dry_run=True).written

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from lmsbuild_world import REPOSITORY, World, write
+
+from lmsbuild.console import Console
+from lmsbuild.device import Device
+from lmsbuild.environment import Environment
+from lmsbuild.errors import SuiteError, UsageError
+from lmsbuild.picture import MIB, Trace, draw, terminal
+from lmsbuild.suite import Order, parse_shard, read_junit, run_suites, suites
+
+CONFTEST = """
+def pytest_addoption(parser):
+    for name in ("--device", "--stock", "--tier", "--shard"):
+        parser.addoption(name)
+"""
+MIXED = """
+import os, pytest
+
+def test_good(pytestconfig):
+    given = [pytestconfig.getoption(name) for name in ("device", "tier", "shard")]
+    assert given == ["sim", "default", "2/3"]
+    assert os.path.exists(pytestconfig.getoption("stock"))
+    assert os.path.isdir(os.environ["LMS_SOURCE"])
+
+@pytest.mark.slow
+def test_slow(): ...
+
+def test_bad():
+    assert 1 == 2, "<one is not two>"
+
+@pytest.mark.skip(reason="not here")
+def test_other(): ...
+"""
+
+
+def order(world: World, shard: tuple[int, int] | None = None) -> Order:
+    """This interpreter stands for both environments: its pytest is a real one."""
+    here = Environment(Path(sys.prefix), "", True)
+    device = Device("sim", "simulated CUDA device")
+    paths = {"PYTHONPATH": str(REPOSITORY / "tools")}
+    return Order(world.target, world.upstream, here, here, device, "default", shard, paths)
+
+
+def test_report_of_real_tests(world: World, console: Console) -> None:
+    files = {"test_mixed.py": MIXED, "conftest.py": CONFTEST}
+    write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
+    done = run_suites(order(world, (2, 3)), suites(world.project, []), console)
+    assert (done.passed, done.failed, done.skipped) == (1, 1, 1)
+    assert {case.outcome for case in read_junit(done.junit)} == {"passed", "failed", "skipped"}
+    page = done.html.read_text()
+    assert "alpha:v1.0" in page and "&lt;one is not two&gt;" in page and "<one is" not in page
+
+
+def test_no_tests_is_an_error(world: World, console: Console) -> None:
+    files = {"test_none.py": "", "conftest.py": CONFTEST}
+    write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
+    with pytest.raises(SuiteError, match="no test was selected"):
+        run_suites(order(world), suites(world.project, []), console)
+
+
+def test_suites_are_chosen_by_name(world: World) -> None:
+    files = {"test_one.py": "", "many/test_two.py": "", "helper.py": "", "data/file": ""}
+    write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
+    assert [path.name for path in suites(world.project, [])] == ["test_one.py", "many"]
+    assert [path.name for path in suites(world.project, ["many"])] == ["many"]
+    with pytest.raises(UsageError, match="one, many"):
+        suites(world.project, ["three"])
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/2/3"])
+def test_wrong_shards(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_shard(text)
+    assert parse_shard("2/8") == (2, 8)
+
+
+def test_pictures(tmp_path: Path) -> None:
+    samples = [[float(i), i * MIB, 0, 0] for i in range(100)]
+    trace = Trace("official wheel", "operations", samples, died=True)
+    text = terminal(trace, 99 * MIB, 50 * MIB, width=10, height=4)
+    lines = text.splitlines()
+    assert lines[0] == "official wheel (dies)" and len(lines) == 5
+    assert "device" in lines[2] and sum("device" in line for line in lines) == 1
+    heights = [sum(line.split("│")[1][i] != " " for line in lines[1:]) for i in range(10)]
+    assert heights == sorted(heights) and heights[-1] == 4
+    assert len(terminal(Trace("empty", "", [], False), MIB, MIB).splitlines()) == 7
+    draw(tmp_path / "memory.png", [trace], 50 * MIB, "title")
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")

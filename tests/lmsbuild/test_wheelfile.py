@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wheels made and installed for real; the shared libraries in them are compiled here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from lmsbuild_wheels import build_libraries, check_record, make_wheel
+
+from lmsbuild import elf, wheelfile
+from lmsbuild.errors import WheelError
+from lmsbuild.platform_tag import platform_tag
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("official")
+    return make_wheel(folder, build_libraries(folder))
+
+
+def repacked(official: Path, folder: Path) -> Path:
+    to = folder / "alpha-1.0+lms.1-cp311-cp311-linux_x86_64.whl"
+    changed = {
+        "alpha/api.py": b"def memory():\n    return 1\n",
+        "alpha/new, with comma.py": b"new\n",
+        "alpha-1.0+lms.1.dist-info/METADATA": b"Name: alpha\nVersion: 1.0+lms.1\n",
+    }
+    wheelfile.repack(official, to, changed, frozenset({"alpha/gone.py"}))
+    return to
+
+
+def test_repacked_wheel_is_whole(official: Path, tmp_path: Path) -> None:
+    check_record(official)
+    new = repacked(official, tmp_path)
+    check_record(new)
+    with zipfile.ZipFile(official) as a, zipfile.ZipFile(new) as b:
+        assert b.read("alpha/api.py").endswith(b"return 1\n")
+        assert b.read("alpha/new, with comma.py") == b"new\n"
+        assert "alpha/gone.py" not in b.namelist()
+        assert not any(name.startswith("alpha-1.0.dist-info") for name in b.namelist())
+        for name in ("alpha/lib/libuser.so", "alpha/version.py"):
+            assert a.read(name) == b.read(name)
+            old, fresh = a.getinfo(name), b.getinfo(name)
+            assert (old.compress_size, old.external_attr) == (
+                fresh.compress_size,
+                fresh.external_attr,
+            )
+
+
+def test_same_inputs_give_the_same_bytes(official: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = repacked(official, tmp_path / "a"), repacked(official, tmp_path / "b")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_pip_installs_it(official: Path, tmp_path: Path) -> None:
+    new = repacked(official, tmp_path)
+    target = tmp_path / "site"
+    subprocess.run(
+        [
+            sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target",
+            str(target), "--python-version", "3.11", "--only-binary=:all:", "--platform",
+            "linux_x86_64", str(new),
+        ],
+        check=True,
+    )  # fmt: skip
+    assert (target / "alpha-1.0+lms.1.dist-info").is_dir()
+    assert (target / "alpha/api.py").read_text().endswith("return 1\n")
+
+
+def test_damaged_wheel_is_named_and_leaves_nothing(official: Path, tmp_path: Path) -> None:
+    for cut in (100, official.stat().st_size - 30):
+        broken = tmp_path / official.name
+        broken.write_bytes(official.read_bytes()[:cut])
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        with pytest.raises(WheelError, match=broken.name):
+            repacked(broken, out)
+        assert not list(out.iterdir())
+
+
+def test_library_is_read(official: Path, tmp_path: Path) -> None:
+    wheelfile.extract(official, ["alpha/lib/libuser.so", "alpha/lib/libcore.so"], tmp_path)
+    user = elf.read(tmp_path / "alpha/lib/libuser.so")
+    core = elf.read(tmp_path / "alpha/lib/libcore.so")
+    assert user.soname == "libuser.so"
+    assert "libcore.so" in user.needed
+    assert (user.rpath, user.is_runpath) == ("$ORIGIN", False)
+    assert {"line20", "upstream"} <= core.exports
+    assert "upstream" in user.imports and "upstream" not in user.exports
+    with pytest.raises(WheelError, match="no sound"):
+        elf.read(official)
+
+
+def test_platform_tag_says_what_is_needed() -> None:
+    old = {"libc.so.6": ["GLIBC_2.2.5"]}
+    middle = {"libc.so.6": ["GLIBC_2.14", "GLIBC_2.17"]}
+    new = {"libstdc++.so.6": ["GLIBCXX_3.4.30"], "libcudart.so.12": ["libcudart.so.12"]}
+    assert platform_tag("x86_64", [old]) == "manylinux_2_5_x86_64"
+    assert platform_tag("x86_64", [old, middle]) == "manylinux_2_17_x86_64"
+    assert platform_tag("x86_64", [old, middle, new]) == "manylinux_2_35_x86_64"
+    assert platform_tag("x86_64", [{"libc.so.6": ["GLIBC_9.9"]}]) == "linux_x86_64"
+    with pytest.raises(WheelError, match="vax"):
+        platform_tag("vax", [old])

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renders docs/cli.md from the commands: `python -m lmsbuild.docs` writes it."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+
+from lmsbuild.cli import COMMANDS, cli
+from lmsbuild.errors import INTERRUPTED, all_errors
+from lmsbuild.project import find_project
+
+
+def render() -> str:
+    """The whole page as Markdown."""
+    context = click.Context(cli, info_name="lmsbuild")
+    parts = [
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->",
+        "<!-- Rendered by `python -m lmsbuild.docs`; do not edit. -->",
+        "# lmsbuild",
+        inspect.cleandoc(cli.help or ""),
+        f"{cli.epilog} A bare tag means the supported framework that has it.",
+        "Text for people goes to standard output, progress and errors to standard error. With "
+        "`--json` standard output holds one JSON value, also for an error.",
+    ]
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts += _command(name, command, context)
+    parts += ["## Exit codes", _exit_codes(), "## Environment variables", _variables()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _command(name: str, command: click.Command, parent: click.Context) -> list[str]:
+    context = click.Context(command, info_name=name, parent=parent)
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    rows = ["| option | meaning |", "|---|---|"]
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record and isinstance(parameter, click.Option):
+            rows.append(f"| `{record[0].replace('|', chr(92) + '|')}` | {record[1]} |")
+    examples = (command.epilog or "").replace("\b\n", "").replace("Examples:\n", "")
+    return [
+        f"## {name}",
+        f"    {' '.join(usage.split())}",
+        inspect.cleandoc(command.help or ""),
+        "\n".join(rows),
+        "```sh\n" + inspect.cleandoc(examples) + "\n```",
+    ]
+
+
+def _exit_codes() -> str:
+    rows = ["| code | class of failure |", "|---|---|", "| 0 | success |"]
+    codes: dict[int, str] = {}
+    for error in all_errors():
+        codes.setdefault(error.exit_code, error.meaning)
+    codes[INTERRUPTED] = "interrupted (Ctrl-C)"
+    return "\n".join(rows + [f"| {code} | {meaning} |" for code, meaning in codes.items()])
+
+
+def _variables() -> str:
+    variables = {
+        "LMSBUILD_ROOT": "the checkout of this project to use",
+        "LMSBUILD_WORK": "folder for checkouts, environments and wheels instead of `work/`",
+        "LMSBUILD_CACHE": "folder for downloads and objects instead of the user's cache",
+        "LMSBUILD_DEBUG": "show a traceback for an error of lmsbuild itself",
+        "CXX": "the C++ compiler instead of `g++`",
+    }
+    rows = ["| variable | meaning |", "|---|---|"]
+    return "\n".join(rows + [f"| `{name}` | {meaning} |" for name, meaning in variables.items()])
+
+
+if __name__ == "__main__":
+    page = find_project().root / "docs" / "cli.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(render(), encoding="utf-8")
