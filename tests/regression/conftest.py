@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -82,10 +83,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
     report = yield
-    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    if report.failed and HERE in item.path.parents:
+        item.stash[FAILED] = True
+        if call.excinfo is not None:  # its frames hold tensors, which would meet the next test
+            traceback.clear_frames(call.excinfo.tb)
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_heap() -> None:
+    """Every test collects garbage; what is there from the start need not be looked at each time."""
+    import gc
+
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

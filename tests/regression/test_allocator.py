@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reclaiming inside the caching allocator: every route, every limit, every configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lms_device import LARGE, MIB
+
+ROUTES = (
+    "freelist", "cudamalloc", "reclaim_one", "reclaim_fragments", "reclaim_all", "cudamalloc_retry",
+)  # fmt: skip
+
+
+def block(mib: float, value: float = 1.0) -> torch.Tensor:
+    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
+
+
+def taken(function: Any) -> dict[str, int]:
+    """The routes of the allocations that `function` makes."""
+    torch.cuda.lms.reset_accumulated_stats()
+    result = function()
+    stats = torch.cuda.memory_stats()
+    del result
+    counts = {route: stats[f"alloc_distribution.{route}"] for route in ROUTES}
+    return {route: count for route, count in counts.items() if count}
+
+
+def intact(tensors: list[torch.Tensor]) -> bool:
+    """Whether block i holds only the value i. Looks on the CPU: a full device has no room to."""
+    return all((t.cpu() == i).all() for i, t in enumerate(tensors))
+
+
+def test_route_freelist_and_cudamalloc(lms: Any) -> None:
+    assert taken(lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")) == {"cudamalloc": 1}
+    assert taken(lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")) == {"freelist": 1}
+
+
+def test_routes_are_not_counted_while_off(device: Any) -> None:
+    assert taken(lambda: block(1)) == {}
+
+
+def test_route_reclaim_one(lms: Any, device: Any) -> None:
+    device.limit(20 * MIB)
+    kept = [block(5, i) for i in range(4)]  # one segment of 20 MiB, full
+    assert taken(lambda: torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")) == {"reclaim_one": 1}
+    assert lms.stats()["reclaimed"] == 1  # no more than needed
+    assert torch.ops.lms.on_host(kept[0])  # the least recently used
+    assert intact(kept)
+
+
+def test_route_reclaim_fragments(lms: Any, device: Any) -> None:
+    device.limit(20 * MIB)
+    kept = [block(2, i) for i in range(10)]
+    assert taken(lambda: torch.empty(6 * MIB, dtype=torch.uint8, device="cuda")) == {
+        "reclaim_fragments": 1
+    }
+    assert [torch.ops.lms.on_host(t) for t in kept] == [True] * 3 + [False] * 7
+    assert intact(kept)
+
+
+def test_a_hole_beside_free_memory_costs_least(lms: Any, device: Any) -> None:
+    device.limit(20 * MIB)
+    kept = [block(2, i) for i in range(10)]
+    kept[2] = torch.empty(0)  # a free block of 2 MiB
+    request = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")
+    moved = [i for i, t in enumerate(kept) if i != 2 and torch.ops.lms.on_host(t)]
+    assert moved == [1]  # beside the free block, although 0 is older
+    assert lms.stats()["reclaimed_bytes"] == 2 * MIB
+    del request
+
+
+def test_route_cudamalloc_retry(lms: Any, device: Any) -> None:
+    """Whole segments go back to the device when no hole can be made."""
+    device.limit(24 * MIB)
+    kept = [block(12, i) for i in range(2)]  # a segment each
+    counts = taken(lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda"))
+    assert counts == {"cudamalloc_retry": 1}
+    del counts
+    assert lms.stats()["reclaimed"] == 2
+    assert intact(kept)
+
+
+def test_route_reclaim_all(lms: Any, sim: Any) -> None:
+    """When a choice made room and the device still refuses, everything idle goes."""
+    sim.capacity = 24 * MIB
+    kept = [block(12, i) for i in range(2)]
+    # The first request, and the one after the choice: the third succeeds.
+    sim.fail_next_mallocs(2)
+    counts = taken(lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda"))
+    assert counts == {"reclaim_all": 1}
+    assert intact(kept)
+
+
+def test_small_and_large_pool(lms: Any, device: Any) -> None:
+    """Memory that one pool holds serves the other."""
+    device.limit(20 * MIB)
+    small = [block(0.25, i) for i in range(72)]  # segments of 2 MiB
+    large = [block(4, i) for i in range(3)]  # want a segment of 20 MiB
+    assert intact(small) and intact(large)
+    again = [block(0.25, i) for i in range(72)]
+    assert intact(again) and intact(large) and intact(small)
+
+
+def test_device_limit_is_hard(lms: Any, device: Any) -> None:
+    lms.enable(device_limit=40 * MIB)
+    torch.cuda.reset_peak_memory_stats()
+    kept = [block(2, i) for i in range(60)]
+    assert torch.cuda.max_memory_reserved() <= 40 * MIB
+    assert intact(kept)
+    with pytest.raises(torch.OutOfMemoryError, match="Device limit: 40.00 MiB"):
+        block(48)
+    assert intact(kept)
+    lms.enable(device_limit=0)
+    block(48)
+    assert torch.cuda.max_memory_reserved() > 40 * MIB
+
+
+def test_device_limit_below_what_is_reserved(lms: Any, device: Any) -> None:
+    kept = [block(2, i) for i in range(30)]
+    reserved = torch.cuda.memory_reserved()
+    lms.enable(device_limit=20 * MIB)
+    kept += [block(2, 30 + i) for i in range(10)]
+    assert torch.cuda.memory_reserved() <= reserved
+    assert intact(kept)
+
+
+def test_soft_limit(lms: Any, device: Any) -> None:
+    """IBM's: beyond it reclaiming comes before reserving, but nothing fails."""
+    torch.cuda.set_limit_lms(20 * MIB)
+    kept = [block(2, i) for i in range(40)]
+    assert torch.cuda.memory_reserved() == 20 * MIB
+    assert intact(kept)
+    big = block(32)  # nothing to reclaim makes room for it within the limit
+    assert torch.cuda.memory_reserved() > 20 * MIB
+    torch.cuda.set_limit_lms(0)
+    more = [block(2, i) for i in range(20)]
+    assert intact(kept) and intact(more)
+    del big
+
+
+def test_memory_fraction_still_holds(lms: Any, device: Any) -> None:
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(40 * MIB / total)
+    try:
+        kept = [block(2, i) for i in range(40)]
+        assert torch.cuda.memory_reserved() <= 40 * MIB
+        assert intact(kept)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_out_of_memory_says_what_was_pinned(lms: Any, device: Any) -> None:
+    device.limit(60 * MIB)
+    kept = [block(10, i) for i in range(8)]
+    lms.exclude(kept[0])
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        torch.cat(kept[1:])  # 70 MiB of operands
+    text = str(caught.value)
+    for part in (
+        "Large Model Support is on",
+        "are pinned by running operators (largest 10.00 MiB)",
+        "10.00 MiB are excluded",
+        "Device limit: none, host limit: none",
+        "minimum size: 0.00 MiB",
+        "Use smaller inputs for the operator that failed",
+    ):
+        assert part in text
+    del caught
+    assert intact(kept)
+    assert torch.cuda.memory_stats()["num_ooms"] == 1
+    lms.include(kept[0])
+    total = sum(float(t.sum()) for t in kept)
+    assert total == sum(range(8)) * 10 * MIB // 4
+
+
+def test_out_of_memory_names_handed_out_pointers_and_small_tensors(device: Any) -> None:
+    device.limit(40 * MIB)
+    torch.cuda.lms.enable(min_size=4 * MIB)
+    held, small = block(10), block(2)
+    held.data_ptr()
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        block(36)
+    assert "10.00 MiB cannot move because their pointers were handed out" in str(caught.value)
+    assert "2.00 MiB are below the minimum size" in str(caught.value)
+    del caught
+    assert (held.cpu() == 1).all() and (small.cpu() == 1).all()
+    torch.cuda.lms.release_pointer(held)
+    block(20)
+
+
+def test_out_of_memory_in_backward(lms: Any, device: Any) -> None:
+    """Raised on the autograd thread, seen by the caller, and the next step works."""
+    x = torch.full((4 * MIB,), 2.0, device="cuda", requires_grad=True)  # 16 MiB
+    y = (x * x).sum()
+    torch.cuda.empty_cache()
+    device.limit(30 * MIB)
+    with pytest.raises(torch.OutOfMemoryError):
+        y.backward()  # x and a product of its size
+    device.limit(LARGE)
+    (x * x).sum().backward()
+    assert (x.grad == 4).all().item()
+
+
+def test_out_of_memory_leaves_no_pins(lms: Any, device: Any) -> None:
+    kept = [block(10, i) for i in range(8)]
+    lms.reclaim()
+    torch.cuda.empty_cache()
+    device.limit(35 * MIB)
+    for _ in range(3):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.cat(kept)
+        assert lms.stats()["pinned.all.current"] == 0
+    assert intact(kept)
+
+
+def test_host_limit(lms: Any, device: Any) -> None:
+    device.limit(40 * MIB)
+    lms.enable(host_limit=20 * MIB)
+    kept: list[torch.Tensor] = []
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        for i in range(40):
+            kept.append(block(2, i))
+    assert "Host memory is at its limit: raise it with torch.cuda.lms.enable(host_limit=" in str(
+        caught.value
+    )
+    assert "host limit: 20.00 MiB" in str(caught.value)
+    del caught
+    stats = lms.stats()
+    assert 16 * MIB <= stats["lms.host.reserved_bytes_peak"] <= 20 * MIB
+    assert stats["lms.host_refused"] > 0
+    assert len(kept) >= 25
+    lms.enable(host_limit=0)  # with no room on either side nothing can change places
+    assert intact(kept)
+    kept += [block(2, i) for i in range(len(kept), 40)]
+    assert intact(kept)
+
+
+def test_kept_copies_make_way_at_the_host_limit(lms: Any, device: Any) -> None:
+    kept = [block(2, i) for i in range(8)]
+    lms.enable(host_limit=16 * MIB)
+    assert lms.reclaim() == 16 * MIB
+    assert intact(kept)  # read: all copies are kept, host memory is full
+    assert lms.stats()["lms.host.used_bytes"] == 16 * MIB
+    other = [block(2, i) for i in range(4)]
+    for t in other:
+        assert torch.ops.lms.evict(t)
+    assert intact(other) and intact(kept)
+
+
+def test_pinned_memory_that_the_machine_refuses(lms: Any, sim: Any) -> None:
+    sim.set_host_capacity(8 * MIB)
+    sim.capacity = 40 * MIB
+    kept: list[torch.Tensor] = []
+    with pytest.raises(torch.OutOfMemoryError):
+        for i in range(40):
+            kept.append(block(2, i))
+    sim.set_host_capacity(0)
+    assert intact(kept)
+    kept += [block(2, i) for i in range(len(kept), 40)]
+    assert intact(kept)
+
+
+def pressure() -> list[torch.Tensor]:
+    """Evictions, page-ins, holes, fragments and segments in one."""
+    kept = [block(2, i) for i in range(24)]
+    kept[3].mul_(1)
+    kept.append(torch.full((12 * MIB // 4,), 24.0, device="cuda"))
+    kept[20].add_(torch.zeros_like(kept[20]))
+    return kept
+
+
+@pytest.mark.parametrize("skip", range(0, 60, 3))
+@pytest.mark.parametrize("count", [1, 2])
+def test_device_allocations_that_fail(lms: Any, sim: Any, skip: int, count: int) -> None:
+    """Any device allocation may fail: an out-of-memory error or none, and nothing is lost."""
+    sim.capacity = 40 * MIB
+    sim.fail_next_mallocs(count, skip=skip)
+    try:
+        assert intact(pressure())
+    except torch.OutOfMemoryError as error:
+        del error
+    sim.fail_next_mallocs(0)
+    assert lms.stats()["pinned.all.current"] == 0
+    assert intact(pressure())
+
+
+@pytest.mark.parametrize("skip", range(3))
+def test_host_allocations_that_fail(lms: Any, sim: Any, skip: int) -> None:
+    sim.capacity = 40 * MIB
+    sim.fail_next_host_allocs(1, skip=skip)
+    try:
+        assert intact(pressure())
+    except torch.OutOfMemoryError as error:
+        del error
+    sim.fail_next_host_allocs(0)
+    assert intact(pressure())
+
+
+@pytest.mark.parametrize("skip", range(0, 24, 2))
+def test_copies_that_fail(lms: Any, sim: Any, skip: int) -> None:
+    """A copy that the driver refuses is an error of the operator; its tensors keep their bytes."""
+    kept = [block(2, i) for i in range(12)]
+    sim.fail_next_copies(1, skip=skip)
+    failed = 0
+    for _ in range(2):
+        try:
+            for t in kept:
+                torch.ops.lms.evict(t)
+            for t in kept:
+                t + 1
+        except RuntimeError as error:
+            failed += 1
+            del error
+    sim.fail_next_copies(0)
+    assert failed == 1
+    assert lms.stats()["pinned.all.current"] == 0
+    assert intact(kept)
+
+
+CONFIGURATIONS = (
+    "expandable_segments:True",
+    "garbage_collection_threshold:0.6",
+    "max_split_size_mb:21",
+    "roundup_power2_divisions:4",
+    "expandable_segments:True,garbage_collection_threshold:0.5,max_split_size_mb:32",
+)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_allocator_configurations(program: Any, configuration: str) -> None:
+    if "expandable" in configuration and not program(
+        "import torch; torch.ones(9, device='cuda'); print('usable')",
+        env={"PYTORCH_CUDA_ALLOC_CONF": configuration},
+    ).endswith("usable\n"):
+        pytest.skip("the device has no virtual memory management")
+    out = program(
+        """
+        import torch
+        from lms_models import train
+        torch.set_num_threads(1)
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.full((1 << 19,), float(i), device="cuda") for i in range(40)]
+        big = [torch.full((3 << 20,), float(i), device="cuda") for i in range(4)]
+        a, b = train("wide", "adam", "cpu"), train("wide", "adam", "cuda")
+        assert (a.losses, a.digests) == (b.losses, b.digests)
+        assert all((t == i).all().item() for i, t in enumerate(kept))
+        assert all((t == i).all().item() for i, t in enumerate(big))
+        assert torch.cuda.lms.stats()["lms.paged_out_bytes"] > 64 << 20
+        print("equal")
+        """,
+        memory=64 * MIB,
+        env={"PYTORCH_CUDA_ALLOC_CONF": configuration},
+    )
+    assert "equal" in out
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+            "remove backend:cudaMallocAsync from PYTORCH_CUDA_ALLOC_CONF",
+        ),
+        (
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+            "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off; unset it",
+        ),
+    ],
+)
+def test_other_allocators_are_refused(program: Any, env: dict[str, str], reason: str) -> None:
+    out = program(
+        """
+        import torch
+        torch.cuda.init()
+        try:
+            torch.cuda.lms.enable()
+        except RuntimeError as error:
+            print(error)
+        assert not torch.cuda.lms.is_enabled()
+        """,
+        env=env,
+    )
+    assert "Large Model Support cannot be enabled" in out
+    assert reason in out
+
+
+def test_memory_snapshot_and_history(lms: Any, device: Any) -> None:
+    """The recorder may want the GIL, which must not be waited for under the engine's lock."""
+    device.limit(40 * MIB)
+    torch.cuda.memory._record_memory_history(max_entries=1000)
+    try:
+        kept = [block(2, i) for i in range(40)]
+        assert intact(kept)
+        snapshot = torch.cuda.memory._snapshot()
+        assert snapshot["segments"] and snapshot["device_traces"][0]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
