@@ -70,9 +70,12 @@ bool Device::step_() {
   Command command;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const std::size_t first = random_.below(queues_.size());
-    for (std::size_t i = 0; i < queues_.size(); ++i) {
-      auto& queue = queues_[(first + i) % queues_.size()];
+    if (random_.one_in(16)) lagging_ = random_.below(queues_.size());
+    const std::size_t count = queues_.size(), first = random_.below(count);
+    for (std::size_t i = 0; i <= count; ++i) {
+      const std::size_t index = i < count ? (first + i) % count : lagging_;
+      if (i < count && index == lagging_) continue;
+      auto& queue = queues_[index];
       if (queue.empty() || (queue.front().wait && !queue.front().wait->done())) continue;
       command = std::move(queue.front());
       queue.pop_front();
@@ -99,6 +102,7 @@ void Device::drain() {
 void Device::set_seed(std::uint64_t seed) {
   std::lock_guard<std::mutex> lock(mutex_);
   random_ = Random(seed);
+  lagging_ = random_.below(queues_.size());
 }
 
 void Device::fail(const std::string& what) {

@@ -96,6 +96,7 @@ class Device {
   std::mutex failure_mutex_;
   Random random_;
   std::vector<std::deque<Command>> queues_;
+  std::size_t lagging_ = 0;  // this stream runs only when no other can, for a while
   std::string failure_;
   std::atomic<std::size_t> host_waits_{0};
 };

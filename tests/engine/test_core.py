@@ -10,8 +10,8 @@ import pytest
 
 # In the fast tier, and few rounds of what is random.
 FAST = {"plain17", "sanitize"}
-ROUNDS = {
-    "plain17": {"random_programs": ("seeds=60",)},
+ROUNDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "plain17": {"random_programs": ("seeds=40",), "pool_random": ("seeds=8",)},
     "sanitize": {
         "random_programs": ("seeds=10", "steps=1000"),
         "victims_hole_is_optimal": ("instances=3000",),
@@ -20,9 +20,12 @@ ROUNDS = {
         "pool_random": ("seeds=4", "steps=1000"),
         "threads_share_one_engine": ("steps=300",),
     },
-    "tsan": {"random_programs": ("seeds=5", "steps=1000")},
+    "tsan": {
+        "random_programs": ("seeds=5", "steps=1000"),
+        "pool_random": ("seeds=4", "steps=1000"),
+    },
 }
-LONG = {
+LONG: dict[str, dict[str, tuple[str, ...]]] = {
     "plain17": {
         "random_programs": ("first=1000", "seeds=4000", "steps=4000"),
         "pool_random": ("seeds=1000", "steps=5000"),

@@ -357,14 +357,17 @@ TEST(engine_copies_make_way_for_evictions) {
 // ---- order
 
 TEST(engine_evicts_after_every_stream) {
-  Rig rig;
-  StorageRef a = rig.make(1);
-  rig.device.drain();
-  rig.use(&a, Access::kWrite, stream(2));
-  rig.write(a, 2, stream(2));
-  CHECK(rig.evict(a));
-  CHECK(rig.has(a, 2));
-  rig.check();
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    rig.device.drain();
+    rig.device.set_seed(seed);
+    rig.use(&a, Access::kWrite, stream(2));
+    rig.write(a, 2, stream(2));
+    CHECK(rig.evict(a));
+    CHECK(rig.has(a, 2));
+    rig.check();
+  }
 }
 
 TEST(engine_waits_for_arrival_on_every_stream) {
