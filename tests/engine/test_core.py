@@ -28,7 +28,7 @@ ROUNDS: dict[str, dict[str, tuple[str, ...]]] = {
 LONG: dict[str, dict[str, tuple[str, ...]]] = {
     "plain17": {
         "random_programs": ("first=1000", "seeds=4000", "steps=4000"),
-        "pool_random": ("seeds=1000", "steps=5000"),
+        "pool_random": ("seeds=200", "steps=5000"),
         "victims_hole_is_optimal": ("instances=2000000",),
         "victims_cover_is_within_factor_two": ("instances=500000",),
         "threads_share_one_engine": ("steps=100000",),
