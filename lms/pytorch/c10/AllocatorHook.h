@@ -121,6 +121,24 @@ class ReclaimScope {
   DeviceIndex device_;
 };
 
+// The engine's lock while Large Model Support is on, else nothing. To be taken while the
+// allocator's lock is not held.
+class EngineLock {
+ public:
+  EngineLock();
+  ~EngineLock();
+  EngineLock(const EngineLock&) = delete;
+  EngineLock& operator=(const EngineLock&) = delete;
+
+ private:
+  EngineScope scope_;
+  const bool locked_;
+};
+
+// Remembers the stream for a storage in host memory, whose next block will be told. False when
+// `pointer` is on the device. Under an EngineLock.
+bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream);
+
 // Implemented by the allocator.
 struct BlockInfo {
   cudaStream_t stream = nullptr;    // the stream whose pool it belongs to

@@ -126,6 +126,18 @@ bool Backend::may_manage(const StorageImpl& storage) noexcept {
                                         resident(storage) || cow::is_cow_data_ptr(pointer));
 }
 
+bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
+  auto* host = pointer.cast_context<HostContext>(&release_host_context);
+  if (host == nullptr) {
+    return false;
+  }
+  if (stream.stream() != host->home &&
+      std::find(host->shared.begin(), host->shared.end(), stream) == host->shared.end()) {
+    host->shared.push_back(stream);
+  }
+  return true;
+}
+
 void Backend::retain(::lms::Key key) {
   WeakStorage weak(intrusive_ptr<StorageImpl>::reclaim_copy(storage_of(key)));
   weak.release();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/core/engine.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -34,6 +35,9 @@ class Backend final : public ::lms::Backend {
 
   // Without a lock: false only when the storage is certainly not the engine's to manage.
   static bool may_manage(const StorageImpl& storage) noexcept;
+
+  // Adds to the streams of a storage on the host. False when it is not there.
+  static bool record_stream(const DataPtr& pointer, CUDAStream stream);
 
   void retain(::lms::Key key) override;
   void release(::lms::Key key) override;

@@ -340,6 +340,22 @@ ReclaimScope::ReclaimScope(DeviceIndex device) : device_(device) { state().engin
 
 ReclaimScope::~ReclaimScope() { state().engine.mutex().unlock(); }
 
+EngineLock::EngineLock() : locked_(reclaiming()) {
+  if (locked_) {
+    state().engine.mutex().lock();
+  }
+}
+
+EngineLock::~EngineLock() {
+  if (locked_) {
+    state().engine.mutex().unlock();
+  }
+}
+
+bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream) {
+  return Backend::record_stream(pointer, stream);
+}
+
 bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, bool last_resort) {
   if (!reclaiming()) {  // switched off while no lock was held
     return false;
