@@ -318,21 +318,22 @@ def summary(device: Optional[Union[torch.device, int]] = None) -> str:
 # stays there for its life, or until release_pointer.
 
 
-# Functions of PyTorch that compare pointers and never follow them.
+# Code of PyTorch that compares pointers and never follows them: functions, or whole modules.
 _IDENTITY_ONLY = {
     ("torch._tensor", "__deepcopy__"),
     ("torch._tensor", "_reduce_ex_internal"),
-    ("torch.serialization", "persistent_id"),
     ("torch.nn.modules.rnn", "flatten_parameters"),
+    ("torch.serialization", None),
 }
 
 
 def _only_compared() -> bool:
-    caller = sys._getframe(3)  # of the wrapper of data_ptr
-    return (
-        caller.f_globals.get("__name__"),
-        caller.f_code.co_name,
-    ) in _IDENTITY_ONLY and not _ops().chaos()
+    caller: Any = sys._getframe(3)  # of the wrapper of data_ptr
+    while caller.f_globals.get("__name__") == "torch.storage" and caller.f_back is not None:
+        caller = caller.f_back  # TypedStorage asks its UntypedStorage
+    module = caller.f_globals.get("__name__")
+    known = (module, caller.f_code.co_name) in _IDENTITY_ONLY or (module, None) in _IDENTITY_ONLY
+    return known and not _ops().chaos()
 
 
 def _expose(tensor: torch.Tensor) -> None:
