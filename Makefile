@@ -35,7 +35,7 @@ lint: $(STAMP)
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
 
 test-fast: lint
-	$(BIN)/python -m pytest -m 'not net and not engine and not slow' tests/lmsbuild tests/engine tests/simcuda
+	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine
 
 test: lint
 	$(BIN)/python -m pytest -m 'not slow' tests/lmsbuild tests/engine
@@ -46,7 +46,7 @@ test-full: lint
 	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
 
 test-negative: $(STAMP)
-	$(BIN)/python -m pytest tests/engine/negative.py
+	$(BIN)/python tests/engine/negative.py
 	$(BIN)/lmsbuild test $(TAG) negative
 
 patches: $(STAMP)

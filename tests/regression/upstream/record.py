@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pytest plugin that survives the death of its process: each test is written down when it starts
+and when it ends, and tests already written down are not run again.
+
+Loaded with `-p record`; the file is named by the variable RECORD.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+_FILE = Path(os.environ["RECORD"])
+
+
+def _write(**entry: str) -> None:
+    with _FILE.open("a") as stream:
+        stream.write(json.dumps(entry) + "\n")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lines = _FILE.read_text().splitlines() if _FILE.exists() else []
+    done = {json.loads(line)["test"] for line in lines}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _write(test=nodeid, outcome="started")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        text = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]
+        _write(test=report.nodeid, outcome=report.outcome, text=text)

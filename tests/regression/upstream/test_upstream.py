@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own tests: none that passes on the official wheel may fail on ours, with Large Model
+Support off or in chaos mode. `differences.toml` lists the exceptions, each with its reason; one
+that is listed and does not differ fails as well."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import upstream_run
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent
+SELECTION: list[dict[str, Any]] = tomllib.loads((HERE / "selection.toml").read_text())["files"]
+ALLOWED: list[dict[str, str]] = tomllib.loads((HERE / "differences.toml").read_text()).get(
+    "differences", []
+)
+
+
+def _cases() -> list[Any]:
+    cases = []
+    for entry in SELECTION:
+        name = entry["file"].removesuffix(".py")
+        if "default" in entry:
+            cases.append(pytest.param(entry["file"], entry["default"], id=f"{name}-choice"))
+        for index, select in enumerate(entry["full"]):
+            cases.append(
+                pytest.param(entry["file"], select, id=f"{name}-{index}", marks=pytest.mark.slow)
+            )
+    return cases
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("upstream")
+
+
+@pytest.mark.parametrize(("file", "select"), _cases())
+def test_no_upstream_test_is_lost(file: str, select: str, reports: Path) -> None:
+    source = os.environ.get("LMS_SOURCE", "")
+    tests = Path(source) / "test"
+    if not (tests / file).is_file():
+        pytest.skip("LMS_SOURCE names no source tree with PyTorch's tests")
+    stock, device = os.environ["LMS_STOCK_PYTHON"], os.environ.get("LMS_DEVICE", "sim")
+    ours = os.environ["LMS_PYTHON"]
+    configurations = upstream_run.configurations(stock, ours)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        found = pool.map(
+            lambda c: upstream_run.run(c, tests, file, select, device, reports / c.name),
+            configurations,
+        )
+        results = {c.name: result for c, result in zip(configurations, found, strict=True)}
+    passed = {test for test, result in results["official"].items() if result.outcome == "passed"}
+    assert passed, f"no test of {file} passes on the official wheel: the comparison is empty"
+    lost = []
+    for configuration in ("lms-off", "lms-chaos"):
+        for test in sorted(passed):
+            result = results[configuration].get(test)
+            outcome = result.outcome if result else "not run"
+            if (outcome != "passed") != _allowed(configuration, file, test):
+                why = "is listed in differences.toml and passes" if outcome == "passed" else outcome
+                lost.append(f"{configuration}: {test}: {why}\n{result.text if result else ''}")
+    print(f"{file} -k '{select}': {len(passed)} pass on the official wheel, {len(lost)} differ")
+    assert not lost, "\n".join(lost)
+
+
+def _allowed(configuration: str, file: str, test: str) -> bool:
+    return any(
+        fnmatch.fnmatchcase(configuration, entry["configuration"])
+        and entry["file"] == file
+        and fnmatch.fnmatchcase(test, entry["test"])
+        for entry in ALLOWED
+    )

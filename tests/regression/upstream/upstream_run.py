@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own tests on one wheel: outcome of every test, whatever happens to the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+STALL_SECONDS = 180.0  # without a test that starts or ends
+MOST_CRASHES = 25
+
+
+@dataclass(frozen=True)
+class Configuration:
+    name: str
+    python: str
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Result:
+    outcome: str  # passed, failed, skipped, crashed or hung
+    text: str
+
+
+def configurations(stock: str, lms: str) -> list[Configuration]:
+    chaos = {"PYTORCH_LMS": "min_size=0", "LMS_DEBUG": "chaos"}
+    return [
+        Configuration("official", stock, {}),
+        Configuration("lms-off", lms, {}),
+        Configuration("lms-chaos", lms, chaos),
+    ]
+
+
+def run(
+    configuration: Configuration, tests: Path, file: str, select: str, device: str, folder: Path
+) -> dict[str, Result]:
+    """Outcome by test id of the tests of `file` (in `tests`) that the -k expression selects.
+
+    Raises RuntimeError when pytest cannot collect the file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    record, log = folder / f"{Path(file).stem}.jsonl", folder / f"{Path(file).stem}.log"
+    record.unlink(missing_ok=True)
+    launcher = ["-m", "simcuda", "--memory", "2G", "-m"] if device == "sim" else ["-m"]
+    command = [
+        configuration.python, *launcher, "pytest", "-p", "record", "-p", "no:cacheprovider",
+        "-c", os.devnull, "--rootdir", str(tests), "--noconftest", "-q", "--tb=short", file,
+    ]  # fmt: skip
+    if select:
+        command += ["-k", select]
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
+    environment = {
+        **os.environ,
+        **configuration.variables,
+        "RECORD": str(record),
+        "PYTHONPATH": path,
+        "SIMCUDA_QUIET": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    with log.open("wb") as output:
+        for _ in range(MOST_CRASHES):
+            code, hung = _attempt(command, tests, environment, record, output)
+            if not hung and code in (0, 1, 5):
+                return _results(record, "crashed")
+            if not record.exists():
+                break
+            _close(record, "hung" if hung else f"crashed ({_signal(code)})")
+    raise RuntimeError(f"{file} does not run to its end with {configuration.name}; see {log}")
+
+
+def _attempt(
+    command: list[str], tests: Path, environment: dict[str, str], record: Path, output: object
+) -> tuple[int, bool]:
+    process = subprocess.Popen(
+        command,
+        cwd=tests,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,  # type: ignore[arg-type]
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    size, since = -1, time.monotonic()
+    while process.poll() is None:
+        time.sleep(0.2)
+        now = record.stat().st_size if record.exists() else 0
+        if now != size:
+            size, since = now, time.monotonic()
+        elif time.monotonic() - since > STALL_SECONDS:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return -signal.SIGKILL, True
+    return process.returncode, False
+
+
+def _signal(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+def _close(record: Path, outcome: str) -> None:
+    """Gives the test that was running when the process ended its outcome."""
+    last = json.loads(record.read_text().splitlines()[-1])
+    with record.open("a") as stream:
+        stream.write(json.dumps({"test": last["test"], "outcome": outcome, "text": ""}) + "\n")
+
+
+def _results(record: Path, unfinished: str) -> dict[str, Result]:
+    results: dict[str, Result] = {}
+    lines = record.read_text().splitlines() if record.exists() else []
+    for line in lines:
+        entry = json.loads(line)
+        name, outcome = entry["test"].split("::", 1)[-1], entry["outcome"]
+        if outcome == "started":
+            results[name] = Result(unfinished, "")
+        elif results.get(name) is None or results[name].outcome != "failed":
+            results[name] = Result(outcome, entry["text"])
+    return results
+
+
+if __name__ == "__main__":  # python upstream_run.py PYTHON TESTS FILE [-k]: for a look by hand
+    _, python, tests_folder, test_file, *rest = sys.argv
+    found = run(
+        Configuration("by-hand", python, {}), Path(tests_folder), test_file,
+        rest[0] if rest else "", "sim", Path("/tmp") / "upstream-by-hand",
+    )  # fmt: skip
+    for test, result in found.items():
+        print(result.outcome, test)
