@@ -200,6 +200,7 @@ def foreach(torch: Any, device: str) -> Any:
     tensors = [torch.randn(3).to(device) for _ in range(3)]
     torch._foreach_mul_(tensors, 2)
     torch._foreach_addcmul_(tensors, tensors, tensors, 0.5)
+    torch._foreach_addcdiv_(tensors, tensors, tensors, torch.tensor([1.0, 2.0, 3.0]))  # CPU
     return torch.stack([*torch._foreach_norm(tensors), *[t.sum() for t in tensors]])
 
 

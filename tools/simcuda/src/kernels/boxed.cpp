@@ -115,7 +115,7 @@ c10::Device CpuKernel::device_of(const IValue* values) const {
                       "indices should be either on cpu or on the same device as the indexed "
                       "tensor (cpu)");
   }
-  if (device && !mixes_devices_) {
+  if (device && !mixes_devices_ && !is_foreach_) {
     for (size_t i = 0; i < arguments_.size(); i++) {
       for_each_tensor(values[i], [&](const Tensor& t) {
         if (!t.defined() || t.device() == *device || (t.is_cpu() && t.dim() == 0)) return;
