@@ -203,3 +203,11 @@ def stock(pytestconfig: pytest.Config) -> Iterator[Stock]:
     worker = Stock(pytestconfig.stash[KIND], python)
     yield worker
     worker.close()
+
+
+@pytest.fixture(scope="session")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An extension that takes pointers past every operator."""
+    from lms_extension import Extension
+
+    return Extension(tmp_path_factory.mktemp("extension"))

@@ -28,7 +28,7 @@ IBM = COUNTERS | TOTALS | ROUTES
 
 
 def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), value, device="cuda")
+    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
 
 
 def test_never_enabled(program: Any) -> None:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds and calls extension.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lms_device import HERE
+
+
+@lru_cache(maxsize=1)
+def cudart() -> ctypes.CDLL:
+    """The CUDA runtime that torch uses."""
+    maps = Path("/proc/self/maps").read_text()
+    found = re.search(r"\S*/libcudart\S*", maps)
+    assert found, "no CUDA runtime is loaded"
+    return ctypes.CDLL(found[0])
+
+
+class Extension:
+    def __init__(self, folder: Path) -> None:
+        compiler = shutil.which("g++")
+        assert compiler, "g++ is missing: install it to build the test extension"
+        package = Path(torch.__file__).parent
+        library = folder / "extension.so"
+        subprocess.run(
+            [
+                compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-DNDEBUG",
+                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+                f"-I{package / 'include'}", str(HERE / "extension.cpp"), "-o", str(library),
+                f"-L{package / 'lib'}", "-lc10",
+            ],
+            check=True,
+        )  # fmt: skip
+        self._library = ctypes.CDLL(str(library))
+        for function in (self._library.extension_fill, self._library.extension_pointer):
+            function.restype = ctypes.c_char_p
+
+    def fill(self, tensor: torch.Tensor, value: int) -> str:
+        """Set every byte behind the tensor on the current stream. Returns the error, or ""."""
+        memset = ctypes.cast(cudart().cudaMemsetAsync, ctypes.c_void_p)
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        address = ctypes.c_void_p(tensor._cdata)
+        return str(self._library.extension_fill(address, memset, value, stream).decode())
+
+    def pointer(self, tensor: torch.Tensor) -> tuple[int | None, str]:
+        pointer = ctypes.c_void_p()
+        address = ctypes.c_void_p(tensor._cdata)
+        error: Any = self._library.extension_pointer(address, ctypes.byref(pointer))
+        return pointer.value, error.decode()
+
+
+def set_bytes(pointer: int, value: int, count: int) -> None:
+    """What a kernel does that was given a raw pointer."""
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    status = cudart().cudaMemsetAsync(
+        ctypes.c_void_p(pointer), value, ctypes.c_size_t(count), stream
+    )
+    assert status == 0

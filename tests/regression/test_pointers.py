@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pointers that leave PyTorch: what they point to stays; writes through them are not lost."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lms_device
+from lms_device import MIB
+from lms_extension import set_bytes
+
+MODES = lms_device.device.modes
+
+
+def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
+    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    return bool(torch.ops.lms.on_host(tensor))
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.cpu().view(torch.uint8).numpy())
+
+
+TAKERS = {
+    "data_ptr": lambda x: x.data_ptr(),
+    "view": lambda x: x[7:].data_ptr() - 28,
+    "parameter": lambda x: nn.Parameter(x).data_ptr(),
+    "storage": lambda x: x.untyped_storage().data_ptr(),
+    "typed_storage": lambda x: x.storage()._data_ptr(),
+    "array_interface": lambda x: x.__cuda_array_interface__["data"][0],
+    "dlpack": lambda x: torch.from_dlpack(x.__dlpack__()).data_ptr(),
+    "to_dlpack": lambda x: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x)).data_ptr(),
+    "from_dlpack": lambda x: torch.from_dlpack(x).data_ptr(),
+    "capsule": lambda x: capsule_pointer(torch.to_dlpack(x)),
+}
+
+
+def capsule_pointer(capsule: Any) -> int:
+    """DLManagedTensor starts with the data pointer."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return int(ctypes.c_void_p.from_address(get(capsule, b"dltensor")).value or 0)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("out", [True, False], ids=["on-host", "resident"])
+def test_a_pointer_handed_out(lms: Any, taker: str, out: bool) -> None:
+    x = block()
+    x.sum()
+    if out:
+        lms.reclaim()
+        assert on_host(x)
+    pointer = TAKERS[taker](x)
+    assert not on_host(x) and torch.ops.lms.exposed(x)
+    assert lms.reclaim() == 0 and not torch.ops.lms.evict(x)
+    snapshot = torch.cuda.memory_snapshot()
+    assert any(s["address"] <= pointer < s["address"] + s["total_size"] for s in snapshot)
+    set_bytes(pointer, 3, x.nbytes)
+    assert bytes_of(x) == b"\3" * x.nbytes
+    assert lms.stats()["lms.exposed"] == 1
+    lms.release_pointer(x)
+    assert lms.reclaim() == MIB
+    assert bytes_of(x) == b"\3" * x.nbytes
+
+
+def test_a_write_through_a_pointer_after_a_read(lms: Any) -> None:
+    """An exposed storage has no copy that a write could make stale."""
+    x = block()
+    lms.reclaim()
+    pointer = x.data_ptr()
+    x.sum()
+    set_bytes(pointer, 5, x.nbytes)
+    lms.release_pointer(x)
+    lms.reclaim()
+    assert on_host(x)
+    assert bytes_of(x) == b"\5" * x.nbytes
+
+
+def test_exposure_ends_with_the_storage(lms: Any) -> None:
+    x = block()
+    x.data_ptr()
+    del x
+    assert lms.stats()["lms.exposed"] == 0
+    y = block()  # very likely at the same address
+    assert not torch.ops.lms.exposed(y)
+    assert lms.reclaim() == MIB
+
+
+IDENTITY_ONLY = {
+    "save": lambda x: torch.save({"a": x, "b": x[3:]}, io.BytesIO()),
+    "deepcopy": lambda x: copy.deepcopy([x, x[3:]]),
+    "copy": copy.copy,
+    "repr": repr,
+    "hash": hash,
+    "equality": lambda x: (x == x, x is x, x.is_set_to(x)),
+    "metadata": lambda x: (x.shape, x.stride(), x.is_contiguous(), x.nbytes, x.untyped_storage()),
+    "state_dict": lambda x: nn.ParameterList([x]).state_dict(),
+    "pickle": lambda x: x.__reduce_ex__(2),
+    "numpy": lambda x: x.cpu().numpy(),
+    "tolist": lambda x: x.tolist(),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("use", IDENTITY_ONLY)
+def test_what_only_compares_pointers_does_not_hold_the_tensor(lms: Any, use: str) -> None:
+    x = block()
+    lms.reclaim()
+    IDENTITY_ONLY[use](x)
+    assert not torch.ops.lms.exposed(x)
+    lms.reclaim()
+    assert on_host(x)
+
+
+def test_a_recurrent_network_is_not_held(lms: Any) -> None:
+    net = nn.LSTM(8, 8).cuda()
+    net.flatten_parameters()
+    assert not any(torch.ops.lms.exposed(p) for p in net.parameters())
+
+
+def test_saving_reads_nothing_back_and_loads_equal(lms: Any) -> None:
+    """torch.save of what is on the host, and of more than the device holds."""
+    lms_device.device.limit(40 * MIB)
+    kept = [block(4, i) for i in range(20)]  # 80 MiB
+    file = io.BytesIO()
+    torch.save(kept, file)
+    file.seek(0)
+    again = torch.load(file, map_location="cuda")
+    del kept
+    assert [float(t[-1].item()) for t in again] == [float(i) for i in range(20)]
+    assert sum(on_host(t) for t in again) >= 10
+    file.seek(0)
+    assert [float(t[0]) for t in torch.load(file, map_location="cpu")] == list(range(20))
+
+
+def test_a_model_larger_than_the_device(lms: Any) -> None:
+    lms_device.device.limit(40 * MIB)
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(20))).cuda()  # 80 MiB
+    want = [p.cpu() for p in net.parameters()]
+    twin = copy.deepcopy(net)
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    for p in net.parameters():
+        p.data.zero_()
+    file.seek(0)
+    net.load_state_dict(torch.load(file, map_location="cuda"))
+    for have in (net, twin):
+        assert all(torch.equal(p.cpu(), w) for p, w in zip(have.parameters(), want))
+
+
+def test_sharing_with_another_process(program: Any) -> None:
+    out = program(
+        """
+        import torch, torch.multiprocessing as mp
+
+        def child(queue, answers):
+            x = queue.get()
+            answers.put(float(x.sum()))
+            x.fill_(3)
+            torch.cuda.synchronize()
+            answers.put("written")
+            queue.get()
+
+        if __name__ == "__main__":
+            mp.set_start_method("spawn")
+            queue, answers = mp.Queue(), mp.Queue()
+            process = mp.Process(target=child, args=(queue, answers))
+            process.start()
+            torch.cuda.lms.enable(min_size=0)
+            x = torch.full((1 << 18,), 2.0, device="cuda")
+            torch.cuda.lms.reclaim()
+            assert torch.ops.lms.on_host(x)
+            queue.put(x)
+            assert answers.get(timeout=60) == 2.0 * (1 << 18)
+            assert answers.get(timeout=60) == "written"
+            assert torch.cuda.lms.reclaim() == 0, "shared memory moved"
+            print("shared", float(x.sum()) / (1 << 18))
+            queue.put(None)
+            process.join()
+        """
+    )
+    assert "shared 3.0" in out
+
+
+# ---- extensions
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_write_that_no_operator_saw(lms: Any, device: Any, extension: Any, mode: str) -> None:
+    """The write barrier: the host copy, kept because the storage was only read, is not used."""
+    x = block()
+    lms.reclaim()
+    x.sum()
+    device.mode(mode)
+    assert extension.fill(x, 7) == ""
+    moved = lms.stats()["lms.paged_out_bytes"]
+    assert torch.ops.lms.evict(x)
+    assert lms.stats()["lms.paged_out_bytes"] == moved + MIB
+    assert lms.stats()["lms.silent_writes"] == 1
+    assert bytes_of(x) == b"\7" * x.nbytes
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_write_to_the_host_buffer(lms: Any, device: Any, extension: Any, mode: str) -> None:
+    """A paged-out storage points at host memory that the device can address."""
+    x = block()
+    device.mode(mode)
+    lms.reclaim()
+    assert extension.fill(x, 9) == ""
+    assert bytes_of(x) == b"\x09" * x.nbytes
+    y = block(value=2)
+    lms.reclaim()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        assert extension.fill(y, 4) == ""
+        y.view(torch.uint8).add_(1)
+    side.synchronize()
+    assert bytes_of(y) == b"\5" * y.nbytes
+
+
+def test_reading_does_not_count_as_writing(lms: Any, extension: Any, device: Any) -> None:
+    x = block()
+    lms.reclaim()
+    x.sum()
+    pointer, error = extension.pointer(x)
+    assert error == "" and pointer
+    before = device.counters()["d2h_bytes"]
+    assert torch.ops.lms.evict(x)
+    assert device.counters()["d2h_bytes"] == before
+    assert lms.stats()["lms.silent_writes"] == 0
+
+
+def test_pinned_for_an_extension(lms: Any, extension: Any) -> None:
+    x = block()
+    lms.reclaim()
+    with lms.pin(x):
+        pointer, _ = extension.pointer(x)
+        lms.reclaim()
+        assert extension.pointer(x)[0] == pointer
+        set_bytes(pointer, 8, x.nbytes)
+        assert extension.fill(x, 8) == ""
+    lms.reclaim()
+    assert bytes_of(x) == b"\x08" * x.nbytes
+
+
+def test_chaos_catches_an_extension(device: Any, extension: Any) -> None:
+    torch.cuda.lms._load().set_chaos(True)
+    torch.cuda.lms.enable(min_size=0)
+    x = block()
+    for error in (extension.fill(x, 1), extension.pointer(x)[1]):
+        assert "LMS_DEBUG=chaos" in error
+        assert "must hold the tensor with torch.cuda.lms.pin() first" in error
+    assert (x.cpu() == 1).all()
+    with torch.cuda.lms.pin(x):
+        assert extension.fill(x, 6) == ""
+    assert bytes_of(x) == b"\6" * x.nbytes
+    assert extension.fill(x, 1) != ""
+
+
+def test_chaos_cannot_be_switched_with_tensors_out(lms: Any) -> None:
+    x = block()
+    lms.reclaim()
+    with pytest.raises(RuntimeError, match="disable Large Model Support first"):
+        torch.ops.lms.set_chaos(True)
+    assert (x.cpu() == 1).all()
+    lms.disable()
+    torch.ops.lms.set_chaos(True)
+    lms.enable()
+    assert lms.settings()["chaos"] is True
+    assert "chaos mode" in lms.summary()
+
+
+# ---- what moves, and what need not
+
+
+def moved(function: Any) -> tuple[int, int]:
+    """Bytes that went out and came in, as the device counts them."""
+    before = lms_device.device.counters()
+    keep = function()
+    torch.cuda.synchronize()
+    after = lms_device.device.counters()
+    del keep
+    return tuple(after[k] - before[k] for k in ("d2h_bytes", "h2d_bytes"))  # type: ignore[return-value]
+
+
+def test_a_clean_eviction_moves_nothing(lms: Any) -> None:
+    x = block()
+    assert moved(lms.reclaim) == (MIB, 0)
+    assert moved(lambda: x + 1)[1] == MIB
+    lms.reclaim()
+    for _ in range(3):
+        assert moved(lambda: x * 2)[1] == MIB
+        assert moved(lambda: torch.ops.lms.evict(x)) == (0, 0)
+    assert on_host(x)
+    assert lms.stats()["lms.clean_bytes"] >= 3 * MIB
+    assert (x.cpu() == 1).all()
+
+
+WRITERS = {
+    "add_": lambda x: x.add_(1),
+    "view": lambda x: x[5:6].fill_(9),
+    "out": lambda x: torch.mul(torch.ones_like(x), 3, out=x),
+    "copy_": lambda x: x.copy_(torch.full_like(x, 4)),
+    "setitem": lambda x: x.__setitem__(slice(0, 3), 7),
+    "foreach": lambda x: torch._foreach_add_([x], 5),
+    "index_put_": lambda x: x.index_put_((torch.tensor([2], device="cuda"),), x[:1] * 8),
+    "random": lambda x: x.normal_(),
+    "zero_": lambda x: x.zero_(),
+    "optimiser": lambda x: step(x),
+    "batch_norm": lambda x: normalise(x),
+    "custom": lambda x: torch.ops.lms_test.unmarked(x, x),
+    "resize": lambda x: x.resize_(x.numel() - 5).add_(1),
+    "data": lambda x: x.data.mul_(2),
+    "detach": lambda x: x.detach().neg_(),
+}
+
+
+def step(x: torch.Tensor) -> None:
+    x.requires_grad_()
+    x.grad = torch.ones_like(x)
+    torch.optim.Adam([x], fused=True).step()
+    x.requires_grad_(False)
+
+
+def normalise(x: torch.Tensor) -> None:
+    mean = x[:4]
+    nn.functional.batch_norm(torch.randn(8, 4, device="cuda"), mean, torch.ones_like(mean), training=True)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_write_makes_the_copy_stale(lms: Any, writer: str) -> None:
+    """Read after a page-in (a copy is kept), then written, then moved out and in again."""
+    import lms_cases  # noqa: F401  (defines lms_test)
+
+    x = block(value=2)
+    lms.reclaim()
+    x.sum()
+    WRITERS[writer](x)
+    want = bytes_of(x)
+    assert want != bytes_of(torch.full((x.numel(),), 2.0))
+    assert torch.ops.lms.evict(x)
+    assert bytes_of(x) == want
+
+
+def test_overwriting_what_is_out_brings_nothing_in(lms: Any) -> None:
+    x, y, source = block(), block(), block(value=5)
+    lms.reclaim()
+    assert moved(lambda: x.zero_()) == (0, 0)
+    source.add_(0)
+    assert moved(lambda: y.copy_(source)) == (0, 0)
+    assert lms.stats()["lms.overwrites"] == 2
+    assert (x.cpu() == 0).all() and (y.cpu() == 5).all()
+    lms.reclaim()
+    assert moved(lambda: x[1:].zero_())[1] == MIB  # the rest is needed
+    lms.reclaim()
+    with pytest.raises(RuntimeError):
+        y.copy_(source[:3].view(3, 1).expand(3, 2))
+    assert (y.cpu() == 5).all()
+
+
+def test_a_storage_that_dies_on_the_host(lms: Any, device: Any) -> None:
+    x = block(8)
+    lms.reclaim()
+    assert lms.stats()["lms.host.used_bytes"] == 8 * MIB
+    assert moved(lambda: None) == (0, 0)
+    before = device.counters()
+    del x
+    torch.cuda.synchronize()
+    assert lms.stats()["lms.host.used_bytes"] == 0
+    after = device.counters()
+    assert after["h2d_bytes"] == before["h2d_bytes"]
+
+
+def test_disabling_brings_everything_back(lms: Any, device: Any) -> None:
+    kept = [block(2, i) for i in range(10)]
+    lms.reclaim()
+    lms.disable()
+    assert not any(on_host(t) for t in kept)
+    assert all((t.cpu() == i).all() for i, t in enumerate(kept))
+    assert moved(lambda: kept[0] + 1)[0] == 0
+
+
+def test_disabling_with_more_out_than_fits(lms: Any, device: Any) -> None:
+    device.limit(40 * MIB)
+    kept = [block(2, i) for i in range(40)]
+    lms.disable()
+    assert sum(on_host(t) for t in kept) >= 20
+    assert all((t.cpu() == i).all() for i, t in enumerate(kept))  # still in turns
+    kept = kept[:10]
+    torch.cuda.synchronize()
+    assert all((t.cpu() == i).all() for i, t in enumerate(kept))
+    assert not any(on_host(t) for t in kept)

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Order of copies and kernels over several streams, in every mode of the device.
+
+Values differ from one use to the next: stale data that equals the right data would hide a race.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import lms_device
+from lms_device import MIB
+
+MODES = lms_device.device.modes
+N = MIB // 4
+
+
+@pytest.fixture(params=MODES)
+def mode(request: Any, lms: Any, device: Any) -> str:
+    device.mode(request.param)
+    return str(request.param)
+
+
+def ramp(start: float) -> torch.Tensor:
+    return torch.arange(N, dtype=torch.float32) + start
+
+
+def evict(tensor: torch.Tensor) -> None:
+    assert torch.ops.lms.evict(tensor)
+    assert torch.ops.lms.on_host(tensor)
+
+
+@contextmanager
+def on(stream: Any, *after: Any) -> Iterator[None]:
+    """Work on `stream`, ordered after what is queued on the others."""
+    for other in after:
+        stream.wait_stream(other)
+    with torch.cuda.stream(stream):
+        yield
+
+
+def test_out_waits_for_the_kernel(mode: str) -> None:
+    for i in range(4):
+        x = torch.empty(N, device="cuda")
+        x.copy_(ramp(i).cuda() * 2)
+        y = x * 3
+        evict(y)
+        assert torch.equal(y.cpu(), ramp(i) * 6)
+
+
+def test_out_waits_for_every_stream_that_used_it(mode: str) -> None:
+    """Also for one that only an operator of ours told of."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    with on(side, main):
+        x.mul_(2)
+        x.add_(1)
+    evict(x)  # on the main stream, which does not wait for the side stream
+    main.wait_stream(side)
+    assert torch.equal(x.cpu(), ramp(1) * 2 + 1)
+
+
+def test_a_block_is_reused_after_the_copy_out(mode: str) -> None:
+    x = ramp(1).cuda()
+    x.mul_(2)
+    evict(x)
+    y = torch.full((N,), -1.0, device="cuda")  # the same block
+    y.mul_(3)
+    assert torch.equal(x.cpu(), ramp(1) * 2)
+    assert (y.cpu() == -3).all()
+
+
+def test_a_block_is_reused_after_a_clean_eviction(mode: str) -> None:
+    """No copy orders it: the streams that read it must."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    evict(x)
+    with on(side, main):
+        y = x * 2  # comes in, is read on the side stream only
+        z = x + y
+    evict(x)
+    w = torch.full((N,), -1.0, device="cuda")
+    main.wait_stream(side)
+    assert torch.equal(y.cpu(), ramp(1) * 2) and torch.equal(z.cpu(), ramp(1) * 3)
+    assert (w.cpu() == -1).all()
+
+
+def test_compute_waits_for_the_copy_in(mode: str) -> None:
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    evict(x)
+    y = x * 2
+    evict(x)
+    with on(side, main):
+        z = x * 3
+    w = x * 4  # the main stream never waited for the side stream's page-in
+    assert torch.equal(y.cpu(), ramp(1) * 2) and torch.equal(w.cpu(), ramp(1) * 4)
+    side.synchronize()
+    assert torch.equal(z.cpu(), ramp(1) * 3)
+
+
+def test_the_copy_in_waits_for_earlier_users_of_the_block(mode: str) -> None:
+    x, y = ramp(1).cuda(), ramp(100).cuda()
+    torch.cuda.synchronize()
+    evict(x)
+    torch.cuda.empty_cache()
+    z = torch.empty(N, device="cuda")
+    for i in range(5):
+        z.copy_(y + i)  # queued work that reads and writes blocks that are free the next moment
+        t = z * 2
+        pointer = t.storage_offset()
+        total = t + z
+        del t
+        w = x + pointer  # x may come into the block of t
+        assert torch.equal(w.cpu(), ramp(1))
+        assert torch.equal(total.cpu(), (ramp(100) + i) * 2 + (ramp(100) + i))
+        evict(x)
+
+
+def test_an_overwritten_block_waits_for_its_earlier_users(mode: str) -> None:
+    """zero_ on what is out needs no copy in, but the block has had other users."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    evict(x)
+    y = ramp(5).cuda()
+    z = y * 2
+    del y
+    with on(side):
+        x.zero_()
+        side_sum = x + 1
+    main.wait_stream(side)
+    assert torch.equal(z.cpu(), ramp(5) * 2)
+    assert (x.cpu() == 0).all() and (side_sum.cpu() == 1).all()
+
+
+def stream_of_block(tensor: torch.Tensor) -> int:
+    with torch.cuda.lms.pin(tensor):
+        pointer = torch._C._TensorBase.data_ptr(tensor)
+        for segment in torch.cuda.memory_snapshot():
+            if segment["address"] <= pointer < segment["address"] + segment["total_size"]:
+                return int(segment["stream"])
+    raise AssertionError("no segment has it")
+
+
+def test_a_page_in_comes_from_the_pool_of_the_stream_it_was_made_on(mode: str) -> None:
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    with on(side):
+        x = ramp(1).cuda() * 2
+    home = stream_of_block(x)
+    assert home == side.cuda_stream
+    evict(x)
+    main.wait_stream(side)
+    y = x + 1
+    assert stream_of_block(x) == home
+    assert torch.equal(y.cpu(), ramp(1) * 2 + 1)
+    # Freed by the user, the block goes to the side stream, which waits for nobody.
+    x.record_stream(main)
+    del x
+    with on(side):
+        w = torch.full((N,), -1.0, device="cuda")
+    assert torch.equal(y.cpu(), ramp(1) * 2 + 1)
+    side.synchronize()
+    assert (w.cpu() == -1).all()
+
+
+def test_record_stream_is_carried_over(mode: str) -> None:
+    """The user told once that another stream uses it; moved out and in, that still holds."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    x.record_stream(side)
+    evict(x)
+    x.add_(0)
+    host = torch.empty(N).pin_memory()
+    with on(side, main):
+        host.copy_(torch.ops.aten.alias(x), non_blocking=True)
+    del x
+    y = torch.full((N,), -1.0, device="cuda")
+    side.synchronize()
+    assert torch.equal(host, ramp(1))
+    assert (y.cpu() == -1).all()
+
+
+def test_record_stream_on_what_is_out(mode: str) -> None:
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    evict(x)
+    x.record_stream(side)
+    with on(side, main):
+        y = x * 2
+    del x
+    z = torch.full((N,), -1.0, device="cuda")
+    side.synchronize()
+    assert torch.equal(y.cpu(), ramp(1) * 2)
+    assert (z.cpu() == -1).all()
+
+
+def test_record_stream_on_a_storage_with_a_kept_copy(mode: str) -> None:
+    """Its pointer is wrapped for the write barrier then."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    evict(x)
+    x.sum()
+    x.record_stream(side)
+    with on(side, main):
+        y = x * 2
+        z = y + x
+    del x
+    w = torch.full((N,), -1.0, device="cuda")
+    side.synchronize()
+    assert torch.equal(z.cpu(), ramp(1) * 3)
+    assert (w.cpu() == -1).all()
+
+
+def test_a_write_on_another_stream_while_off(mode: str) -> None:
+    """The engine saw nothing of it, and must wait for it all the same once it is on again."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    x.add_(0)
+    torch.cuda.lms.disable()
+    with on(side, main):
+        x.mul_(2)
+        x.add_(1)
+    torch.cuda.lms.enable()
+    evict(x)
+    main.wait_stream(side)
+    assert torch.equal(x.cpu(), ramp(1) * 2 + 1)
+
+
+def test_record_stream_while_off(mode: str) -> None:
+    """Also on a storage that still has a host copy, and a wrapped pointer, from before."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    evict(x)
+    x.sum()
+    torch.cuda.lms.disable()
+    host = torch.empty(N).pin_memory()
+    with on(side, main):
+        host.copy_(x, non_blocking=True)
+    x.record_stream(side)
+    del x
+    y = torch.full((N,), -1.0, device="cuda")
+    main.synchronize()
+    side.synchronize()
+    assert torch.equal(host, ramp(1))
+    assert (y.cpu() == -1).all()
+
+
+def test_a_write_while_off(mode: str) -> None:
+    """A host copy from before is stale."""
+    x = ramp(1).cuda()
+    evict(x)
+    x.sum()
+    torch.cuda.lms.disable()
+    x.add_(1)
+    torch.cuda.lms.enable()
+    evict(x)
+    assert torch.equal(x.cpu(), ramp(2))
+
+
+def test_host_memory_is_reused_after_the_copies(mode: str) -> None:
+    """A storage that dies while its copy out, or in, is still queued."""
+    for i in range(6):
+        x, y = ramp(i).cuda(), ramp(10 + i).cuda()
+        evict(x)
+        z = x * 2  # a copy in that is queued
+        x.add_(1)  # the host range is free after it
+        evict(y)  # takes the range
+        del x
+        assert torch.equal(z.cpu(), ramp(i) * 2)
+        assert torch.equal(y.cpu(), ramp(10 + i))
+        w = ramp(20 + i).cuda()
+        evict(w)
+        del w  # a copy out that nobody needs any more
+        v = ramp(30 + i).cuda()
+        evict(v)
+        assert torch.equal(v.cpu(), ramp(30 + i))
+
+
+def test_copies_to_and_from_the_host_do_not_block(mode: str) -> None:
+    x, host = ramp(1).cuda(), torch.empty(N).pin_memory()
+    evict(x)
+    source = ramp(7).pin_memory()
+    host.copy_(x, non_blocking=True)
+    x.copy_(source, non_blocking=True)
+    evict(x)
+    torch.cuda.synchronize()
+    assert torch.equal(host, ramp(1))
+    assert torch.equal(x.cpu(), ramp(7))
+
+
+def test_events_between_streams(mode: str) -> None:
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    x = ramp(1).cuda()
+    event = torch.cuda.Event()
+    with on(first, torch.cuda.current_stream()):
+        x.mul_(2)
+        evict(x)
+        event.record()
+    second.wait_event(event)
+    with torch.cuda.stream(second):
+        x.add_(1)
+        evict(x)
+    second.synchronize()
+    assert torch.equal(x.cpu(), ramp(1) * 2 + 1)
+
+
+class Fuzz:
+    """A random program over several streams, ordered as a correct program must, and its mirror on
+    the CPU. Tensors move out at random moments."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+        self.tensors: list[tuple[torch.Tensor, torch.Tensor, list[Any]]] = []
+        self.count = 0
+
+    def value(self) -> float:
+        self.count += 1
+        return float(self.count)
+
+    def pick(self) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
+        return self.random.choice(self.tensors)
+
+    def make(self) -> None:
+        stream = self.random.choice(self.streams)
+        size, value = self.random.choice((N, N // 2, N // 8, 2000)), self.value()
+        with torch.cuda.stream(stream):
+            made = torch.full((size,), value, device="cuda")
+        self.tensors.append((made, torch.full((size,), value), [stream]))
+
+    def step(self) -> None:
+        action = self.random.randrange(14)
+        if action == 0 or len(self.tensors) < 4:
+            return self.make()
+        tensor, mirror, users = self.pick()
+        if action == 1 and len(self.tensors) > 12:
+            index = next(i for i, t in enumerate(self.tensors) if t[0] is tensor)
+            for stream in users[1:]:
+                tensor.record_stream(stream)
+            del self.tensors[index]
+            return None
+        if action in (2, 3, 4):
+            torch.ops.lms.evict(tensor)
+            return None
+        if action == 5:
+            with torch.cuda.stream(self.random.choice(self.streams)):
+                torch.ops.lms.evict(tensor)
+            return None
+        if action == 6 and self.random.random() < 0.3:
+            torch.cuda.lms.reclaim()
+            return None
+        stream = self.random.choice(self.streams)
+        other, other_mirror, other_users = self.pick()
+        for used in {*users, *other_users}:
+            stream.wait_stream(used)
+        for some in (users, other_users):
+            if stream not in some:
+                some.append(stream)
+        value, n = self.value(), min(len(tensor), len(other))
+        with torch.cuda.stream(stream):
+            if action in (6, 7):
+                tensor.mul_(-1).add_(value)
+                mirror.mul_(-1).add_(value)
+            elif action == 8 and tensor is not other:
+                tensor[:n].add_(other[:n])
+                mirror[:n].add_(other_mirror[:n])
+            elif action == 9:
+                made = other * 2 + value
+                self.tensors.append((made, other_mirror * 2 + value, [stream]))
+            elif action == 10:
+                tensor.zero_()
+                mirror.zero_()
+            elif action == 11 and tensor is not other and len(tensor) == len(other):
+                tensor.copy_(other)
+                mirror.copy_(other_mirror)
+            elif action == 12:
+                tensor[n // 2 :].fill_(value)
+                mirror[n // 2 :].fill_(value)
+            else:
+                assert float(other.sum(dtype=torch.float64)) == float(
+                    other_mirror.sum(dtype=torch.float64)
+                )
+        return None
+
+    def check(self) -> None:
+        torch.cuda.synchronize()
+        for tensor, mirror, _ in self.tensors:
+            assert torch.equal(tensor.cpu(), mirror)
+
+
+@pytest.mark.parametrize(
+    "seed", [s if s < 6 else pytest.param(s, marks=pytest.mark.slow) for s in range(40)]
+)
+def test_random_programs(mode: str, device: Any, seed: int) -> None:
+    fuzz = Fuzz(seed)
+    device.limit(10 * MIB)
+    for _ in range(250):
+        fuzz.step()
+        while len(fuzz.tensors) > 20:  # as a program must that drops what another stream uses
+            tensor, _, users = fuzz.tensors.pop(0)
+            for stream in users[1:]:
+                tensor.record_stream(stream)
+            del tensor
+    fuzz.check()
+    assert torch.cuda.lms.stats()["lms.paged_out"] > 20

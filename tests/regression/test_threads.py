@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads. Each program runs in a process of its own, so that a deadlock is a test that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lms_device
+from lms_device import MIB
+
+MODES = [m for m in lms_device.device.modes if m in ("lazy", "late-write", "device")]
+
+WORK = """
+import sys, threading, time, torch
+import torch.nn as nn, torch.nn.functional as F
+torch.set_num_threads(1)
+sys.setswitchinterval(1e-4)
+CUDA_ON_ITS_OWN_STREAM = {own_stream}
+
+def work(seed, device, rounds):
+    torch.manual_seed(0)
+    g = torch.Generator().manual_seed(seed)
+    net = nn.Sequential(*(m for i in range(4) for m in (nn.Linear(128, 128), nn.Tanh())))
+    for p in net.parameters():
+        p.data = torch.randn(p.shape, generator=g) * 0.1
+    net = net.to(device)
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
+    kept = [torch.full((20000,), float(seed * 100 + i)).to(device) for i in range(12)]
+    out = []
+    for r in range(rounds):
+        x = torch.randn(64, 128, generator=g).to(device)
+        optimiser.zero_grad()
+        loss = net(x).square().mean() + kept[r % 12][:5].mean()
+        loss.backward()
+        optimiser.step()
+        kept[r % 12].add_(1)
+        out.append(loss.item())
+    return out, [p.detach().cpu() for p in net.parameters()], [k.cpu() for k in kept]
+
+def thread(seed, rounds, results):
+    try:
+        if CUDA_ON_ITS_OWN_STREAM:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                results[seed] = work(seed, "cuda", rounds)
+        else:
+            results[seed] = work(seed, "cuda", rounds)
+    except BaseException as error:
+        results[seed] = error
+
+def same(a, b):
+    if isinstance(b, BaseException):
+        raise b
+    return a[0] == b[0] and all(torch.equal(x, y) for i in (1, 2) for x, y in zip(a[i], b[i]))
+
+def run(meanwhile, rounds=25, count=8):
+    _lock = torch.optim.Adam  # imported before the threads start
+    expected = [work(s, "cpu", rounds) for s in range(count)]
+    torch.ones(1, device="cuda")
+    results = {{}}
+    threads = [threading.Thread(target=thread, args=(s, rounds, results)) for s in range(count)]
+    for t in threads:
+        t.start()
+    steps = 0
+    while any(t.is_alive() for t in threads):
+        meanwhile(steps)
+        steps += 1
+    for t in threads:
+        t.join()
+    assert all(same(expected[s], results[s]) for s in range(count))
+    return steps
+"""
+
+SWITCHING = """
+def meanwhile(step):
+    torch.cuda.lms.enable(min_size=0)
+    for _ in range(3):
+        torch.cuda.lms.reclaim()
+    torch.cuda.lms.disable()
+steps = run(meanwhile, rounds=40)
+stats = torch.cuda.lms.stats()
+assert stats["reclaimed"] > 50 and steps > 5, (steps, stats["reclaimed"])
+assert stats["pinned.all.current"] == 0 and stats["lms.on_host"] == 0
+print("equal after", steps, "switches,", stats["reclaimed"], "evictions")
+"""
+
+PRESSURE = """
+torch.cuda.lms.enable(min_size=0)
+steps = run(lambda step: time.sleep(0.001), rounds=15)
+stats = torch.cuda.lms.stats()
+assert stats["reclaimed"] > 50, stats["reclaimed"]
+assert stats["pinned.all.current"] == 0
+print("equal after", stats["reclaimed"], "evictions")
+"""
+
+OBSERVED = """
+torch.cuda.lms.enable(min_size=0)
+x = torch.ones(1000, device="cuda")
+def meanwhile(step):
+    torch.cuda.lms.reclaim()
+    torch.cuda.memory_summary(); torch.cuda.memory_snapshot()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.lms.enable(host_limit=0, min_size=step % 3 * 1000)
+    torch.cuda.empty_cache()
+    with torch.cuda.lms.pin(x):
+        torch.cuda.lms.exclude(x)
+    torch.cuda.lms.include(x)
+    library = torch.library.Library("lms_threads", "DEF")
+    library.define("op(Tensor(a!) x) -> ()")
+    library.impl("op", lambda x: print(end="", file=None) or x.add_(1) is None, "CUDA")
+    torch.ops.lms_threads.op.default
+    library._destroy()
+steps = run(meanwhile, rounds=15)
+assert torch.cuda.lms.stats()["reclaimed"] > 20
+assert (x.cpu() == 1).all()
+print("equal after", steps, "observations")
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("own_stream", [False, True], ids=["one-stream", "own-streams"])
+def test_switching_in_mid_run(program: Any, own_stream: bool, mode: str) -> None:
+    """Enabled and disabled again and again while eight threads train."""
+    out = program(WORK.format(own_stream=own_stream) + SWITCHING, memory=256 * MIB, mode=mode)
+    assert "equal after" in out
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("own_stream", [False, True], ids=["one-stream", "own-streams"])
+def test_eight_threads_that_do_not_fit(program: Any, own_stream: bool, mode: str) -> None:
+    """Eight streams hold a small-pool segment each; a storage returns to the pool of its stream."""
+    memory = (40 if own_stream else 12) * MIB
+    if own_stream:
+        code = WORK.replace("20000,", "100000,")
+    else:
+        code = WORK
+    out = program(code.format(own_stream=own_stream) + PRESSURE, memory=memory, mode=mode)
+    assert "equal after" in out
+
+
+def test_everything_else_at_the_same_time(program: Any) -> None:
+    """Statistics, snapshots, settings, pins and new operators, while eight threads train."""
+    out = program(WORK.format(own_stream=True) + OBSERVED, memory=256 * MIB, mode="lazy")
+    assert "equal after" in out
+
+
+def test_the_first_enable_in_mid_run(program: Any) -> None:
+    """Eight threads are inside operators when the boundary is installed."""
+    code = """
+        def meanwhile(step):
+            if step == 0:
+                torch.cuda.lms.enable(min_size=0)
+            torch.cuda.lms.reclaim()
+        steps = run(meanwhile, rounds=60)
+        assert torch.cuda.lms.stats()["reclaimed"] > 20
+        print("equal after", steps)
+    """
+    import textwrap
+
+    code = WORK.format(own_stream=False) + textwrap.dedent(code)
+    assert "equal after" in program(code, memory=256 * MIB)
+
+
+def test_a_running_operator_without_pins_is_waited_for(program: Any) -> None:
+    """An operator that began before the switch takes its time; what it uses must not move."""
+    out = program(
+        """
+        import ctypes, threading, time, torch
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> Tensor")
+        inside, moved = threading.Event(), []
+
+        def slow(x):
+            inside.set()
+            for _ in range(100):
+                moved.append(torch.ops.lms.on_host(x))
+                time.sleep(0.005)
+            return x + 1
+
+        library.impl("slow", slow, "CompositeExplicitAutograd")
+        x = torch.full((1000,), 5.0, device="cuda")
+        torch.cuda.lms.enable(min_size=0)
+        torch.ops.lms_slow.slow.default
+        x.add_(0)
+        torch.cuda.lms.disable()
+        result = []
+        thread = threading.Thread(target=lambda: result.append(torch.ops.lms_slow.slow(x)))
+        thread.start()
+        inside.wait()
+        torch.cuda.lms.enable()
+        torch.cuda.lms.reclaim()
+        thread.join()
+        assert not any(moved), "moved under a running operator"
+        assert (result[0].cpu() == 6).all()
+        print("waited")
+        """
+    )
+    assert "waited" in out
+
+
+def test_a_fork_and_a_loader(program: Any) -> None:
+    """Workers of a DataLoader are forked while tensors are out; they do not touch the device."""
+    out = program(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        x = torch.full((1 << 18,), 2.0, device="cuda")
+        torch.cuda.lms.reclaim()
+        data = torch.utils.data.TensorDataset(torch.arange(64.0))
+        loader = torch.utils.data.DataLoader(data, 8, num_workers=2, pin_memory=True)
+        total = torch.zeros(8, device="cuda")
+        for (batch,) in loader:
+            total += batch.to("cuda", non_blocking=True) * x[:8]
+            torch.cuda.lms.reclaim()
+        assert float(total.sum()) == 2.0 * sum(range(64))
+        print("loaded")
+        """
+    )
+    assert "loaded" in out
