@@ -447,6 +447,11 @@ void Engine::unpin_(Entry* entry) {
   }
 }
 
+void Engine::drop_copies() {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  drop_copies_(SIZE_MAX / 4);
+}
+
 // ---- settings and statistics
 
 void Engine::set_min_bytes(std::size_t bytes) {

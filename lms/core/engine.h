@@ -174,6 +174,9 @@ class Engine {
   void set_chaos(bool chaos) { chaos_ = chaos; }
   bool chaos() const { return chaos_; }
 
+  // Drops the host copies of resident storages, and with them every write barrier.
+  void drop_copies();
+
   // Forgets storages that are dead.
   void purge();
   Census census(int device);

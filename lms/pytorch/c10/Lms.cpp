@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Lms.h>
@@ -42,6 +44,7 @@ struct State {
   ::lms::Engine engine{backend, host};
 
   std::atomic<bool> active{false};
+  std::atomic<bool> wanted{false};  // enabled, or about to be: changes under the engine's lock
   std::atomic<bool> enabled{false};
   std::mutex switching;  // one set_enabled at a time
   bool was_enabled = false;
@@ -127,12 +130,24 @@ void wait_for_unpinned_ops() {
   }
 }
 
+// Waits for the devices that hold memory of the allocator.
+void synchronize_devices() {
+  for (DeviceIndex device = 0; device < device_count(); ++device) {
+    const auto stats = CUDACachingAllocator::get()->getDeviceStats(device);
+    if (stats.reserved_bytes[0].current > 0) {
+      CUDAGuard guard(device);
+      device_synchronize();
+    }
+  }
+}
+
 // Once disabled and with nothing left on the host, ops need no pins any more. Under the engine's
 // lock, so that no eviction is under way.
 void become_inactive() {
   State& s = state();
   std::lock_guard<std::recursive_mutex> lock(s.engine.mutex());
-  if (!s.enabled.load() && s.backend.on_host() == 0) {
+  if (!s.wanted.load() && s.backend.on_host() == 0) {
+    s.engine.drop_copies();  // nothing looks after a write barrier from now on
     detail::reclaiming = false;
     s.engine.set_chaos(false);
     s.active = false;
@@ -177,7 +192,7 @@ OpGuard::~OpGuard() {
   EngineScope scope;
   try {
     state().engine.leave(mine.frame);
-    if (C10_UNLIKELY(!enabled())) {
+    if (C10_UNLIKELY(!state().wanted.load(std::memory_order_relaxed))) {
       become_inactive();
     }
   } catch (const std::exception& error) {  // chaos mode could not evict: the op itself succeeded
@@ -226,20 +241,26 @@ void set_enabled(bool enable) {
   if (enable) {
     const std::string obstacle = allocator_obstacle();
     TORCH_CHECK(obstacle.empty(), "Large Model Support cannot be enabled: ", obstacle);
-    s.active = true;
+    {
+      std::lock_guard<std::recursive_mutex> lock(s.engine.mutex());
+      s.wanted = true;
+      s.active = true;
+    }
     // Ops that found it inactive run without pins: none of them may be running when the first
-    // storage is evicted.
+    // storage is evicted, nor their kernels, on streams that nobody noted.
     wait_for_unpinned_ops();
     if (!s.was_enabled) {
       s.was_enabled = true;
       std::this_thread::sleep_for(kFirstGrace);
     }
+    synchronize_devices();
     s.enabled = true;
     detail::reclaiming = true;
     s.engine.set_chaos(s.chaos);
     return;
   }
   s.enabled = false;
+  s.wanted = false;
   // What does not fit stays out and comes in when an op wants it, which may still evict others.
   EngineScope scope;
   s.engine.page_in_all(&current_stream);
