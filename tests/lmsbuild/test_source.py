@@ -14,6 +14,7 @@ from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
 from lmsbuild.errors import MismatchError, SourceError, TreeStateError
 from lmsbuild.git import Git
+from lmsbuild.series import series_of
 
 
 def unpacked(world: World, name: str = "alpha-1.0") -> Path:
@@ -109,6 +110,18 @@ def test_folder_in_the_way_is_left_alone(world: World, console: Console) -> None
     with pytest.raises(TreeStateError, match="--into"):
         fetch(world.target, "git", mine, console)
     assert (mine / "file").read_text() == "mine"
+
+
+def test_users_clone_is_taken_with_and_without_the_series(world: World, console: Console) -> None:
+    clone = world.clone()
+    assert fetch(world.target, "auto", clone, console).route == "present"
+    plain_git(
+        clone, "am", "-q", "--keep-cr", *(str(p.path) for p in series_of(world.target).patches)
+    )
+    assert fetch(world.target, "auto", clone, console).route == "present"
+    world.commit(clone, {"core/alloc.cpp": "other\n"}, "Other")
+    with pytest.raises(TreeStateError, match=r"core/alloc\.cpp"):
+        fetch(world.target, "auto", clone, console)
 
 
 def test_cached_source_needs_no_upstream(world: World, console: Console) -> None:

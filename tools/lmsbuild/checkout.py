@@ -14,7 +14,7 @@ from lmsbuild.console import Console
 from lmsbuild.errors import TreeStateError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git, toplevel
-from lmsbuild.series import check_preimage
+from lmsbuild.series import check_preimage, series_of
 from lmsbuild.source import Source, obtain
 
 BASE_REF = "refs/lmsbuild/base"  # the tag's code, before the series
@@ -72,7 +72,11 @@ def _present(target: Target, path: Path) -> Checkout:
     base = (
         git.text("rev-parse", BASE_REF) if git.ok("rev-parse", "-q", "--verify", BASE_REF) else ""
     )
-    check_preimage(target, git, base or "HEAD", str(path))
+    if base:
+        check_preimage(target, git, base, str(path))
+    else:
+        # Not made by `fetch`: it may be a clone that has the series, or a part of it, already.
+        series_of(target).applied(git)
     return Checkout(path, git.head(), "present", "it is there already")
 
 

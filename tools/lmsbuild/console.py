@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel
+from rich import box
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -94,7 +95,11 @@ class Console:
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.json_mode:
             return
-        table = Table(*header, title=title or None, title_justify="left")
+        table = Table(
+            title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        )
+        for name in header:
+            table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*row)
         self._out.print(table)

@@ -48,7 +48,7 @@ def source_option(function: F) -> F:
 
 def into_option(function: F) -> F:
     return click.option(
-        "--into", type=click.Path(path_type=Path, file_okay=False),
+        "--into", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
         help="The checkout's folder instead of work/<framework>-<tag>/source.",
     )(function)  # fmt: skip
 
@@ -61,7 +61,7 @@ def python_option(function: F) -> F:
 
 def jobs_option(function: F) -> F:
     return click.option(
-        "--jobs", "-j", type=click.IntRange(min=1),
+        "--jobs", "-j", metavar="N", type=click.IntRange(min=1),
         help="Parallel compilations [default: the number of processors].",
     )(function)  # fmt: skip
 

@@ -121,11 +121,16 @@ class Series:
         paths = list(self.before)
         blobs = git.blobs(revision, paths)
         tree = {path: blobs.get(path, NO_BLOB) for path in paths}
-        for count in range(len(self.patches), -1, -1):
-            if self.after(count) == tree:
-                return count
+        nearest: list[str] = paths
         expected = self.before
-        wrong = next(path for path in paths if tree[path] != expected[path])
+        for count in range(len(self.patches), -1, -1):
+            state = self.after(count)
+            differing = [path for path in paths if state[path] != tree[path]]
+            if not differing:
+                return count
+            if len(differing) < len(nearest):
+                nearest, expected = differing, state
+        wrong = nearest[0]
         raise TreeStateError(
             f"{wrong} in {git.path} is neither as upstream has it nor as the series leaves it "
             f"because its blob is {tree[wrong]}, not {expected[wrong]}; use a checkout of the "

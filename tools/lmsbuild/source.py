@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from lmsbuild import debian
 from lmsbuild.console import Console
-from lmsbuild.errors import GitError, MismatchError, SourceError
+from lmsbuild.errors import GitError, LmsbuildError, MismatchError, SourceError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git
 from lmsbuild.hashing import sha256_file, sha256_value
@@ -75,8 +75,8 @@ def _auto(target: Target, console: Console) -> Source:
         )
     except (SourceError, GitError) as error:
         reasons.append(f"git: {error.message}")
+        why = f"upstream git cannot be used, {_short(error)}"
     try:
-        why = "upstream git does not answer, Debian has the same code"
         return _cached(target, "debian", "", why, _from_debian, console)
     except SourceError as error:
         reasons.append(f"debian: {error.message}")
@@ -84,6 +84,12 @@ def _auto(target: Target, console: Console) -> Source:
         f"the source of {target.label} could not be had because every route failed "
         f"({'; '.join(reasons)}); give a clone, an unpacked tree or a tarball with --source PATH"
     )
+
+
+def _short(error: LmsbuildError) -> str:
+    """git's own last line, or what is said instead of it."""
+    text = error.output.strip().splitlines() if isinstance(error, GitError) else []
+    return text[-1].removeprefix("fatal: ") if text else error.message
 
 
 def _store(target: Target, route: str, location: str) -> Path:

@@ -100,8 +100,9 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
         str(order.lms.python),
         *("-m", "pytest", "-q", *map(str, files)),
         *("--rootdir", str(order.target.project.root), f"--junitxml={junit}"),
-        *("--device", order.device.kind, "--stock", str(order.stock.python)),
-        *("--tier", "full" if order.tier == "full" else "default", "-m", _MARKS[order.tier]),
+        # With "=": pytest looks for its configuration beside any word that is a path.
+        *(f"--device={order.device.kind}", f"--stock={order.stock.python}"),
+        *(f"--tier={'full' if order.tier == 'full' else 'default'}", "-m", _MARKS[order.tier]),
     ]
     if order.shard:
         command.append(f"--shard={order.shard[0]}/{order.shard[1]}")

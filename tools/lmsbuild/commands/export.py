@@ -24,7 +24,8 @@ from lmsbuild.series import export, export_name
 )
 @tag_argument
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path, file_okay=False), default=Path(),
+    "--output", "-o", metavar="DIR", default=Path(),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the file [default: the current one].",
 )  # fmt: skip
 @dry_run_option

@@ -23,7 +23,8 @@ from lmsbuild.refresh import refresh
 )
 @tag_argument
 @click.option(
-    "--from", "source", type=click.Path(path_type=Path, exists=True, file_okay=False),
+    "--from", "source", metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A checkout whose commits after the runtime commit are the hooks of TAG.",
 )  # fmt: skip
 @dry_run_option

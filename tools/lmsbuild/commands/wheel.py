@@ -36,7 +36,7 @@ from lmsbuild.project import find_project
 @tag_argument
 @python_option
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path, file_okay=False),
+    "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the wheel [default: work/<framework>-<tag>/wheels].",
 )  # fmt: skip
 @jobs_option
