@@ -24,7 +24,7 @@ const std::unordered_set<std::string>& no_access() {
                                                      "detach_",
                                                      "empty_like",
                                                      "is_same_size",
-                                                     "is_set_to",
+
                                                      "lift",
                                                      "lift_fresh",
                                                      "new_empty",
