@@ -167,8 +167,8 @@ class _Runner:
     def reference(self, stock: Environment, roomy: dict[str, Any]) -> dict[str, Any]:
         """What the losses are compared with: the CPU where the device computes as the CPU does."""
         if self._device.kind == "sim":
-            return self.run("on the CPU", stock, 0, arguments=("--device", "cpu"))
-        return {**roomy, "label": "the same GPU without a limit"}
+            return self.run("the CPU run", stock, 0, arguments=("--device", "cpu"))
+        return {**roomy, "label": "the run without a limit"}
 
 
 def _check(done: Demonstration, swapped: dict[str, Any]) -> None:
