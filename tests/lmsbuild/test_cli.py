@@ -52,6 +52,12 @@ def test_page_is_as_rendered() -> None:
     assert page.read_text(encoding="utf-8") == docs.render(), "run python -m lmsbuild.docs"
 
 
+def test_table_of_tags_is_as_rendered() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert "| `pytorch:v2.6.0` |" in text
+    assert text == docs.render_readme(text), "run python -m lmsbuild.docs"
+
+
 def test_from_tag_to_export(world: World) -> None:
     done = lmsbuild("apply", "v1.0", "--json")
     result = json.loads(done.stdout)

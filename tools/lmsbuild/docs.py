@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders docs/cli.md from the commands: `python -m lmsbuild.docs` writes it."""
+"""Renders docs/cli.md from the commands, and the README's table of tags from frameworks.toml:
+`python -m lmsbuild.docs` writes both."""
 
 from __future__ import annotations
 
@@ -8,8 +9,14 @@ import inspect
 import click
 
 from lmsbuild.cli import COMMANDS, cli
+from lmsbuild.commands.tags import pythons
 from lmsbuild.errors import INTERRUPTED, all_errors
+from lmsbuild.frameworks import targets
 from lmsbuild.project import find_project
+from lmsbuild.series import patch_files
+
+_TAGS_BEGIN = "<!-- tags: rendered by `python -m lmsbuild.docs` -->"
+_TAGS_END = "<!-- end of tags -->"
 
 
 def render() -> str:
@@ -59,6 +66,25 @@ def _exit_codes() -> str:
     return "\n".join(rows + [f"| {code} | {meaning} |" for code, meaning in codes.items()])
 
 
+def render_readme(text: str) -> str:
+    """The README `text` with its table of tags anew."""
+    before, begin, rest = text.partition(_TAGS_BEGIN)
+    _, end, after = rest.partition(_TAGS_END)
+    return f"{before}{begin}\n{_tags()}\n{end}{after}"
+
+
+def _tags() -> str:
+    rows = ["| tag | patches | wheel | CUDA | Python |", "|---|---|---|---|---|"]
+    for target in targets(find_project()):
+        patches = len(patch_files(target.runtime_patches) + patch_files(target.tag_patches))
+        wheel = f"{target.tag.version}+{target.tag.wheel.local}"
+        rows.append(
+            f"| `{target.label}` | {patches} | {wheel} | {target.tag.overlay.cuda} "
+            f"| {', '.join(pythons(target))} |"
+        )
+    return "\n".join(rows)
+
+
 def _variables() -> str:
     variables = {
         "LMSBUILD_ROOT": "the checkout of this project to use",
@@ -72,6 +98,8 @@ def _variables() -> str:
 
 
 if __name__ == "__main__":
-    page = find_project().root / "docs" / "cli.md"
-    page.parent.mkdir(exist_ok=True)
-    page.write_text(render(), encoding="utf-8")
+    root = find_project().root
+    (root / "docs").mkdir(exist_ok=True)
+    (root / "docs" / "cli.md").write_text(render(), encoding="utf-8")
+    readme = root / "README.md"
+    readme.write_text(render_readme(readme.read_text(encoding="utf-8")), encoding="utf-8")

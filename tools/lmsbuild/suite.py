@@ -28,6 +28,7 @@ from lmsbuild.project import Project
 TIERS = ("fast", "default", "full")
 _MARKS = {"fast": "not slow and not net", "default": "not slow", "full": ""}
 _NO_TESTS = 5
+SIMULATOR = "simcuda"  # the suite in tests/simcuda
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,17 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
 
 def suites(project: Project, names: Sequence[str]) -> list[Path]:
     """The files or folders of the named suites, all of them for no names. Raises UsageError."""
-    folder = project.root / "tests" / "regression"
+    tests = project.root / "tests"
+    folder = tests / "regression"
+    folders = sorted(folder.iterdir()) if folder.is_dir() else []
     known = {path.stem.removeprefix("test_"): path for path in sorted(folder.glob("test_*.py"))}
-    known.update({p.name: p for p in sorted(folder.iterdir()) if any(p.glob("test_*.py"))} if
-                 folder.is_dir() else {})  # fmt: skip
+    for path in [*folders, tests / SIMULATOR]:
+        if any(path.glob("test_*.py")):
+            known[path.name] = path
     unknown = [name for name in names if name not in known]
     if unknown or not known:
         raise UsageError(
-            f"{', '.join(unknown) or 'a suite'} cannot be run because {folder} has "
+            f"{', '.join(unknown) or 'a suite'} cannot be run because {tests} has "
             f"{', '.join(known) or 'no suites'}; name one of these"
         )
     return [known[name] for name in names] if names else list(known.values())
@@ -94,23 +98,45 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     folder.mkdir(parents=True, exist_ok=True)
     part = f"-{order.shard[0]}of{order.shard[1]}" if order.shard else ""
     stem = f"{order.device.kind}-{order.tier}{part}"
-    junit, html = folder / f"{stem}.xml", folder / f"{stem}.html"
+    reports = []
+    regression = [file for file in files if file.name != SIMULATOR]
+    if regression:
+        options = [
+            # With "=": pytest looks for its configuration beside any word that is a path.
+            *(f"--device={order.device.kind}", f"--stock={order.stock.python}"),
+            f"--tier={'full' if order.tier == 'full' else 'default'}",
+        ]
+        if order.shard:
+            options.append(f"--shard={order.shard[0]}/{order.shard[1]}")
+        reports.append(folder / f"{stem}.xml")
+        _pytest(order, order.lms, regression, options, reports[-1])
+    simulator = [file for file in files if file.name == SIMULATOR]
+    # The simulated device has tests of its own, which load it into their process with the
+    # official wheel; the first shard runs them.
+    if simulator and order.device.kind == "sim" and (not order.shard or order.shard[0] == 1):
+        reports.append(folder / f"{stem}-{SIMULATOR}.xml")
+        _pytest(order, order.stock, simulator, [], reports[-1])
+    cases = [case for report in reports for case in read_junit(report)]
+    outcome = _outcome(cases, reports[0], folder / f"{stem}.html")
+    outcome.html.write_text(_html(order, cases, outcome), encoding="utf-8")
+    return outcome
+
+
+def _pytest(
+    order: Order, environment: Environment, files: list[Path], options: list[str], junit: Path
+) -> None:
     junit.unlink(missing_ok=True)
     command = [
-        str(order.lms.python),
+        str(environment.python),
         *("-m", "pytest", "-q", *map(str, files)),
         *("--rootdir", str(order.target.project.root), f"--junitxml={junit}"),
-        # With "=": pytest looks for its configuration beside any word that is a path.
-        *(f"--device={order.device.kind}", f"--stock={order.stock.python}"),
-        *(f"--tier={'full' if order.tier == 'full' else 'default'}", "-m", _MARKS[order.tier]),
+        *(*options, "-m", _MARKS[order.tier]),
     ]
-    if order.shard:
-        command.append(f"--shard={order.shard[0]}/{order.shard[1]}")
     variables = {**order.variables, "LMS_SOURCE": str(order.source)}
     code = subprocess.run(
         command,
         cwd=order.target.project.root,
-        env=order.lms.run_environment(variables),
+        env=environment.run_environment(variables),
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         check=False,
@@ -118,10 +144,6 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     if code not in (0, 1) or not junit.is_file():
         why = "no test was selected" if code == _NO_TESTS else f"pytest ended with code {code}"
         raise SuiteError(f"the suites gave no result because {why}; see its output above")
-    cases = read_junit(junit)
-    outcome = _outcome(cases, junit, html)
-    html.write_text(_html(order, cases, outcome), encoding="utf-8")
-    return outcome
 
 
 def read_junit(path: Path) -> list[Case]:

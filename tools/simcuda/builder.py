@@ -76,14 +76,19 @@ def build_key(torch: Torch) -> str:
     binary = shutil.which(compiler())
     tool = Path(binary).stat() if binary else None
     facts = (
-        torch.version,
+        _version(torch),
         torch.cuda,
         stat.st_size,
         binary,
         tool and (tool.st_size, tool.st_mtime),
     )
     digest.update(repr(facts).encode())
-    return f"torch-{torch.version}-{digest.hexdigest()[:16]}"
+    return f"torch-{_version(torch)}-{digest.hexdigest()[:16]}"
+
+
+def _version(torch: Torch) -> str:
+    """An overlay wheel (2.6.0+cu124.lms.1) has the interfaces of the official one: one build."""
+    return torch.version.split(".lms.")[0]
 
 
 def build(

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 import upstream_run
 
 try:
@@ -45,14 +48,17 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("file", "select"), _cases())
-def test_no_upstream_test_is_lost(file: str, select: str, reports: Path) -> None:
+def test_no_upstream_test_is_lost(
+    file: str, select: str, reports: Path, pytestconfig: pytest.Config
+) -> None:
     source = os.environ.get("LMS_SOURCE", "")
     tests = Path(source) / "test"
     if not (tests / file).is_file():
         pytest.skip("LMS_SOURCE names no source tree with PyTorch's tests")
-    stock, device = os.environ["LMS_STOCK_PYTHON"], os.environ.get("LMS_DEVICE", "sim")
-    ours = os.environ["LMS_PYTHON"]
-    configurations = upstream_run.configurations(stock, ours)
+    stock, device = pytestconfig.getoption("--stock"), pytestconfig.getoption("--device")
+    if not stock:
+        pytest.skip("--stock names no Python with the official torch")
+    configurations = upstream_run.configurations(stock, sys.executable)
     with ThreadPoolExecutor(max_workers=2) as pool:
         found = pool.map(
             lambda c: upstream_run.run(c, tests, file, select, device, reports / c.name),
