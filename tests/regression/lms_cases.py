@@ -467,7 +467,12 @@ def indexing(device: str) -> Any:
     return (
         (y, z, w, x.gather(0, i.view(1, 5)), x.take(i), x.masked_select(x > 0)),
         (x.sort(1), x.topk(3), x.argmax(0), x.cumsum(0), x.flip(0), x.roll(2, 1), x.unique()),
-        (F.embedding(i, x), F.one_hot(i, 9), torch.bincount(i), torch.searchsorted(x[0].sort()[0], x)),
+        (
+            F.embedding(i, x),
+            F.one_hot(i, 9),
+            torch.bincount(i),
+            torch.searchsorted(x[0].sort()[0], x),
+        ),
     )
 
 
@@ -552,7 +557,9 @@ def _optimise(name: str) -> Callable[[str], Any]:
 
 for _name in OPTIMISERS:
     CASES[f"optimiser_{_name}"] = Case(
-        f"optimiser_{_name}", _optimise(_name), same_device=_name in ("asgd", "capturable", "nadam", "radam")
+        f"optimiser_{_name}",
+        _optimise(_name),
+        same_device=_name in ("asgd", "capturable", "nadam", "radam"),
     )
 
 
@@ -708,7 +715,7 @@ def scripted(device: str) -> Any:
 
     def loop(x: Tensor, n: int) -> Tensor:
         out = x
-        for i in range(n):
+        for _i in range(n):
             out = out * 2 + x
         return out
 

@@ -139,7 +139,7 @@ def reset() -> None:
 
 
 def leftovers() -> dict[str, Any]:
-    """What the engine still holds although every tensor of the test is gone. Empty if all is well."""
+    """What the engine still holds although all tensors of the test are gone: empty if all is well."""
     import torch
 
     gc.collect()

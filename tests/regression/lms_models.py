@@ -9,6 +9,7 @@ their operators small, so that at a quarter of the peak each single operator sti
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,9 +84,9 @@ class UNet3d(nn.Module):
                 layers.append(nn.LeakyReLU(0.01, inplace=bool(i % 2)))
             return nn.Sequential(*layers)
 
-        self.down = nn.ModuleList(level(a, b) for a, b in zip([1, *widths], widths))
+        self.down = nn.ModuleList(level(a, b) for a, b in zip([1, *widths], widths, strict=False))
         self.up = nn.ModuleList(
-            nn.ConvTranspose3d(b, a, 2, 2) for a, b in zip(widths, widths[1:])
+            nn.ConvTranspose3d(b, a, 2, 2) for a, b in itertools.pairwise(widths)
         )
         self.merge = nn.ModuleList(level(2 * a, a) for a in widths[:-1])
         self.head = nn.Conv3d(base, 4, 1)
@@ -96,7 +97,7 @@ class UNet3d(nn.Module):
             x = level(x if i == 0 else F.max_pool3d(x, 2))
             skips.append(x)
         skips.pop()
-        for up, merge in reversed(list(zip(self.up, self.merge))):
+        for up, merge in reversed(list(zip(self.up, self.merge, strict=False))):
             x = merge(torch.cat([up(x), skips.pop()], 1))
         return self.head(x)
 

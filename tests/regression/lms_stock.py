@@ -10,9 +10,8 @@ import dataclasses
 import json
 import sys
 
-import torch
-
 import lms_device
+import torch
 from lms_models import Result, train
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import lms_device
 import pytest
 import torch
-
-import lms_device
 from lms_cases import CASES
 
 MODES = lms_device.device.modes
@@ -87,7 +86,10 @@ def test_chaos(device: Any, name: str, mode: str) -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    [m if m in ("lazy", "late-write", "device") else pytest.param(m, marks=pytest.mark.slow) for m in MODES],
+    [
+        m if m in ("lazy", "late-write", "device") else pytest.param(m, marks=pytest.mark.slow)
+        for m in MODES
+    ],
 )
 @pytest.mark.parametrize("name", CASES)
 def test_storm(device: Any, name: str, mode: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from lms_device import MIB
 
 COUNTERS = {
@@ -58,7 +57,12 @@ def test_never_enabled(program: Any) -> None:
 def test_the_keys_are_a_superset_of_ibms(lms: Any) -> None:
     before = set(torch.cuda.memory_stats())
     assert before >= IBM
-    assert before >= {"allocated_bytes.all.current", "num_ooms", "lms.enabled", "lms.paged_out_bytes"}
+    assert before >= {
+        "allocated_bytes.all.current",
+        "num_ooms",
+        "lms.enabled",
+        "lms.paged_out_bytes",
+    }
     nested = torch.cuda.memory_stats_as_nested_dict()
     assert nested["pinned_bytes"]["all"].keys() == {"current", "peak", "allocated", "freed"}
 
@@ -157,7 +161,13 @@ def test_bad_debug_mode(device: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "on"),
-    [("1", True), ("on", True), ("0", False), ("", False), ("device_limit=32MiB,min_size=1k", True)],
+    [
+        ("1", True),
+        ("on", True),
+        ("0", False),
+        ("", False),
+        ("device_limit=32MiB,min_size=1k", True),
+    ],
 )
 def test_environment(device: Any, monkeypatch: Any, capfd: Any, value: str, on: bool) -> None:
     monkeypatch.setenv("PYTORCH_LMS", value)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import lms_device
+import pytest
 from lms_device import MIB
 
 MODES = [m for m in lms_device.device.modes if m in ("lazy", "late-write", "device")]
@@ -131,10 +130,7 @@ def test_switching_in_mid_run(program: Any, own_stream: bool, mode: str) -> None
 def test_eight_threads_that_do_not_fit(program: Any, own_stream: bool, mode: str) -> None:
     """Eight streams hold a small-pool segment each; a storage returns to the pool of its stream."""
     memory = (40 if own_stream else 12) * MIB
-    if own_stream:
-        code = WORK.replace("20000,", "100000,")
-    else:
-        code = WORK
+    code = WORK.replace("20000,", "100000,") if own_stream else WORK
     out = program(code.format(own_stream=own_stream) + PRESSURE, memory=memory, mode=mode)
     assert "equal after" in out
 

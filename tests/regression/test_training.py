@@ -6,10 +6,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import lms_device
 import pytest
 import torch
-
-import lms_device
 from lms_models import MODELS, OPTIMISERS, train
 from lms_pairwise import pairs_of, pairwise
 

@@ -7,11 +7,12 @@ before they are used again. Nothing in the model changes::
     import torch
     torch.cuda.lms.enable()
 
-or, with no edit at all, ``PYTORCH_LMS=1 python train.py``. ``PYTORCH_LMS`` also takes the arguments of
-:func:`enable`: ``PYTORCH_LMS=device_limit=8GiB,host_limit=64GiB``.
+or, with no edit at all, ``PYTORCH_LMS=1 python train.py``. ``PYTORCH_LMS`` also takes the arguments
+of :func:`enable`: ``PYTORCH_LMS=device_limit=8GiB,host_limit=64GiB``.
 
-``LMS_DEBUG=chaos`` moves every tensor out after every operator and makes any access that no operator
-made raise: a program, or an extension, that runs under it is safe under Large Model Support.
+``LMS_DEBUG=chaos`` moves every tensor out after every operator and makes any access that no
+operator made raise: a program, or an extension, that runs under it is safe under Large Model
+Support.
 """
 
 from __future__ import annotations
@@ -64,11 +65,15 @@ _loaded = False
 
 def _parse_size(name: str, size: Size) -> int:
     if isinstance(size, bool) or not isinstance(size, (int, str)):
-        raise TypeError(f"{name} must be a number of bytes or a string such as '8GiB', got {size!r}")
+        raise TypeError(
+            f"{name} must be a number of bytes or a string such as '8GiB', got {size!r}"
+        )
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", size, re.IGNORECASE)
         if match is None:
-            raise ValueError(f"{name} must be bytes or a size such as '512MiB' or '8G', got {size!r}")
+            raise ValueError(
+                f"{name} must be bytes or a size such as '512MiB' or '8G', got {size!r}"
+            )
         size = int(float(match.group(1)) * _UNITS[match.group(2).lower()])
     if size < 0:
         raise ValueError(f"{name} cannot be negative, got {size}")
@@ -138,8 +143,8 @@ def enable(
 
 
 def disable() -> None:
-    r"""Turn Large Model Support off. Tensors in host memory come back now as far as they fit, and the
-    others when they are used."""
+    r"""Turn Large Model Support off. Tensors in host memory come back now as far as they fit, and
+    the others when they are used."""
     if _loaded:
         _ops().set_enabled(False)
 
@@ -314,8 +319,8 @@ def summary(device: Optional[Union[torch.device, int]] = None) -> str:
 
 # ---- raw pointers
 
-# A raw pointer does not follow its storage: whoever gets one finds the storage on the device, and it
-# stays there for its life, or until release_pointer.
+# A raw pointer does not follow its storage: whoever gets one finds the storage on the device, and
+# it stays there for its life, or until release_pointer.
 
 
 # Code of PyTorch that compares pointers and never follows them: functions, or whole modules.
@@ -427,8 +432,8 @@ def get_enabled_lms() -> bool:
 
 
 def set_limit_lms(limit: int) -> None:
-    r"""Set the soft limit in bytes: beyond it moving tensors out is preferred to allocating more device
-    memory. 0 (the default) uses all of the device first."""
+    r"""Set the soft limit in bytes: beyond it moving tensors out is preferred to allocating more
+    device memory. 0 (the default) uses all of the device first."""
     _set("soft_limit", limit)
 
 
