@@ -15,7 +15,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def _option(config: pytest.Config, name: str, variable: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "negative: rebuilds torch without one safeguard")
     kind = _option(config, "--device", "LMS_DEVICE")
     config.stash[KIND] = kind
     if not kind:
@@ -69,6 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     drop = set()
     if config.getoption("--tier", "default") == "default":
         drop = {item for item in mine if item.get_closest_marker("slow")}
+        if not all(arg.split("::")[0].endswith("test_negative.py") for arg in config.args):
+            drop |= {item for item in mine if item.get_closest_marker("negative")}
     if shard := config.getoption("--shard", None):
         try:
             index, count = map(int, shard.split("/"))
@@ -176,7 +179,7 @@ class Stock:
             text=True,
         )
 
-    @lru_cache(maxsize=None)  # noqa: B019  (lives as long as the session)
+    @cache  # noqa: B019  (lives as long as the session)
     def train(self, model: str, optimiser: str, device: str, limit: int = 0) -> Any:
         from lms_models import Result
 

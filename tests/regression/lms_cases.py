@@ -382,7 +382,9 @@ def overwriting(device: str) -> Any:
     conj.copy_(torch.complex(half, source))
     empty = torch.empty(32, 32, device=device)
     empty.fill_(3)
-    return whole, half, part, same, broadcast, cast, transposed, stored, conj.resolve_conj(), empty
+    overlapping = numbers(device, 16, seed=11)
+    overlapping.as_strided((4, 4), (1, 1)).zero_()  # as many elements, but not all of them
+    return overlapping, whole, half, part, same, broadcast, cast, transposed, stored, conj.resolve_conj(), empty
 
 
 @case

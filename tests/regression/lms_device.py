@@ -109,7 +109,9 @@ def child_environment() -> dict[str, str]:
     }
     return {
         **env,
-        "PYTHONPATH": os.pathsep.join([str(TOOLS), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join(
+            [*filter(None, [os.environ.get("PYTHONPATH")]), str(TOOLS), str(HERE)]
+        ),
         "SIMCUDA_QUIET": "1",
         "OMP_NUM_THREADS": "1",
     }

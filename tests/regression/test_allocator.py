@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from lms_device import LARGE, MIB
 
 ROUTES = (
@@ -103,6 +102,26 @@ def test_small_and_large_pool(lms: Any, device: Any) -> None:
     assert intact(small) and intact(large)
     again = [block(0.25, i) for i in range(72)]
     assert intact(again) and intact(large) and intact(small)
+
+
+@pytest.mark.parametrize("kind", ["fused", "foreach"])
+def test_lists_larger_than_the_device(lms: Any, device: Any, kind: str) -> None:
+    """An optimiser passes all parameters, gradients and moments in one call."""
+    device.limit(40 * MIB)
+    lms.disable()
+    lms.enable()
+    params = [torch.nn.Parameter(block(2, i)) for i in range(20)]  # 160 MiB with their moments
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimiser = torch.optim.Adam(params, lr=0.5, **{kind: True})
+    optimiser.step()
+    norm = torch._foreach_norm(params)
+    want = [torch.nn.Parameter(p.detach().new_full((4,), i).cpu()) for i, p in enumerate(params)]
+    for p in want:
+        p.grad = torch.ones_like(p)
+    torch.optim.Adam(want, lr=0.5).step()
+    assert [float(p[-1].item()) for p in params] == [float(p[-1]) for p in want]
+    assert len(norm) == 20 and float(norm[19]) > float(norm[5])
 
 
 def test_device_limit_is_hard(lms: Any, device: Any) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import lms_device
 import pytest
 import torch
-
-import lms_device
 from lms_device import MIB
 
 MODES = lms_device.device.modes
@@ -36,6 +35,24 @@ def evict(tensor: torch.Tensor) -> None:
     assert torch.ops.lms.on_host(tensor)
 
 
+def smear() -> None:
+    """Leave another value in the free block that the next page-in takes."""
+    torch.full((N,), -1.0, device="cuda")
+
+
+def page_in(tensor: torch.Tensor) -> None:
+    """Queue the copy in, and no kernel that would make it run."""
+    with torch.cuda.lms.pin(tensor):
+        pass
+
+
+def read_later(tensor: torch.Tensor) -> torch.Tensor:
+    """Queue a copy to the host: it reads when its stream runs, and kernels at once."""
+    host = torch.zeros(N).pin_memory()
+    host.copy_(tensor, non_blocking=True)
+    return host
+
+
 @contextmanager
 def on(stream: Any, *after: Any) -> Iterator[None]:
     """Work on `stream`, ordered after what is queued on the others."""
@@ -47,11 +64,17 @@ def on(stream: Any, *after: Any) -> Iterator[None]:
 
 def test_out_waits_for_the_kernel(mode: str) -> None:
     for i in range(4):
-        x = torch.empty(N, device="cuda")
-        x.copy_(ramp(i).cuda() * 2)
-        y = x * 3
+        y = ramp(i).cuda() * 3
         evict(y)
-        assert torch.equal(y.cpu(), ramp(i) * 6)
+        assert torch.equal(y.cpu(), ramp(i) * 3)
+
+
+def test_out_waits_for_an_earlier_copy(mode: str) -> None:
+    x, source = torch.zeros(N, device="cuda"), ramp(1).pin_memory()
+    torch.cuda.synchronize()
+    x.copy_(source, non_blocking=True)
+    evict(x)
+    assert torch.equal(x.cpu(), ramp(1))
 
 
 def test_out_waits_for_every_stream_that_used_it(mode: str) -> None:
@@ -82,61 +105,83 @@ def test_a_block_is_reused_after_a_clean_eviction(mode: str) -> None:
     x = ramp(1).cuda()
     evict(x)
     with on(side, main):
-        y = x * 2  # comes in, is read on the side stream only
-        z = x + y
+        host = read_later(x)  # comes in, is read on the side stream only
     evict(x)
     w = torch.full((N,), -1.0, device="cuda")
-    main.wait_stream(side)
-    assert torch.equal(y.cpu(), ramp(1) * 2) and torch.equal(z.cpu(), ramp(1) * 3)
+    main.synchronize()
+    side.synchronize()
+    assert torch.equal(host, ramp(1))
     assert (w.cpu() == -1).all()
 
 
 def test_compute_waits_for_the_copy_in(mode: str) -> None:
+    x = ramp(1).cuda()
+    for _ in range(2):
+        evict(x)
+        smear()
+        y = x * 2
+        assert torch.equal(y.cpu(), ramp(1) * 2)
+
+
+def test_compute_elsewhere_waits_for_the_copy_in(mode: str) -> None:
     side, main = torch.cuda.Stream(), torch.cuda.current_stream()
     x = ramp(1).cuda()
     evict(x)
-    y = x * 2
-    evict(x)
+    smear()
     with on(side, main):
         z = x * 3
-    w = x * 4  # the main stream never waited for the side stream's page-in
-    assert torch.equal(y.cpu(), ramp(1) * 2) and torch.equal(w.cpu(), ramp(1) * 4)
+    side.synchronize()
+    assert torch.equal(z.cpu(), ramp(1) * 3)
+    evict(x)
+    smear()
+    with on(side):
+        page_in(x)
+    w = x * 4  # the home stream does not wait for the side stream
+    assert torch.equal(w.cpu(), ramp(1) * 4)
+
+
+def test_a_third_stream_waits_for_the_copy_in(mode: str) -> None:
+    """It was ordered after the tensor's making long ago, and only reads."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    evict(x)
+    smear()
+    side.wait_stream(main)
+    page_in(x)
+    with on(side):
+        z = x * 3
     side.synchronize()
     assert torch.equal(z.cpu(), ramp(1) * 3)
 
 
 def test_the_copy_in_waits_for_earlier_users_of_the_block(mode: str) -> None:
-    x, y = ramp(1).cuda(), ramp(100).cuda()
-    torch.cuda.synchronize()
+    x = ramp(1).cuda()
     evict(x)
-    torch.cuda.empty_cache()
-    z = torch.empty(N, device="cuda")
-    for i in range(5):
-        z.copy_(y + i)  # queued work that reads and writes blocks that are free the next moment
-        t = z * 2
-        pointer = t.storage_offset()
-        total = t + z
-        del t
-        w = x + pointer  # x may come into the block of t
-        assert torch.equal(w.cpu(), ramp(1))
-        assert torch.equal(total.cpu(), (ramp(100) + i) * 2 + (ramp(100) + i))
-        evict(x)
+    y = ramp(100).cuda()
+    torch.cuda.synchronize()
+    host = read_later(y)
+    del y
+    page_in(x)  # into the block of y
+    torch.cuda.synchronize()
+    assert torch.equal(host, ramp(100))
+    assert torch.equal(x.cpu(), ramp(1))
 
 
 def test_an_overwritten_block_waits_for_its_earlier_users(mode: str) -> None:
     """zero_ on what is out needs no copy in, but the block has had other users."""
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side = torch.cuda.Stream()
     x = ramp(1).cuda()
     evict(x)
-    y = ramp(5).cuda()
-    z = y * 2
+    y = ramp(100).cuda()
+    torch.cuda.synchronize()
+    host = read_later(y)
     del y
     with on(side):
         x.zero_()
-        side_sum = x + 1
-    main.wait_stream(side)
-    assert torch.equal(z.cpu(), ramp(5) * 2)
-    assert (x.cpu() == 0).all() and (side_sum.cpu() == 1).all()
+    side.synchronize()
+    torch.cuda.synchronize()
+    assert torch.equal(host, ramp(100))
+    assert (x.cpu() == 0).all()
 
 
 def stream_of_block(tensor: torch.Tensor) -> int:
@@ -192,11 +237,12 @@ def test_record_stream_on_what_is_out(mode: str) -> None:
     evict(x)
     x.record_stream(side)
     with on(side, main):
-        y = x * 2
+        host = read_later(x)
     del x
     z = torch.full((N,), -1.0, device="cuda")
+    main.synchronize()
     side.synchronize()
-    assert torch.equal(y.cpu(), ramp(1) * 2)
+    assert torch.equal(host, ramp(1))
     assert (z.cpu() == -1).all()
 
 
@@ -208,12 +254,12 @@ def test_record_stream_on_a_storage_with_a_kept_copy(mode: str) -> None:
     x.sum()
     x.record_stream(side)
     with on(side, main):
-        y = x * 2
-        z = y + x
+        host = read_later(x)
     del x
     w = torch.full((N,), -1.0, device="cuda")
+    main.synchronize()
     side.synchronize()
-    assert torch.equal(z.cpu(), ramp(1) * 3)
+    assert torch.equal(host, ramp(1))
     assert (w.cpu() == -1).all()
 
 
