@@ -311,7 +311,7 @@ def test_the_minimum_size(device: Any) -> None:
     torch.cuda.lms.enable(min_size=MIB // 2)
     large = [block(0.5, i) for i in range(40)]
     small = [torch.ones(1000, device="cuda") for _ in range(40)]
-    assert sum(torch.ops.lms.on_host(t) for t in large) >= 10
+    assert sum(torch.ops.lms.on_host(t) for t in large) >= 8  # 20 MiB in 16
     assert not any(torch.ops.lms.on_host(t) for t in small)
     assert torch.cuda.lms.reclaim() > 0  # on demand, whatever the size
     assert all(torch.ops.lms.on_host(t) for t in small)

@@ -58,7 +58,7 @@ def run(
         command += ["-k", select]
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
     environment = {
-        **os.environ,
+        **_environment(),
         **configuration.variables,
         "RECORD": str(record),
         "PYTHONPATH": path,
@@ -74,6 +74,16 @@ def run(
                 break
             _close(record, "hung" if hung else f"crashed ({_signal(code)})")
     raise RuntimeError(f"{file} does not run to its end with {configuration.name}; see {log}")
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without the settings of the device it has itself."""
+    kept = ("SIMCUDA_CACHE", "SIMCUDA_CUDA_INCLUDE")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not (name == "SIMCUDA" or name.startswith("SIMCUDA_"))
+    }
 
 
 def _attempt(
