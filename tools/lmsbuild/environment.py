@@ -25,7 +25,15 @@ from lmsbuild.hashing import sha256_large_file, sha256_value, write_atomic
 _STAMP = "lmsbuild.json"
 # Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
 _GPU_ONLY = ("nvidia-", "triton")
-TEST_TOOLS = ("pytest>=8,<9", "pytest-timeout", "hypothesis", "expecttest", "psutil")
+TEST_TOOLS = (
+    "pytest>=8,<9",
+    "pytest-timeout",
+    "hypothesis",
+    "expecttest",
+    "psutil",
+    "pyyaml",
+    "setuptools<80",
+)
 
 
 @dataclass(frozen=True)

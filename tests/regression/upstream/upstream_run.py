@@ -73,7 +73,8 @@ def run(
             if not record.exists():
                 break
             _close(record, "hung" if hung else f"crashed ({_signal(code)})")
-    raise RuntimeError(f"{file} does not run to its end with {configuration.name}; see {log}")
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    raise RuntimeError(f"{file} does not run to its end with {configuration.name}:\n{tail}")
 
 
 def _environment() -> dict[str, str]:
