@@ -3,6 +3,7 @@
 // Called through ctypes with the address of a TensorImpl; every function returns an error or "".
 
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <string>
 
@@ -32,6 +33,15 @@ const char* extension_fill(c10::TensorImpl* tensor, Memset memset, int value, vo
   return guarded([&] {
     auto* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
     memset(storage->mutable_data(), value, storage->nbytes(), stream);
+  });
+}
+
+// As autograd does for gradients: no operator sees that the stream uses the tensor.
+const char* extension_record(c10::TensorImpl* tensor, int64_t stream) {
+  return guarded([&] {
+    const auto& pointer = tensor->unsafe_storage().data_ptr();
+    const c10::Stream used(c10::Stream::UNSAFE, pointer.device(), stream);
+    c10::impl::VirtualGuardImpl(pointer.device().type()).recordDataPtrOnStream(pointer, used);
   });
 }
 

@@ -384,7 +384,19 @@ def overwriting(device: str) -> Any:
     empty.fill_(3)
     overlapping = numbers(device, 16, seed=11)
     overlapping.as_strided((4, 4), (1, 1)).zero_()  # as many elements, but not all of them
-    return overlapping, whole, half, part, same, broadcast, cast, transposed, stored, conj.resolve_conj(), empty
+    return (
+        overlapping,
+        whole,
+        half,
+        part,
+        same,
+        broadcast,
+        cast,
+        transposed,
+        stored,
+        conj.resolve_conj(),
+        empty,
+    )
 
 
 @case

@@ -141,7 +141,7 @@ def reset() -> None:
 
 
 def leftovers() -> dict[str, Any]:
-    """What the engine still holds although all tensors of the test are gone: empty if all is well."""
+    """What the engine still holds although all tensors of the test are gone: {} if all is well."""
     import torch
 
     gc.collect()

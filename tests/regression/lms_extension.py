@@ -40,8 +40,8 @@ class Extension:
             check=True,
         )  # fmt: skip
         self._library = ctypes.CDLL(str(library))
-        for function in (self._library.extension_fill, self._library.extension_pointer):
-            function.restype = ctypes.c_char_p
+        for name in ("fill", "record", "pointer"):
+            getattr(self._library, f"extension_{name}").restype = ctypes.c_char_p
 
     def fill(self, tensor: torch.Tensor, value: int) -> str:
         """Set every byte behind the tensor on the current stream. Returns the error, or ""."""
@@ -49,6 +49,12 @@ class Extension:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         address = ctypes.c_void_p(tensor._cdata)
         return str(self._library.extension_fill(address, memset, value, stream).decode())
+
+    def record(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> str:
+        """record_stream, past every operator. Returns the error, or ""."""
+        address = ctypes.c_void_p(tensor._cdata)
+        number = ctypes.c_int64(stream.stream_id)
+        return str(self._library.extension_record(address, number).decode())
 
     def pointer(self, tensor: torch.Tensor) -> tuple[int | None, str]:
         pointer = ctypes.c_void_p()

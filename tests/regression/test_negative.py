@@ -80,7 +80,8 @@ class Rebuilder:
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
             "-DPYTORCH_C10_DRIVER_API_SUPPORTED",
             *(["-DC10_CUDA_BUILD_MAIN_LIB"] if "c10" in file.parts else []),
-            f"-I{self.overlay}", f"-I{self.source}", f"-I{include}", f"-I{include / 'torch/csrc/api/include'}",
+            f"-I{self.overlay}", f"-I{self.source}",
+            f"-I{include}", f"-I{include / 'torch/csrc/api/include'}",
             *(f"-I{path}" for path in cuda if path), "-c", str(file), "-o", str(target),
         ]  # fmt: skip
         subprocess.run(command, check=True)

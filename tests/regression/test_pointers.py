@@ -382,6 +382,32 @@ def test_overwriting_what_is_out_brings_nothing_in(lms: Any) -> None:
     assert (y.cpu() == 5).all()
 
 
+PARTS = {
+    "begin": lambda x: x[: len(x) // 2].zero_(),
+    "end": lambda x: x[1:].zero_(),
+    "steps": lambda x: x[::2].zero_(),
+    "overlapping": lambda x: x.as_strided((2, len(x) // 2), (1, 1)).zero_(),
+    "copied": lambda x: x[3:9].copy_(torch.full((6,), 7.0)),
+    "refused": lambda x: refused(x),
+}
+
+
+def refused(x: torch.Tensor) -> None:
+    source = torch.full((3, 2), 7.0, device=x.device)
+    with pytest.raises(RuntimeError):
+        x.copy_(source)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_not_overwritten_is_brought_in(lms: Any, part: str) -> None:
+    x, mirror = torch.arange(MIB // 4, dtype=torch.float32).cuda(), torch.arange(MIB / 4)
+    lms.reclaim()
+    block(value=-1)  # leaves this value in the block that x comes into
+    PARTS[part](x)
+    PARTS[part](mirror)
+    assert torch.equal(x.cpu(), mirror)
+
+
 def test_a_storage_that_dies_on_the_host(lms: Any, device: Any) -> None:
     x = block(8)
     lms.reclaim()

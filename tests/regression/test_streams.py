@@ -231,11 +231,19 @@ def test_record_stream_is_carried_over(mode: str) -> None:
     assert (y.cpu() == -1).all()
 
 
-def test_record_stream_on_what_is_out(mode: str) -> None:
+@pytest.mark.parametrize("by", ["operator", "autograd"])
+@pytest.mark.parametrize("state", ["on-host", "kept-copy"])
+def test_record_stream(mode: str, extension: Any, state: str, by: str) -> None:
+    """On a storage that is out, and on one whose pointer is wrapped for the write barrier."""
     side, main = torch.cuda.Stream(), torch.cuda.current_stream()
     x = ramp(1).cuda()
     evict(x)
-    x.record_stream(side)
+    if state == "kept-copy":
+        x.sum()
+    if by == "operator":
+        x.record_stream(side)
+    else:
+        assert extension.record(x, side) == ""
     with on(side, main):
         host = read_later(x)
     del x
@@ -244,23 +252,6 @@ def test_record_stream_on_what_is_out(mode: str) -> None:
     side.synchronize()
     assert torch.equal(host, ramp(1))
     assert (z.cpu() == -1).all()
-
-
-def test_record_stream_on_a_storage_with_a_kept_copy(mode: str) -> None:
-    """Its pointer is wrapped for the write barrier then."""
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
-    x = ramp(1).cuda()
-    evict(x)
-    x.sum()
-    x.record_stream(side)
-    with on(side, main):
-        host = read_later(x)
-    del x
-    w = torch.full((N,), -1.0, device="cuda")
-    main.synchronize()
-    side.synchronize()
-    assert torch.equal(host, ramp(1))
-    assert (w.cpu() == -1).all()
 
 
 def test_a_write_on_another_stream_while_off(mode: str) -> None:
