@@ -400,6 +400,22 @@ def overwriting(device: str) -> Any:
 
 
 @case
+def copies_on_write(device: str) -> Any:
+    """Lazy clones share bytes by the mechanism that the write barrier is built on."""
+    x = numbers(device, 200)
+    x.sum()
+    lazy = torch._lazy_clone(x)
+    again = torch._lazy_clone(lazy)
+    first = lazy + 1
+    lazy.mul_(2)
+    x.sub_(1)
+    x.sum()
+    last = torch._lazy_clone(x)
+    last.zero_()
+    return x, lazy, again, first, last
+
+
+@case
 def failing_operators(device: str) -> Any:
     """What an operator refuses is as it was before."""
     a, b = numbers(device, 6, 7), numbers(device, 5, 4, seed=1)
