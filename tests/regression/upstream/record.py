@@ -32,6 +32,10 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     _write(test=nodeid, outcome="started")
 
 
+def pytest_sessionfinish() -> None:
+    _write(test="", outcome="finished")
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.outcome != "passed":
         text = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]

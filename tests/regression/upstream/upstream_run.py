@@ -14,6 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 STALL_SECONDS = 180.0  # without a test that starts or ends
+EXIT_SECONDS = 5.0  # for a process whose tests are over
 MOST_CRASHES = 25
 
 
@@ -105,11 +106,19 @@ def _attempt(
         now = record.stat().st_size if record.exists() else 0
         if now != size:
             size, since = now, time.monotonic()
+        elif _finished(record) and time.monotonic() - since > EXIT_SECONDS:
+            os.killpg(process.pid, signal.SIGKILL)  # every test has its outcome
+            process.wait()
+            return 0, False
         elif time.monotonic() - since > STALL_SECONDS:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return -signal.SIGKILL, True
     return process.returncode, False
+
+
+def _finished(record: Path) -> bool:
+    return record.exists() and '"outcome": "finished"' in record.read_text()[-100:]
 
 
 def _signal(code: int) -> str:
@@ -128,6 +137,8 @@ def _results(record: Path, unfinished: str) -> dict[str, Result]:
     lines = record.read_text().splitlines() if record.exists() else []
     for line in lines:
         entry = json.loads(line)
+        if not entry["test"]:
+            continue
         name, outcome = entry["test"].split("::", 1)[-1], entry["outcome"]
         if outcome == "started":
             results[name] = Result(unfinished, "")
