@@ -132,8 +132,15 @@ def test_interrupt_ends_cleanly(world: World) -> None:
             env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
             stderr=subprocess.PIPE,
             text=True,
+            # A shell starts background commands with SIGINT ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        time.sleep(1.5)
+        # It waits for the lock once it uses no more processor time.
+        used, before = 1, 0
+        while used > before:
+            time.sleep(0.7)
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+            used, before = (int(fields[11]) + int(fields[12])) // 10, used
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
