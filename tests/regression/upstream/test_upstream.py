@@ -67,6 +67,19 @@ def test_no_upstream_test_is_lost(
         results = {c.name: result for c, result in zip(configurations, found, strict=True)}
     passed = {test for test, result in results["official"].items() if result.outcome == "passed"}
     assert passed, f"no test of {file} passes on the official wheel: the comparison is empty"
+    # Some of these tests race on any wheel: a difference is one that shows twice.
+    for c in configurations[1:]:
+        doubtful = [
+            test
+            for test in passed
+            if not _passed(results[c.name].get(test)) and not _allowed(c.name, file, test)
+        ]
+        if doubtful:
+            names = {test.rsplit("::", 1)[-1].split("[")[0] for test in doubtful}
+            again = upstream_run.run(
+                c, tests, file, " or ".join(sorted(names)), device, reports / f"{c.name}-again"
+            )
+            results[c.name].update({test: again[test] for test in doubtful if test in again})
     lost = []
     for configuration in ("lms-off", "lms-chaos"):
         for test in sorted(passed):
@@ -77,6 +90,10 @@ def test_no_upstream_test_is_lost(
                 lost.append(f"{configuration}: {test}: {why}\n{result.text if result else ''}")
     print(f"{file} -k '{select}': {len(passed)} pass on the official wheel, {len(lost)} differ")
     assert not lost, "\n".join(lost)
+
+
+def _passed(result: upstream_run.Result | None) -> bool:
+    return result is not None and result.outcome == "passed"
 
 
 def _allowed(configuration: str, file: str, test: str) -> bool:
