@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import lms_device  # noqa: E402
+
 STALL_SECONDS = 180.0  # without a test that starts or ends
 EXIT_SECONDS = 5.0  # for a process whose tests are over
 MOST_CRASHES = 25
@@ -57,15 +60,9 @@ def run(
     ]  # fmt: skip
     if select:
         command += ["-k", select]
-    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
-    environment = {
-        **_environment(),
-        **configuration.variables,
-        "RECORD": str(record),
-        "PYTHONPATH": path,
-        "SIMCUDA_QUIET": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {**lms_device.child_environment(), **configuration.variables}
+    environment["RECORD"] = str(record)
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment["PYTHONPATH"]])
     with log.open("wb") as output:
         for _ in range(MOST_CRASHES):
             code, hung = _attempt(command, tests, environment, record, output)
@@ -76,16 +73,6 @@ def run(
             _close(record, "hung" if hung else f"crashed ({_signal(code)})")
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
     raise RuntimeError(f"{file} does not run to its end with {configuration.name}:\n{tail}")
-
-
-def _environment() -> dict[str, str]:
-    """This process's, without the settings of the device it has itself."""
-    kept = ("SIMCUDA_CACHE", "SIMCUDA_CUDA_INCLUDE")
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in kept or not (name == "SIMCUDA" or name.startswith("SIMCUDA_"))
-    }
 
 
 def _attempt(
