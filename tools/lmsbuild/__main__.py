@@ -10,6 +10,7 @@ import traceback
 
 import click
 
+from lmsbuild import log
 from lmsbuild.cli import cli
 from lmsbuild.errors import INTERRUPTED, LmsbuildError
 from lmsbuild.project import cache_dir
@@ -23,6 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit code."""
     json_mode = "--json" in arguments
+    log.start(arguments)
     try:
         code = cli.main(args=arguments, prog_name="lmsbuild", standalone_mode=False)
         return code if isinstance(code, int) else 0

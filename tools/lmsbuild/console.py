@@ -18,15 +18,25 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from lmsbuild import log
+
 QUIET_SECONDS = 2.0
 LINE_SECONDS = 15.0
 
 
 class Task:
-    """One long step. Nothing is shown before QUIET_SECONDS; safe to update from any thread."""
+    """Something that takes time. Nothing is shown before QUIET_SECONDS; thread-safe.
+
+    `size` (bytes), `digest` and `note` are what a caller wants told about a step.
+    """
 
     def __init__(self, title: str, total: float | None, console: RichConsole) -> None:
-        self._title = title
+        self.title = title
+        self.depth = 0  # steps that it is part of
+        self.seconds = 0.0
+        self.size: int | None = None
+        self.digest = ""
+        self.note = ""
         self._total = total
         self._done = 0.0
         self._console = console
@@ -60,7 +70,7 @@ class Task:
         if not self._console.is_terminal:
             while True:
                 seconds = time.monotonic() - started
-                self._console.print(f"  {self._title}:{self._share()} ({seconds:.0f} s)")
+                self._console.print(f"  {self.title}:{self._share()} ({seconds:.0f} s)")
                 if self._stop.wait(LINE_SECONDS):
                     return
         columns = (
@@ -71,7 +81,7 @@ class Task:
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self._console, transient=True) as progress:
-            task = progress.add_task(self._title, total=self._total)
+            task = progress.add_task(self.title, total=self._total)
             while not self._stop.wait(0.1):
                 with self._lock:
                     progress.update(task, completed=self._done, total=self._total)
@@ -84,6 +94,8 @@ class Console:
         self.json_mode = json_mode
         self._out = RichConsole(highlight=False, soft_wrap=True)
         self._err = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self.steps: list[Task] = []
+        self._depth = 0
 
     def say(self, text: str) -> None:
         if not self.json_mode:
@@ -111,11 +123,31 @@ class Console:
 
     @contextmanager
     def task(self, title: str, total: float | None = None) -> Iterator[Task]:
+        """Progress for a part of the work. `total` is the amount that makes it 100%."""
         task = Task(title, total, self._err)
+        began = time.monotonic()
+        log.note(f"{title}: begins")
         try:
             yield task
+        except BaseException:
+            task.note = task.note or "failed"
+            raise
         finally:
             task.close()
+            task.seconds = time.monotonic() - began
+            log.note(f"{title}: {task.note or 'done'} after {task.seconds:.2f} s")
+
+    @contextmanager
+    def step(self, title: str, total: float | None = None) -> Iterator[Task]:
+        """A task that is a line of the summary at the end of the command."""
+        with self.task(title, total) as task:
+            task.depth = self._depth
+            self.steps.append(task)
+            self._depth += 1
+            try:
+                yield task
+            finally:
+                self._depth -= 1
 
 
 def _jsonable(value: object) -> object:

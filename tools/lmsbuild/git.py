@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lmsbuild import log
 from lmsbuild.errors import GitError, MissingToolError
 
 NAME = "LMS maintainers"
@@ -108,6 +110,7 @@ class Git:
         command = ["git"]
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
+        began = time.monotonic()
         try:
             done = subprocess.run(
                 [*command, *arguments],
@@ -125,8 +128,10 @@ class Git:
             raise MissingToolError(
                 "git cannot be run because it is not installed; run `lmsbuild doctor`"
             ) from error
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        log.process(["git", *arguments], done.returncode, output, time.monotonic() - began)
         if check and done.returncode != 0:
-            raise GitError(arguments, (done.stdout + done.stderr).decode(errors="replace"))
+            raise GitError(arguments, output)
         return done
 
     def text(self, *arguments: str) -> str:
