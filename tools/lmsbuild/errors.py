@@ -103,6 +103,21 @@ class GitError(LmsbuildError):
         self.output = output
 
 
+class BusyError(LmsbuildError):
+    exit_code = 16
+    meaning = "another lmsbuild is at work on the same checkout or project"
+
+
+class UnfinishedError(LmsbuildError):
+    exit_code = 17
+    meaning = "an earlier command was stopped in the middle (see `lmsbuild status`)"
+
+
+class FileError(LmsbuildError):
+    exit_code = 18
+    meaning = "a file cannot be written (disk full, read-only, no permission)"
+
+
 INTERRUPTED = 130
 
 
