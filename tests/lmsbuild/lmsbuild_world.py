@@ -44,7 +44,11 @@ patterns = ["*.h", "*.cpp"]
 version = "1.0"
 commit = "{commit}"
 
-[frameworks.alpha.tags."v1.0".wheel]
+[frameworks.alpha.tags."v1.0".cuda."0"]
+abi = 1
+headers = []
+
+[frameworks.alpha.tags."v1.0".cuda."0".wheel]
 project = "alpha"
 version = "1.0"
 local = "lms.1"
@@ -53,13 +57,10 @@ version_file = "alpha/version.py"
 sha256 = {{ "3.11" = "{zero}" }}
 
 [frameworks.alpha.tags."v1.0".overlay]
-cuda = "0"
 cxx_standard = "c++17"
-abi = 1
 flags = ["-O1", "-fPIC"]
 include = ["tree:"]
 prefix = "/alpha"
-headers = []
 build_files = ["*CMakeLists.txt"]
 
 [[frameworks.alpha.tags."v1.0".overlay.libraries]]

@@ -9,7 +9,6 @@ import inspect
 import click
 
 from lmsbuild.cli import COMMANDS, cli
-from lmsbuild.commands.tags import pythons
 from lmsbuild.errors import INTERRUPTED, all_errors
 from lmsbuild.frameworks import targets
 from lmsbuild.project import find_project
@@ -77,10 +76,9 @@ def _tags() -> str:
     rows = ["| tag | patches | wheel | CUDA | Python |", "|---|---|---|---|---|"]
     for target in targets(find_project()):
         patches = len(patch_files(target.runtime_patches) + patch_files(target.tag_patches))
-        wheel = f"{target.tag.version}+{target.tag.wheel.local}"
         rows.append(
-            f"| `{target.label}` | {patches} | {wheel} | {target.tag.overlay.cuda} "
-            f"| {', '.join(pythons(target))} |"
+            f"| `{target.label}` | {patches} | {target.version} "
+            f"| {', '.join(target.tag.cuda)} | {', '.join(target.pythons)} |"
         )
     return "\n".join(rows)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import difflib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lmsbuild.errors import ConfigError, UnknownTagError
+from lmsbuild.errors import ConfigError, UnknownTagError, UsageError
 from lmsbuild.project import Project
 
 if sys.version_info >= (3, 11):
@@ -65,6 +65,14 @@ class Wheel(_Model):
     sha256: dict[str, Sha256]  # per Python version
 
 
+class Variant(_Model):
+    """What differs between the official wheels of a tag by their CUDA version."""
+
+    abi: int  # _GLIBCXX_USE_CXX11_ABI
+    wheel: Wheel
+    headers: list[HeaderWheel]
+
+
 class CMakeList(_Model):
     """A variable of upstream's CMake that must list the same sources."""
 
@@ -96,13 +104,12 @@ class Install(_Model):
 
 
 class Overlay(_Model):
-    cuda: str
+    """How the libraries are built, whatever the CUDA version."""
+
     cxx_standard: str
-    abi: int
     flags: list[str]
-    include: list[str]  # below the tree, the wheel or a header wheel: tree:, wheel:, <project>:
+    include: list[str]  # below the tree or the wheel: tree:, wheel:; header wheels come after
     prefix: str  # what __FILE__ shows instead of the tree's path
-    headers: list[HeaderWheel]
     libraries: list[Library]
     install: list[Install]
     build_files: list[str]  # touched files (globs) that a wheel does not carry
@@ -112,7 +119,7 @@ class Tag(_Model):
     version: str
     commit: Sha1
     debian: Debian | None = None
-    wheel: Wheel
+    cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
     overlay: Overlay
     preimage: dict[str, Sha1] = {}
 
@@ -130,13 +137,41 @@ class Frameworks(_Model):
 
 @dataclass(frozen=True)
 class Target:
-    """One tag of one framework, and where its patches lie."""
+    """One tag of one framework, for one CUDA version, and where its patches lie."""
 
     framework_name: str
     tag_name: str
     framework: Framework
     tag: Tag
     project: Project
+    cuda: str
+
+    @property
+    def variant(self) -> Variant:
+        return self.tag.cuda[self.cuda]
+
+    @property
+    def wheel(self) -> Wheel:
+        return self.variant.wheel
+
+    @property
+    def pythons(self) -> list[str]:
+        """Versions (X.Y) that there are official wheels for, oldest first."""
+        return sorted(self.wheel.sha256, key=lambda version: int(version.split(".")[1]))
+
+    @property
+    def version(self) -> str:
+        """Of the overlay wheel."""
+        return f"{self.tag.version}+{self.wheel.local}"
+
+    def for_cuda(self, version: str | None) -> Target:
+        """The same tag for CUDA `version`; None is the default. Raises UsageError."""
+        if version is not None and version not in self.tag.cuda:
+            raise UsageError(
+                f"no wheel of {self.label} can be made for CUDA {version} because its official "
+                f"wheels are for {', '.join(self.tag.cuda)}; choose one with --cuda"
+            )
+        return replace(self, cuda=version or self.cuda)
 
     @property
     def label(self) -> str:
@@ -178,7 +213,7 @@ def load(project: Project) -> Frameworks:
 def targets(project: Project) -> list[Target]:
     """Every supported tag, in the order of the file."""
     return [
-        Target(framework_name, tag_name, framework, tag, project)
+        Target(framework_name, tag_name, framework, tag, project, next(iter(tag.cuda)))
         for framework_name, framework in load(project).frameworks.items()
         for tag_name, tag in framework.tags.items()
     ]

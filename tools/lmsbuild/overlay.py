@@ -76,13 +76,14 @@ class _Inputs:
             "patches": {patch.name: patch.sha256 for patch in self.series.patches},
             "tree": self.tree_id,
             "overlay": sha256_value(self.target.tag.overlay.model_dump(mode="json")),
-            "version": self.target.tag.wheel.local,
+            "cuda": self.target.cuda,
+            "version": self.target.version,
             "toolchain": self.compiler.identity,
             "inputs": {
-                self.wheel.name: self.target.tag.wheel.sha256[self.python],
+                self.wheel.name: self.target.wheel.sha256[self.python],
                 **{
                     self.headers[header.project].name: header.sha256
-                    for header in self.target.tag.overlay.headers
+                    for header in self.target.variant.headers
                 },
             },
         }
@@ -112,7 +113,7 @@ def build(
         _check_lists(inputs)
         if dry_run:
             name = WheelName.of(inputs.wheel)
-            version = f"{target.tag.version}+{target.tag.wheel.local}"
+            version = target.version
             path = output / f"{name.project}-{version}-{name.python}-{name.abi}-*.whl"
             return Built(path, Path(f"{path}.manifest.json"), key, False, 0, "")
         return _make(inputs, key, manifest, output, jobs or processors(), console)
@@ -131,8 +132,8 @@ def _gather(target: Target, tree: Path, python: str, console: Console) -> _Input
         tree=tree.resolve(),
         series=series,
         python=python,
-        wheel=official_wheel(target.tag.wheel, python, console),
-        headers={h.project: header_wheel(h, console) for h in target.tag.overlay.headers},
+        wheel=official_wheel(target.wheel, python, console),
+        headers={h.project: header_wheel(h, console) for h in target.variant.headers},
         compiler=Compiler.find(),
         tree_id=git.text("rev-parse", "HEAD^{tree}"),
     )
@@ -242,7 +243,7 @@ def _make(
             if source in inputs.series.before:
                 console.warn(f"{source} compiles with warnings:\n{text}")
         old = WheelName.of(inputs.wheel)
-        version = f"{inputs.target.tag.version}+{inputs.target.tag.wheel.local}"
+        version = inputs.target.version
         new = WheelName(old.project, version, old.python, old.abi, platform)
         changed.update(_identity(inputs, old, new))
         manifest = {
@@ -285,12 +286,12 @@ def _unpack_all(inputs: _Inputs) -> dict[str, Path]:
     roots = {
         "wheel": _unpack(
             inputs.wheel,
-            inputs.target.tag.wheel.sha256[inputs.python],
+            inputs.target.wheel.sha256[inputs.python],
             sorted(linked),
             of_official,
         )
     }
-    for header in overlay.headers:
+    for header in inputs.target.variant.headers:
         roots[header.project] = _unpack_headers(header, inputs.headers[header.project])
     return roots
 
@@ -304,7 +305,7 @@ def header_folders(target: Target, console: Console) -> list[Path]:
     """The CUDA include folders of a tag, downloaded and unpacked if need be."""
     return [
         _unpack_headers(header, header_wheel(header, console)) / header.root / "include"
-        for header in target.tag.overlay.headers
+        for header in target.variant.headers
     ]
 
 
@@ -327,17 +328,17 @@ def _compile(
 ) -> dict[str, list[Path]]:
     """Objects per library (by its path in the wheel)."""
     overlay = inputs.target.tag.overlay
+    headers = [f"{h.project}:{h.root}/include" for h in inputs.target.variant.headers]
+    include = [*overlay.include, *headers]
     units: dict[str, list[Unit]] = {}
     for library in overlay.libraries:
         flags = (
             f"-std={overlay.cxx_standard}",
-            f"-D_GLIBCXX_USE_CXX11_ABI={overlay.abi}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={inputs.target.variant.abi}",
             *overlay.flags,
             *(f"-D{define}" for define in library.defines),
         )
-        units[library.path] = [
-            Unit(source, flags, tuple(overlay.include)) for source in library.sources
-        ]
+        units[library.path] = [Unit(source, flags, tuple(include)) for source in library.sources]
     everything = [unit for group in units.values() for unit in group]
     with console.task(f"compiling {len(everything)} files", total=len(everything)) as task:
         objects = dict(zip(everything, cache.objects_of(everything, jobs, task), strict=True))
@@ -378,7 +379,7 @@ def _official_libraries(inputs: _Inputs) -> dict[str, elf.Library]:
     here and large.
     """
     replaced = [lib.path for lib in inputs.target.tag.overlay.libraries if lib.path == lib.like]
-    digest = inputs.target.tag.wheel.sha256[inputs.python]
+    digest = inputs.target.wheel.sha256[inputs.python]
     note = cache_dir() / "libraries" / f"{sha256_value([digest, replaced, SCHEMA])[:16]}.json"
     if note.is_file():
         data = json.loads(note.read_text(encoding="utf-8"))
@@ -467,7 +468,7 @@ def _identity(inputs: _Inputs, old: WheelName, new: WheelName) -> dict[str, byte
     about = re.sub(r"^(Tag|Generator): .*\n", "", about, flags=re.M).rstrip("\n")
     about += f"\nGenerator: lmsbuild {__version__}\n"
     about += f"Tag: {new.python}-{new.abi}-{new.platform}\n"
-    member = inputs.target.tag.wheel.version_file
+    member = inputs.target.wheel.version_file
     text = wheelfile.read(inputs.wheel, member).decode()
     version, count = re.subn(
         r"^__version__ = .*$", f"__version__ = '{new.version}'", text, count=1, flags=re.M

@@ -74,7 +74,7 @@ def command(
     built = build(target, checkout.path, version, target.work / "wheels", console, jobs)
     clock.step("wheel", f"{'unchanged' if built.reused else 'built'}, {built.wheel.name}")
     on_gpu = device.kind == "cuda"
-    official = official_wheel(target.tag.wheel, version, console)
+    official = official_wheel(target.wheel, version, console)
     stock = prepare(target, "stock", official, version, on_gpu, (), console)
     lms = prepare(target, "lms", built.wheel, version, on_gpu, (), console)
     clock.step("environments", "reused" if stock.reused and lms.reused else "made")

@@ -6,14 +6,10 @@ from __future__ import annotations
 import click
 
 from lmsbuild.console import Console
-from lmsbuild.frameworks import Target, targets
+from lmsbuild.frameworks import targets
 from lmsbuild.options import examples, json_option
 from lmsbuild.project import find_project
 from lmsbuild.series import patch_files
-
-
-def pythons(target: Target) -> list[str]:
-    return sorted(target.tag.wheel.sha256, key=lambda version: int(version.split(".")[1]))
 
 
 @click.command("tags", epilog=examples("lmsbuild tags", "lmsbuild tags --json"))
@@ -26,9 +22,9 @@ def command(console: Console) -> None:
             "tag": target.label,
             "commit": target.tag.commit[:12],
             "patches": len(patch_files(target.runtime_patches) + patch_files(target.tag_patches)),
-            "version": f"{target.tag.version}+{target.tag.wheel.local}",
-            "cuda": target.tag.overlay.cuda,
-            "pythons": pythons(target),
+            "version": target.version,
+            "cuda": list(target.tag.cuda),
+            "pythons": target.pythons,
         }
         for target in known
     ]
@@ -37,8 +33,9 @@ def command(console: Console) -> None:
         ["tag", "commit", "patches", "wheel", "CUDA", "Python"],
         [
             [
-                *(str(row[name]) for name in ("tag", "commit", "patches", "version", "cuda")),
-                " ".join(pythons(target)),
+                *(str(row[name]) for name in ("tag", "commit", "patches", "version")),
+                " ".join(target.tag.cuda),
+                " ".join(target.pythons),
             ]
             for row, target in zip(rows, known, strict=True)
         ],

@@ -81,7 +81,7 @@ def command(
     checkout = fetch(target, source, None, console)
     apply(target, checkout.path, console)
     built = build(target, checkout.path, version, target.work / "wheels", console, jobs)
-    official = official_wheel(target.tag.wheel, version, console)
+    official = official_wheel(target.wheel, version, console)
     stock = prepare(target, "test-stock", official, version, on_gpu, TEST_TOOLS, console)
     lms = prepare(target, "test-lms", built.wheel, version, on_gpu, TEST_TOOLS, console)
     variables = {}
