@@ -118,6 +118,16 @@ class FileError(LmsbuildError):
     meaning = "a file cannot be written (disk full, read-only, no permission)"
 
 
+class SeriesError(LmsbuildError):
+    exit_code = 19
+    meaning = "a series is stale or not in its normal form (see `lmsbuild verify`)"
+
+
+class LintError(LmsbuildError):
+    exit_code = 20
+    meaning = "a patch breaks a rule of the project (see `lmsbuild lint`)"
+
+
 INTERRUPTED = 130
 
 

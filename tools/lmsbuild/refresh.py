@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import tomlkit
 
 from lmsbuild.errors import ConfigError, TreeStateError
+from lmsbuild.format import file_name, format_patches, patch_bytes
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git
+from lmsbuild.git import EMAIL, NAME, Git
+from lmsbuild.mail import Mail
+from lmsbuild.scratch import Entry, scratch
 from lmsbuild.series import NO_BLOB, Patch, patch_files
 
 RUNTIME_SUBJECT = "Add the Large Model Support runtime"
@@ -19,43 +21,8 @@ RUNTIME_MESSAGE = f"""{RUNTIME_SUBJECT}
 
 New files only, the same for every tag: the engine (states of storages,
 victims, prediction, host pool, statistics) and its adaptor to this
-framework. Nothing here runs until the hooks of the tag call it.
-"""
-FORMAT_OPTIONS = (
-    "--zero-commit",
-    "--no-signature",
-    "--full-index",
-    "--no-numbered",
-    "--no-attach",
-    "--no-thread",
-    "--no-base",
-    "--no-signoff",
-    "--no-to",
-    "--no-cc",
-    "--no-add-header",
-    "--encode-email-headers",
-    "--subject-prefix=PATCH",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "-U3",
-    "--inter-hunk-context=0",
-    "--diff-algorithm=myers",
-    "--no-indent-heuristic",
-    "--no-renames",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--no-relative",
-    "--encoding=UTF-8",
-    "--no-stat",
-    "--no-color",
-    "--no-notes",
-    "--no-cover-letter",
-    "--no-range-diff",
-    "--no-interdiff",
-    "--binary",
-    "--suffix=.patch",
-    "--filename-max-length=64",
-)
+framework. Nothing here runs until the hooks of the tag call it."""
+RUNTIME_MAIL = Mail(NAME, EMAIL, "Thu, 1 Jan 2026 00:00:00 +0000", RUNTIME_MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -92,25 +59,14 @@ def runtime_files(target: Target) -> dict[str, Path]:
 
 def runtime_patch(target: Target) -> dict[str, bytes]:
     """The runtime patch (file name -> content) made from lms/."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        git = Git(folder)
-        git.run("init", "-q")
-        base = git.text("commit-tree", git.text("mktree", "--missing"), "-m", "base")
-        for path, file in runtime_files(target).items():
-            blob = git.run("hash-object", "-w", "--stdin", stdin=file.read_bytes()).stdout
-            entry = f"100644,{blob.decode().strip()},{path}"
-            git.run("update-index", "--add", "--cacheinfo", entry)
-        tree = git.text("write-tree")
-        made = git.run("commit-tree", tree, "-p", base, "-F", "-", stdin=RUNTIME_MESSAGE.encode())
-        return format_patches(git, base, made.stdout.decode().strip())
-
-
-def format_patches(git: Git, base: str, tip: str) -> dict[str, bytes]:
-    """The commits base..tip as patch files: name -> content."""
-    with tempfile.TemporaryDirectory() as name:
-        git.run("format-patch", *FORMAT_OPTIONS, "-o", name, f"{base}..{tip}")
-        return {file.name: file.read_bytes() for file in patch_files(Path(name))}
+    with scratch() as room:
+        files = {
+            path: Entry("100644", room.add_blob(file.read_bytes()))
+            for path, file in runtime_files(target).items()
+        }
+        trees = room.tree({}), room.tree(files)
+        content = patch_bytes(room, RUNTIME_MAIL, *trees, "the runtime")
+    return {file_name(1, RUNTIME_MAIL.subject): content}
 
 
 def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refreshed:

@@ -19,11 +19,14 @@ from unidiff.patch import PatchSet
 from lmsbuild.errors import ConfigError, MismatchError, TreeStateError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git
-from lmsbuild.hashing import sha256_file
+from lmsbuild.hashing import sha256_bytes
+from lmsbuild.mail import Mail, parse
 
 NO_BLOB = "0" * 40
-_INDEX = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})", re.MULTILINE)
-_DIFF = re.compile(r"^diff --git a/(.+) b/(.+)$", re.MULTILINE)
+_INDEX = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})(?: (\d{6}))?$", re.MULTILINE)
+_MODE = re.compile(r"^(?:new file|new|deleted file|old) mode (\d{6})$", re.MULTILINE)
+# A series holds no renames, so both names are the same one.
+_DIFF = re.compile(r"^diff --git a/(.+) b/\1$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,45 @@ class FileChange:
     path: str
     before: str
     after: str
+    mode: str = "100644"  # after the patch; before it for a file that goes
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a hunk. `kind` is " ", "+", "-", or "\\" for the note of a missing line end."""
+
+    kind: str
+    text: str  # without its line end
+    at: int  # line in the patch file, from 1
+    source: int | None  # line in the file before the patch, from 1
+    target: int | None  # line in the file after the patch, from 1
+
+
+@dataclass(frozen=True)
+class Hunk:
+    path: str
+    number: int  # from 1, within its file
+    source_start: int
+    source_length: int
+    target_start: int
+    target_length: int
+    section: str
+    lines: tuple[Line, ...]
+
+    @property
+    def header(self) -> str:
+        """As git writes it."""
+        ranges = [
+            f"{start}" if length == 1 else f"{start},{length}"
+            for start, length in (
+                (self.source_start, self.source_length),
+                (self.target_start, self.target_length),
+            )
+        ]
+        return f"@@ -{ranges[0]} +{ranges[1]} @@ {self.section}".rstrip()
+
+    def texts(self, *kinds: str) -> list[str]:
+        return [line.text for line in self.lines if line.kind in kinds]
 
 
 @dataclass(frozen=True)
@@ -44,51 +86,106 @@ class Patch:
         return f"{self.path.parent.name}/{self.path.name}"
 
     @cached_property
+    def data(self) -> bytes:
+        return self.path.read_bytes()
+
+    @cached_property
     def text(self) -> str:
-        return self.path.read_bytes().decode("utf-8", errors="surrogateescape")
+        return self.data.decode("utf-8", errors="surrogateescape")
 
     @cached_property
     def sha256(self) -> str:
-        return sha256_file(self.path)
+        return sha256_bytes(self.data)
 
     @cached_property
+    def mail(self) -> Mail:
+        """Author, date and message. Raises ConfigError when the file is no mail."""
+        try:
+            return parse(self.text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.name} cannot be used because {error}; write it with `lmsbuild refresh`"
+            ) from error
+
+    @property
     def subject(self) -> str:
-        match = re.search(r"^Subject: (?:\[PATCH\] )?(.*(?:\n[ \t].*)*)", self.text, re.MULTILINE)
-        return re.sub(r"\n[ \t]+", " ", match[1]).strip() if match else self.path.stem
+        return self.mail.subject
+
+    @cached_property
+    def diff_start(self) -> int:
+        """Where in `text` the diff begins."""
+        match = re.search(r"^diff --git ", self.text, re.MULTILINE)
+        if match is None:
+            raise ConfigError(f"{self.name} cannot be used because it changes no file; remove it")
+        return match.start()
 
     @cached_property
     def changes(self) -> list[FileChange]:
         """Every file the patch touches. Raises ConfigError for a patch without full blob ids."""
-        starts = [match.start() for match in _DIFF.finditer(self.text)]
+        diff = self.text[self.diff_start :]
+        starts = [match.start() for match in re.finditer(r"^diff --git ", diff, re.MULTILINE)]
         found = []
-        for start, end in zip(starts, [*starts[1:], len(self.text)], strict=True):
-            part = self.text[start:end]
+        for start, end in zip(starts, [*starts[1:], len(diff)], strict=True):
+            part = diff[start:end]
+            head = re.split(r"^@@ ", part, maxsplit=1, flags=re.MULTILINE)[0]
             names = _DIFF.match(part)
-            ids = _INDEX.search(part)
+            ids = _INDEX.search(head)
             if names is None or ids is None:
+                reason = "no full blob ids" if names else "two names or a quoted one"
                 raise ConfigError(
-                    f"{self.name} cannot be used because {part.splitlines()[0]!r} has no full "
-                    "blob ids; write it with `lmsbuild refresh` (or `git format-patch "
-                    "--full-index`)"
+                    f"{self.name} cannot be used because {part.splitlines()[0]!r} has {reason}; "
+                    "write it with `lmsbuild refresh` (or `git format-patch --full-index "
+                    "--no-renames`)"
                 )
-            found.append(FileChange(names[2], ids[1], ids[2]))
-        if not found:
-            raise ConfigError(f"{self.name} cannot be used because it changes no file; remove it")
+            modes = _MODE.findall(head)
+            found.append(FileChange(names[1], ids[1], ids[2], ids[3] or [*modes, "100644"][-1]))
         return found
+
+    @cached_property
+    def hunks(self) -> list[Hunk]:
+        """Every hunk, in order. Raises ConfigError when a hunk is not as long as it says."""
+        skipped = self.text.count("\n", 0, self.diff_start)
+        try:
+            files = PatchSet(self.text[self.diff_start :])
+        except UnidiffParseError as error:
+            raise ConfigError(
+                f"{self.name} cannot be used because its hunks do not add up ({error}); write it "
+                "with `lmsbuild refresh`"
+            ) from error
+        return [
+            Hunk(
+                file.path,
+                number,
+                hunk.source_start,
+                hunk.source_length,
+                hunk.target_start,
+                hunk.target_length,
+                hunk.section_header,
+                tuple(
+                    Line(
+                        line.line_type,
+                        line.value.removesuffix("\n"),
+                        (line.diff_line_no or 0) + skipped,
+                        line.source_line_no,
+                        line.target_line_no,
+                    )
+                    for line in hunk
+                ),
+            )
+            for file in files
+            for number, hunk in enumerate(file, 1)
+        ]
+
+    def hunks_of(self, path: str) -> list[Hunk]:
+        return [hunk for hunk in self.hunks if hunk.path == path]
 
     def hunk(self, path: str, number: int) -> str:
         """The header of the `number`th hunk (from 1) for `path`, or "" if there is none."""
         try:
-            for file in PatchSet(self.text):
-                if file.path == path and number <= len(file):
-                    hunk = file[number - 1]
-                    return (
-                        f"@@ -{hunk.source_start},{hunk.source_length} "
-                        f"+{hunk.target_start},{hunk.target_length} @@ {hunk.section_header}"
-                    ).rstrip()
-        except UnidiffParseError:
-            pass
-        return ""
+            found = self.hunks_of(path)
+        except ConfigError:
+            return ""
+        return found[number - 1].header if 0 < number <= len(found) else ""
 
 
 @dataclass(frozen=True)
@@ -156,7 +253,7 @@ def series_of(target: Target) -> Series:
 
 def export(target: Target) -> bytes:
     """The whole series as one mail file for `git am`."""
-    return b"".join(patch.path.read_bytes() for patch in series_of(target).patches)
+    return b"".join(patch.data for patch in series_of(target).patches)
 
 
 def export_name(target: Target) -> str:
