@@ -102,7 +102,9 @@ def test_dry_runs_change_nothing(world: World) -> None:
     [
         (["apply", "v9"], 3, "because"),
         (["apply"], 2, "lmsbuild apply --help"),
-        (["aply", "v1.0"], 2, "aply"),
+        (["aply", "v1.0"], 2, "did you mean apply?"),
+        (["apply", "v1.0", "--sorce=git"], 2, "did you mean --source?"),
+        (["wheel", "v1.0", "--jobs", "0"], 2, "--jobs cannot be used because 0 is not"),
         (["fetch", "v1.0", "--source", "/nowhere"], 6, "/nowhere"),
         (["wheel", "v1.0", "--python", "2.7"], 10, "2.7"),
         (["test", "v1.0"], 2, "no suites"),
@@ -119,13 +121,20 @@ def test_failures(world: World, arguments: list[str], code: int, words: str) -> 
         assert error["exit_code"] == code and error["message"]
 
 
-def test_defect_shows_no_traceback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_shows_no_traceback(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("lmsbuild.frameworks.load", broken)
     assert run(["export", "v1.0"]) == 1
-    assert "surprise" in (world.folder / "cache/last-error.log").read_text()
+    (log,) = (world.folder / "work/logs").iterdir()
+    assert "RuntimeError: surprise" in log.read_text() and "Traceback" in log.read_text()
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors and f"full log: {log}\n" in errors
+    assert run(["--debug", "export", "v1.0"]) == run(["export", "v1.0", "--debug"]) == 1
+    assert capsys.readouterr().err.count("Traceback") == 2
 
 
 def test_interrupt_ends_cleanly(world: World) -> None:
@@ -152,7 +161,7 @@ def test_interrupt_ends_cleanly(world: World) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert errors.strip() == "error: interrupted"
+    assert errors.splitlines()[-1].startswith("error: stopped because Ctrl-C was pressed; ")
 
 
 def test_progress_comes_after_two_seconds(capfd: pytest.CaptureFixture[str]) -> None:

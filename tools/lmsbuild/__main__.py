@@ -3,73 +3,146 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import sys
 import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import click
+from lmsbuild import interrupt
 
-from lmsbuild import log
-from lmsbuild.cli import cli
-from lmsbuild.errors import INTERRUPTED, LmsbuildError
-from lmsbuild.project import cache_dir
+if TYPE_CHECKING:
+    from lmsbuild.errors import LmsbuildError
+
+BROKEN_PIPE = 141  # what a shell gives for SIGPIPE
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Exits the process."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    interrupt.install()
+    try:
+        _open_streams()
+        code = run(sys.argv[1:] if arguments is None else arguments)
+        code = _flush(code)
+    except KeyboardInterrupt:  # during an import, or while a message was written
+        code = interrupt.CODES[signal.SIGINT][0]
+    finally:
+        interrupt.finish()
+        interrupt.uninstall()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit code."""
-    json_mode = "--json" in arguments
+    import click
+
+    from lmsbuild import log, usage
+    from lmsbuild.errors import FileError, LmsbuildError, UsageError
+
     log.start(arguments)
+    report = _Report("--json" in arguments, "--debug" in arguments or _debugging())
     try:
+        from lmsbuild.cli import cli
+
         code = cli.main(args=arguments, prog_name="lmsbuild", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except LmsbuildError as error:
-        return _report(
-            error.message, error.exit_code, type(error).__name__, error.details, json_mode
-        )
+        return report.failure(error)
     except click.exceptions.Exit as error:
         return error.exit_code
-    except click.UsageError as error:
-        hint = f"; run `{error.ctx.command_path} --help`" if error.ctx else ""
-        return _report(f"{error.format_message()}{hint}", 2, "UsageError", {}, json_mode)
     except click.ClickException as error:
-        return _report(error.format_message(), 2, "UsageError", {}, json_mode)
-    except (KeyboardInterrupt, click.Abort):
-        return _report("interrupted", INTERRUPTED, "Interrupted", {}, json_mode)
+        return report.failure(UsageError(usage.explain(error)), with_log=False)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return BROKEN_PIPE
+    except interrupt.Interrupted as error:
+        return report.stopped(error)
+    except (KeyboardInterrupt, click.Abort):
+        return report.stopped(interrupt.Interrupted(signal.SIGINT))
     except Exception as error:
-        if os.environ.get("LMSBUILD_DEBUG"):
-            raise
-        return _defect(error, json_mode)
+        if isinstance(error, OSError) and error.errno in FileError.CAUSES:
+            return report.failure(FileError.of(error))
+        return report.failure(
+            LmsbuildError(
+                f"lmsbuild stopped because of {type(error).__name__}: {error}; this is a defect, "
+                "report it with the log"
+            )
+        )
 
 
-def _report(message: str, code: int, kind: str, details: dict[str, object], json_mode: bool) -> int:
-    if json_mode:
-        value = {"error": {"kind": kind, "message": message, "exit_code": code, **details}}
-        sys.stdout.write(json.dumps(value, default=str, indent=2) + "\n")
-    sys.stderr.write(f"error: {message}\n")
-    return code
+@dataclass(frozen=True)
+class _Report:
+    """Says why a command ended. Used while the exception that ended it is handled."""
+
+    json_mode: bool
+    debug: bool
+
+    def failure(self, error: LmsbuildError, with_log: bool = True) -> int:
+        kind = type(error).__name__.replace("LmsbuildError", "InternalError")
+        return self._say(kind, error.message, error.exit_code, error.details, with_log)
+
+    def stopped(self, error: interrupt.Interrupted) -> int:
+        during = f" while {error.during}" if error.during else ""
+        message = (
+            f"stopped{during} because {error.why}; nothing is left half done, run the same "
+            "command to go on"
+        )
+        return self._say("Stopped", message, error.exit_code, {}, True)
+
+    def _say(
+        self, kind: str, message: str, code: int, details: dict[str, object], with_log: bool
+    ) -> int:
+        from lmsbuild import log
+        from lmsbuild.console import Console
+
+        if self.debug:
+            traceback.print_exc()
+        where = None
+        if with_log:
+            log.note(f"error: {message}\n{details.get('output', '')}\n{traceback.format_exc()}")
+            where = log.path()
+        if self.json_mode:
+            value = {"kind": kind, "message": message, "exit_code": code, "log": where, **details}
+            sys.stdout.write(json.dumps({"error": value}, default=str, indent=2) + "\n")
+        Console(self.json_mode).fail(message, where)
+        return code
 
 
-def _defect(error: Exception, json_mode: bool) -> int:
+def _debugging() -> bool:
+    return os.environ.get("LMSBUILD_DEBUG", "0") not in ("", "0")
+
+
+def _open_streams() -> None:
+    """Standard streams that the caller closed become /dev/null, so that no file takes their place;
+    a character that the terminal cannot show becomes a question mark."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _flush(code: int) -> int:
+    """Write what is still held back. A closed pipe is silent, a full disk is an error."""
     try:
-        log = cache_dir() / "last-error.log"
-        log.write_text(traceback.format_exc(), encoding="utf-8")
-        where = str(log)
-    except OSError:
-        where = "nowhere (the cache cannot be written)"
-    return _report(
-        f"lmsbuild stopped because of {type(error).__name__}: {error}; this is a defect, report it "
-        f"with {where}",
-        LmsbuildError.exit_code, "InternalError", {}, json_mode,
-    )  # fmt: skip
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code
+    except OSError as error:
+        # What could not be written is dropped, or Python would try, and complain, again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return BROKEN_PIPE
+        from lmsbuild.errors import FileError
+
+        return _Report(False, _debugging()).failure(FileError.of(error, "standard output"))
 
 
 if __name__ == "__main__":

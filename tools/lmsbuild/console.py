@@ -1,108 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees: terse lines on stdout, progress on stderr for whatever takes over 2 s."""
+"""What a user sees: terse lines on stdout, progress on stderr for whatever takes over 2 s.
+
+Everything longer goes to the log. Colour and moving bars are for terminals only.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from pydantic import BaseModel
-from rich import box
+from rich import box, filesize
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from lmsbuild import log
+from lmsbuild.interrupt import Interrupted
 
 QUIET_SECONDS = 2.0
 LINE_SECONDS = 15.0
+_TICK_SECONDS = 0.1
+_LEAST_WIDTH = 40
+_UNLIMITED = 10_000  # columns of what is no terminal
+_STYLES = {"ok": "green", "MISSING": "bold red", "failed": "bold red"}
 
 
 class Task:
-    """Something that takes time. Nothing is shown before QUIET_SECONDS; thread-safe.
+    """Something that takes time; safe to update from any thread.
 
     `size` (bytes), `digest` and `note` are what a caller wants told about a step.
     """
 
-    def __init__(self, title: str, total: float | None, console: RichConsole) -> None:
+    def __init__(self, title: str, total: float | None) -> None:
         self.title = title
         self.depth = 0  # steps that it is part of
         self.seconds = 0.0
         self.size: int | None = None
         self.digest = ""
         self.note = ""
-        self._total = total
-        self._done = 0.0
-        self._console = console
+        self.total = total
+        self.done = 0.0
+        self.began = time.monotonic()
         self._lock = threading.Lock()
-        self._progress: Progress | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
-        self._thread.start()
 
     def update(self, done: float, total: float | None = None) -> None:
         with self._lock:
-            self._done = done
-            self._total = total if total is not None else self._total
+            self.done = done
+            self.total = total if total is not None else self.total
 
     def advance(self, amount: float = 1) -> None:
         with self._lock:
-            self._done += amount
+            self.done += amount
 
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
+    @property
+    def share(self) -> str:
+        return f" {100 * self.done / self.total:.0f}%" if self.total else ""
 
-    def _share(self) -> str:
+
+class _Display:
+    """Shows the running tasks that are older than QUIET_SECONDS, from a thread of its own.
+
+    On a terminal as bars; else the innermost one as a line every LINE_SECONDS.
+    """
+
+    def __init__(self, console: RichConsole, live: bool) -> None:
+        self._console = console
+        self._live = live
+        self._tasks: list[Task] = []
+        self._lines: dict[Task, float] = {}
+        self._bars: Progress | None = None
+        self._bar_of: dict[Task, TaskID] = {}
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, task: Task) -> None:
         with self._lock:
-            return f" {100 * self._done / self._total:.0f}%" if self._total else ""
+            self._tasks.append(task)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, daemon=True)
+                self._thread.start()
 
-    def _show(self) -> None:
-        started = time.monotonic()
-        if self._stop.wait(QUIET_SECONDS):
-            return
-        if not self._console.is_terminal:
-            while True:
-                seconds = time.monotonic() - started
-                self._console.print(f"  {self.title}:{self._share()} ({seconds:.0f} s)")
-                if self._stop.wait(LINE_SECONDS):
+    def remove(self, task: Task) -> None:
+        with self._lock:
+            self._tasks.remove(task)
+            self._lines.pop(task, None)
+            bar = self._bar_of.pop(task, None)
+            if self._bars and bar is not None:
+                self._bars.remove_task(bar)
+            if not self._bar_of:
+                self._hide()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Nothing is drawn inside, and no bar is in the way."""
+        with self._lock:
+            self._hide()
+            yield
+
+    def _hide(self) -> None:
+        if self._bars:
+            self._bars.stop()
+        self._bars = None
+        self._bar_of.clear()
+
+    def _loop(self) -> None:
+        while True:
+            time.sleep(_TICK_SECONDS)
+            with self._lock:
+                if not self._tasks:
+                    self._thread = None
                     return
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%" if self._total else ""),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=self._console, transient=True) as progress:
-            task = progress.add_task(self.title, total=self._total)
-            while not self._stop.wait(0.1):
-                with self._lock:
-                    progress.update(task, completed=self._done, total=self._total)
+                now = time.monotonic()
+                old = [task for task in self._tasks if now - task.began >= QUIET_SECONDS]
+                if old and self._live:
+                    self._draw(old)
+                elif old:
+                    self._print(old[-1], now)
+
+    def _draw(self, tasks: list[Task]) -> None:
+        if self._bars is None:
+            self._bars = Progress(
+                SpinnerColumn("dots" if self._console.encoding.startswith("utf") else "line"),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._bars.start()
+        for task in tasks:
+            if task not in self._bar_of:
+                self._bar_of[task] = self._bars.add_task(task.title, total=task.total)
+                self._bars.tasks[-1].start_time = task.began
+            self._bars.update(self._bar_of[task], completed=task.done, total=task.total)
+
+    def _print(self, task: Task, now: float) -> None:
+        if now - self._lines.get(task, -LINE_SECONDS) >= LINE_SECONDS:
+            self._lines[task] = now
+            line = f"  {task.title}:{task.share} ({now - task.began:.0f} s)"
+            self._console.print(line, markup=False)
 
 
 class Console:
-    """Output of one command. With `json_mode` stdout holds one JSON value and nothing else."""
+    """Output of one command.
 
-    def __init__(self, json_mode: bool = False) -> None:
+    With `json_mode` stdout holds one JSON value and nothing else, with `markdown` the summary of
+    the steps and nothing else.
+    """
+
+    def __init__(self, json_mode: bool = False, markdown: bool = False) -> None:
         self.json_mode = json_mode
-        self._out = RichConsole(highlight=False, soft_wrap=True)
-        self._err = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self.markdown = markdown
         self.steps: list[Task] = []
+        self._out = _rich(sys.stdout)
+        self._err = _rich(sys.stderr)
+        self._display = _Display(self._err, _is_live(sys.stderr))
         self._depth = 0
+        self._summarised = False
 
     def say(self, text: str) -> None:
         if not self.json_mode:
-            self._out.print(text, markup=False)
+            self._print(text)
 
     def warn(self, text: str) -> None:
-        self._err.print(f"warning: {text}", markup=False)
+        log.note(f"warning: {text}")
+        with self._display.hidden():
+            self._err.print(Text.assemble(("warning: ", "yellow"), text))
+
+    def fail(self, message: str, log_file: Path | None) -> None:
+        """Why the command failed, last, so that it is what stays in view."""
+        if log_file:
+            self._err.print(f"full log: {log_file}", markup=False, style="dim")
+        self._err.print(Text.assemble(("error: ", "bold red"), message))
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.json_mode:
@@ -113,28 +203,40 @@ class Console:
         for name in header:
             table.add_column(name, overflow="fold")
         for row in rows:
-            table.add_row(*row)
-        self._out.print(table)
+            table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+        self._print(table)
 
     def result(self, value: object) -> None:
-        """The command's machine-readable result; shown only with --json."""
+        """The end of a command that succeeded: its machine-readable result with --json, else the
+        summary of its steps if they took long."""
         if self.json_mode:
-            sys.stdout.write(json.dumps(value, default=_jsonable, indent=2) + "\n")
+            sys.stdout.write(json.dumps(self._with_steps(value), default=_jsonable, indent=2))
+            sys.stdout.write("\n")
+            return
+        if sum(step.seconds for step in self.steps if step.depth == 0) >= QUIET_SECONDS:
+            self._summarise()
+
+    def finish(self) -> None:
+        """Called however a command ends: a report in Markdown is wanted of a failure too."""
+        if self.markdown:
+            self._summarise()
 
     @contextmanager
     def task(self, title: str, total: float | None = None) -> Iterator[Task]:
         """Progress for a part of the work. `total` is the amount that makes it 100%."""
-        task = Task(title, total, self._err)
-        began = time.monotonic()
+        task = Task(title, total)
+        self._display.add(task)
         log.note(f"{title}: begins")
         try:
             yield task
-        except BaseException:
+        except BaseException as error:
             task.note = task.note or "failed"
+            if isinstance(error, Interrupted):
+                error.during = error.during or title
             raise
         finally:
-            task.close()
-            task.seconds = time.monotonic() - began
+            self._display.remove(task)
+            task.seconds = time.monotonic() - task.began
             log.note(f"{title}: {task.note or 'done'} after {task.seconds:.2f} s")
 
     @contextmanager
@@ -148,6 +250,65 @@ class Console:
                 yield task
             finally:
                 self._depth -= 1
+
+    def _print(self, text: str | Table) -> None:
+        with self._display.hidden():
+            (self._err if self.markdown else self._out).print(text, markup=False)
+
+    def _with_steps(self, value: object) -> object:
+        if not self.steps:
+            return value
+        plain = value if isinstance(value, dict) else _jsonable(value)
+        steps = [
+            {
+                "step": step.title,
+                "depth": step.depth,
+                "seconds": round(step.seconds, 2),
+                "size": step.size,
+                "hash": step.digest,
+                "note": step.note,
+            }
+            for step in self.steps
+        ]
+        return {**plain, "steps": steps, "log": log.path()} if isinstance(plain, dict) else value
+
+    def _summarise(self) -> None:
+        if self._summarised:
+            return
+        self._summarised = True
+        rows = [
+            (
+                "  " * step.depth + step.title,
+                f"{step.seconds:.1f} s",
+                "" if step.size is None else filesize.decimal(step.size),
+                step.digest[:12],
+                step.note,
+            )
+            for step in self.steps
+        ]
+        header = ("step", "time", "size", "hash", "")
+        used = [i for i in range(len(header)) if i < 2 or any(row[i] for row in rows)]
+        rows_used = [[row[i] for i in used] for row in rows]
+        if self.markdown:
+            lines = [[header[i] for i in used], ["---"] * len(used), *rows_used]
+            for line in lines:
+                cells = (cell.replace("|", r"\|") for cell in line)
+                sys.stdout.write(f"| {' | '.join(cells)} |\n")
+        else:
+            self.table("", [header[i] for i in used], rows_used)
+        if log.path():
+            self.say(f"full log: {log.path()}")
+
+
+def _rich(stream: TextIO) -> RichConsole:
+    """rich decides on colour (NO_COLOR, FORCE_COLOR, TERM); text is never broken by it."""
+    found = RichConsole(file=stream, highlight=False, soft_wrap=True)
+    found.width = max(found.width, _LEAST_WIDTH) if stream.isatty() else _UNLIMITED
+    return found
+
+
+def _is_live(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def _jsonable(value: object) -> object:

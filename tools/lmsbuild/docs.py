@@ -9,7 +9,7 @@ import inspect
 import click
 
 from lmsbuild.cli import COMMANDS, cli
-from lmsbuild.errors import INTERRUPTED, all_errors
+from lmsbuild.errors import STOPPED, all_errors
 from lmsbuild.frameworks import targets
 from lmsbuild.project import find_project
 from lmsbuild.series import patch_files
@@ -61,7 +61,7 @@ def _exit_codes() -> str:
     codes: dict[int, str] = {}
     for error in all_errors():
         codes.setdefault(error.exit_code, error.meaning)
-    codes[INTERRUPTED] = "interrupted (Ctrl-C)"
+    codes.update(STOPPED)
     return "\n".join(rows + [f"| {code} | {meaning} |" for code, meaning in codes.items()])
 
 

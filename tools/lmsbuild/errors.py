@@ -6,6 +6,7 @@ A message has the form "X because Y; do Z". `docs/cli.md` lists the codes from t
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -115,7 +116,27 @@ class UnfinishedError(LmsbuildError):
 
 class FileError(LmsbuildError):
     exit_code = 18
-    meaning = "a file cannot be written (disk full, read-only, no permission)"
+    meaning = "a file cannot be read or written (disk full, read-only, no permission)"
+
+    CAUSES: ClassVar[dict[int, str]] = {
+        errno.EACCES: "check its permissions",
+        errno.EPERM: "check its permissions",
+        errno.EROFS: "use a folder that can be written",
+        errno.ENOSPC: "free space, `lmsbuild doctor` says how much is needed",
+        errno.EDQUOT: "free space, `lmsbuild doctor` says how much is needed",
+        errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+        errno.EIO: "check the disk",
+        errno.ENOTDIR: "remove the file that is in the way",
+        errno.EMFILE: "raise the limit on open files (ulimit -n)",
+        errno.ENAMETOOLONG: "use a shorter path",
+    }
+
+    @classmethod
+    def of(cls, error: OSError, what: str = "") -> FileError:
+        """What the operating system refused, `what` where it names no file."""
+        file = what or error.filename or "a file"
+        remedy = cls.CAUSES.get(error.errno or 0, "check disk and permissions")
+        return cls(f"{file} cannot be read or written because {error.strerror}; {remedy}")
 
 
 class SeriesError(LmsbuildError):
@@ -128,7 +149,13 @@ class LintError(LmsbuildError):
     meaning = "a patch breaks a rule of the project (see `lmsbuild lint`)"
 
 
-INTERRUPTED = 130
+# Exit codes that are no class of failure: the process was told to end.
+STOPPED = {
+    129: "stopped: the terminal was closed (SIGHUP)",
+    130: "stopped: Ctrl-C (SIGINT)",
+    141: "stopped: nobody reads standard output any more",
+    143: "stopped: SIGTERM",
+}
 
 
 def all_errors() -> list[type[LmsbuildError]]:

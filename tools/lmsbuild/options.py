@@ -15,16 +15,39 @@ from lmsbuild.console import Console
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _json_console(ctx: click.Context, param: click.Parameter, value: bool) -> Console:
-    ctx.find_root().meta["lmsbuild.json"] = value
-    return Console(value)
+def _console(ctx: click.Context) -> Console:
+    """The one console of the running command."""
+    key = "lmsbuild.console"
+    if key not in ctx.meta:
+        ctx.meta[key] = Console()
+        ctx.call_on_close(ctx.meta[key].finish)
+    found: Console = ctx.meta[key]
+    return found
+
+
+def _json(ctx: click.Context, param: click.Parameter, value: bool) -> Console:
+    found = _console(ctx)
+    found.json_mode = value
+    return found
+
+
+def _markdown(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    _console(ctx).markdown = value
 
 
 def json_option(function: F) -> F:
     """Gives the command its `console`."""
     return click.option(
-        "--json", "console", is_flag=True, callback=_json_console,
+        "--json", "console", is_flag=True, callback=_json,
         help="Print one JSON value on standard output instead of text.",
+    )(function)  # fmt: skip
+
+
+def markdown_option(function: F) -> F:
+    return click.option(
+        "--markdown", is_flag=True, expose_value=False, callback=_markdown,
+        help="Print the summary of the steps as a Markdown table, and nothing else, on standard "
+        "output.",
     )(function)  # fmt: skip
 
 

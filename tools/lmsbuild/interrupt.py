@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C and SIGTERM end a command as an error does: everything opened is closed on the way out.
+
+Standard library only and no import of lmsbuild: it is at work before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from types import FrameType
+from typing import Any
+
+CODES = {
+    signal.SIGHUP: (129, "the terminal was closed"),
+    signal.SIGINT: (130, "Ctrl-C was pressed"),
+    signal.SIGTERM: (143, "SIGTERM was received"),
+}
+_GRACE_SECONDS = 3.0
+
+_stopped: list[Any] = []  # child processes told to end
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in the main thread by a signal. `during` is the task that it ended, "" if none."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code, self.why = CODES[signal.Signals(number)]
+        self.during = ""
+
+
+def install() -> None:
+    """Turn the signals into Interrupted, but for those that the caller has set to be ignored."""
+    for number in CODES:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _handle)
+
+
+def uninstall() -> None:
+    for number in CODES:
+        if signal.getsignal(number) is _handle:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _handle(number: int, _: FrameType | None) -> None:
+    # What runs from here on closes and restores: a second signal must not cut it short.
+    for other in CODES:
+        signal.signal(other, signal.SIG_IGN)
+    _stop_children()
+    raise Interrupted(number)
+
+
+def _stop_children() -> None:
+    """Ask all processes below this one to end, while it is known which they are."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        _stopped.extend(psutil.Process().children(recursive=True))
+    for child in _stopped:
+        with contextlib.suppress(psutil.Error, OSError):
+            child.terminate()
+
+
+def finish() -> None:
+    """End what did not end when asked."""
+    if not _stopped:
+        return
+    import psutil
+
+    for child in psutil.wait_procs(_stopped, timeout=_GRACE_SECONDS)[1]:
+        with contextlib.suppress(psutil.Error, OSError):
+            child.kill()
