@@ -149,6 +149,16 @@ class LintError(LmsbuildError):
     meaning = "a patch breaks a rule of the project (see `lmsbuild lint`)"
 
 
+class OfflineError(LmsbuildError):
+    exit_code = 21
+    meaning = "something is not in the cache and downloads are off (--offline)"
+
+
+class ContainerError(LmsbuildError):
+    exit_code = 22
+    meaning = "the container engine cannot be used, or the image was not built"
+
+
 # Exit codes that are no class of failure: the process was told to end.
 STOPPED = {
     129: "stopped: the terminal was closed (SIGHUP)",
