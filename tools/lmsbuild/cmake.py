@@ -29,21 +29,33 @@ def check_sources(library: Library, tree: Path) -> None:
             f"{library.name} cannot be built because the tree has no {library.cmake.file}; apply "
             "the series first, or correct frameworks.toml"
         )
+    difference = compare_sources(library, file.read_text(encoding="utf-8"))
+    if difference:
+        raise ConfigError(difference)
+
+
+def sources(library: Library, text: str) -> set[str]:
+    """The sources that `text`, of the library's CMake file, gives to its variable."""
     folder = Path(library.cmake.file).parent
     local = (
         re.escape("${CMAKE_CURRENT_LIST_DIR}/") + "|" + re.escape("${CMAKE_CURRENT_SOURCE_DIR}/")
     )
-    theirs = {
+    return {
         (folder / re.sub(local, "", word)).as_posix()
-        for word in variable(file.read_text(encoding="utf-8"), library.cmake.variable)
+        for word in variable(text, library.cmake.variable)
         if word.endswith((".cpp", ".cc", ".c"))
     }
-    ours = set(library.sources)
-    if ours != theirs:
-        only_theirs = ", ".join(sorted(theirs - ours)) or "nothing"
-        only_ours = ", ".join(sorted(ours - theirs)) or "nothing"
-        raise ConfigError(
-            f"{library.name} would not be upstream's because {library.cmake.variable} in "
-            f"{library.cmake.file} alone has {only_theirs} and frameworks.toml alone has "
-            f"{only_ours}; make the two lists equal"
-        )
+
+
+def compare_sources(library: Library, text: str) -> str:
+    """What is wrong unless the patched CMake file lists exactly the library's sources."""
+    ours, theirs = set(library.sources), sources(library, text)
+    if ours == theirs:
+        return ""
+    only_theirs = ", ".join(sorted(theirs - ours)) or "nothing"
+    only_ours = ", ".join(sorted(ours - theirs)) or "nothing"
+    return (
+        f"{library.name} would not be upstream's because {library.cmake.variable} in "
+        f"{library.cmake.file} alone has {only_theirs} and frameworks.toml alone has "
+        f"{only_ours}; make the two lists equal"
+    )

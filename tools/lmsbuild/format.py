@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild.errors import GitError, TreeStateError
 from lmsbuild.git import Git
 from lmsbuild.mail import Mail, from_commit
-from lmsbuild.scratch import Raw, Scratch, scratch
+from lmsbuild.scratch import Entry, Raw, Scratch, scratch
 
 NAME_LENGTH = 57  # of "0001-" and the subject, as git has it
 
@@ -87,20 +87,21 @@ def mail_of(git: Git, commit: str) -> Mail:
         ) from error
 
 
-def fetch_blobs(git: Git, raws: Sequence[Raw]) -> None:
-    """Have a partial clone get the blobs that a diff will read. Raises TreeStateError."""
-    wanted = {e.blob for raw in raws for e in (raw.before, raw.after) if int(e.mode, 8)}
-    listing = "".join(f"{blob}\n" for blob in sorted(wanted)).encode()
+def fetch_blobs(git: Git, wanted: Mapping[str, Entry]) -> None:
+    """Have a partial clone get what a diff will read. Raises TreeStateError when it cannot."""
+    paths = {entry.blob: path for path, entry in wanted.items() if int(entry.mode, 8)}
+    listing = "".join(f"{blob}\n" for blob in paths).encode()
+    lost = ""
     try:
+        # `missing` is what git says of an object that nothing promised.
         output = git.run("cat-file", "--batch-check", stdin=listing).stdout.decode()
+        lost = next((x.split()[0] for x in output.splitlines() if x.endswith(" missing")), "")
     except GitError as error:
-        output = f"{error.message} missing"
-    lost = [line.split()[0] for line in output.splitlines() if line.endswith(" missing")]
+        lost = next((blob for blob in paths if blob in error.output), next(iter(paths)))
     if lost:
-        path = next((r.path for r in raws if lost[0] in (r.before.blob, r.after.blob)), "a file")
         raise TreeStateError(
-            f"{git.path} cannot be read because it lacks the content of {path} (blob {lost[0]}) "
-            "and could not fetch it; run `git fetch --refetch` there, or use a full clone"
+            f"{git.path} cannot be read because it lacks the content of {paths[lost]} (blob "
+            f"{lost}) and could not fetch it; run `git fetch --refetch` there, or use a full clone"
         )
 
 
@@ -119,7 +120,8 @@ def format_patches(
             raws = [raw for raw in room.changed(*trees) if keep(raw.path)]
             if not raws:
                 continue
-            fetch_blobs(git, raws)
+            fetch_blobs(git, {raw.path: raw.before for raw in raws})
+            fetch_blobs(git, {raw.path: raw.after for raw in raws})
             mail = mail_of(git, commit)
             what = f"commit {commit[:12]} ({mail.subject})"
             content = patch_bytes(room, mail, *trees, what, [raw.path for raw in raws])

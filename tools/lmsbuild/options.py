@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from lmsbuild.console import Console
+from lmsbuild.errors import UsageError
+from lmsbuild.frameworks import Target, resolve, targets
+from lmsbuild.project import find_project
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +62,22 @@ def dry_run_option(function: F) -> F:
 
 def tag_argument(function: F) -> F:
     return click.argument("tag")(function)
+
+
+def tags_option(function: F) -> F:
+    """The argument `tags` and the flag `every` of a command that checks many tags at once."""
+    every = click.option("--all", "every", is_flag=True, help="Every supported tag.")
+    return click.argument("tags", metavar="[TAG]...", nargs=-1)(every(function))
+
+
+def chosen(tags: Sequence[str], every: bool) -> list[Target]:
+    """What `tags_option` asks for. Raises UsageError when that is nothing."""
+    project = find_project()
+    if every:
+        return targets(project)
+    if not tags:
+        raise UsageError("nothing was checked because no TAG was given; name one, or give --all")
+    return [resolve(project, tag) for tag in tags]
 
 
 def source_option(function: F) -> F:

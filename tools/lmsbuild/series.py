@@ -119,14 +119,16 @@ class Patch:
             raise ConfigError(f"{self.name} cannot be used because it changes no file; remove it")
         return match.start()
 
+    @property
+    def diff(self) -> str:
+        return self.text[self.diff_start :]
+
     @cached_property
-    def changes(self) -> list[FileChange]:
-        """Every file the patch touches. Raises ConfigError for a patch without full blob ids."""
-        diff = self.text[self.diff_start :]
-        starts = [match.start() for match in re.finditer(r"^diff --git ", diff, re.MULTILINE)]
-        found = []
-        for start, end in zip(starts, [*starts[1:], len(diff)], strict=True):
-            part = diff[start:end]
+    def _parts(self) -> dict[str, tuple[FileChange, str]]:
+        starts = [m.start() for m in re.finditer(r"^diff --git ", self.diff, re.MULTILINE)]
+        found = {}
+        for start, end in zip(starts, [*starts[1:], len(self.diff)], strict=True):
+            part = self.diff[start:end]
             head = re.split(r"^@@ ", part, maxsplit=1, flags=re.MULTILINE)[0]
             names = _DIFF.match(part)
             ids = _INDEX.search(head)
@@ -138,15 +140,25 @@ class Patch:
                     "--no-renames`)"
                 )
             modes = _MODE.findall(head)
-            found.append(FileChange(names[1], ids[1], ids[2], ids[3] or [*modes, "100644"][-1]))
+            mode = ids[3] or [*modes, "100644"][-1]
+            found[names[1]] = FileChange(names[1], ids[1], ids[2], mode), part
         return found
+
+    @property
+    def changes(self) -> list[FileChange]:
+        """Every file the patch touches. Raises ConfigError for a patch without full blob ids."""
+        return [change for change, _ in self._parts.values()]
+
+    def part(self, path: str) -> str:
+        """The diff of one file."""
+        return self._parts[path][1]
 
     @cached_property
     def hunks(self) -> list[Hunk]:
         """Every hunk, in order. Raises ConfigError when a hunk is not as long as it says."""
         skipped = self.text.count("\n", 0, self.diff_start)
         try:
-            files = PatchSet(self.text[self.diff_start :])
+            files = PatchSet(self.diff)
         except UnidiffParseError as error:
             raise ConfigError(
                 f"{self.name} cannot be used because its hunks do not add up ({error}); write it "

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lmsbuild_world import World, plain_git, write
+
+from lmsbuild.__main__ import run
+from lmsbuild.checkout import fetch
+from lmsbuild.console import Console
+from lmsbuild.errors import SeriesError, TreeStateError
+from lmsbuild.project import Project
+from lmsbuild.series import series_of
+from lmsbuild.verify import Verified, verify
+
+ORDER = ["form", "chain", "runtime", "preimage", "apply", "cmake"]
+
+
+def failed(done: Verified) -> list[str]:
+    return [check.name for check in done.checks if check.problems]
+
+
+def text_of(done: Verified) -> str:
+    return "\n".join(done.problems)
+
+
+@pytest.fixture
+def checked(world: World, console: Console) -> Callable[[], Verified]:
+    """Verify on a clone of upstream that is somewhere else than a refresh would look."""
+    clone = world.clone()
+    return lambda: verify(world.target, console, clone)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    content = path.read_bytes().decode()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1).encode())
+
+
+def test_passes_with_and_without_the_code(
+    world: World, console: Console, checked: Callable[[], Verified]
+) -> None:
+    done = checked()
+    assert [check.name for check in done.checks] == ORDER
+    assert [check.state for check in done.checks] == ["ok"] * 6, text_of(done)
+    alone = verify(world.target, console)
+    assert alone.origin is None
+    states = {check.name: check.state for check in alone.checks}
+    assert states == {**dict.fromkeys(ORDER, "ok"), "apply": "not checked", "cmake": "not checked"}
+
+
+def test_finds_the_code_in_the_cache_and_where_the_user_stands(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = world.clone()
+    monkeypatch.chdir(clone / "core")
+    assert verify(world.target, console).origin == plain_git(clone, "rev-parse", "v1.0^{commit}")
+    monkeypatch.chdir(world.folder)
+    path = fetch(world.target, "git", None, console).path
+    path.rename(world.folder / "elsewhere")
+    assert verify(world.target, console).origin
+
+
+def test_real_series(real_project: Project) -> None:
+    assert run(["verify", "--all"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new", "check", "words"),
+    [
+        (1, "Subject: [PATCH] ", "Subject: [PATCH 1/2] ", "form", "line 4"),
+        (1, "From 0000", "From 1234", "form", "line 1"),
+        (1, "int line20 = 21;\n", "int line20 = 21;\r\n", "apply", "core/alloc.cpp"),
+        (1, " int line23 = 23;\n", "", "form", "do not add up"),
+        (1, "@@ -17,7 +17,7 @@", "@@ -17,7 +18,7 @@", "form", "should begin at +17"),
+        (1, "@@ -17,7 +17,7 @@ int line16 = 16;", "@@ -17,7 +17,7 @@", "apply", "normal form"),
+        (1, "@@ -17,7 +17,7 @@", "@@ -15,7 +15,7 @@", "apply", "normal form"),
+        (1, "int line20 = 21;", "int line20 = 22;", "apply", "edited by hand"),
+        (1, " int line18 = 18;", " int line18 = 0;", "apply", "hunk 1 of core/alloc.cpp"),
+        (2, "+# new   \n", "+# newer\n", "form", "python/lms.py has blob"),
+        (2, "index ", "index 0", "form", "full blob ids"),
+        (0, "+int engine();\n", "+int engine(); \n", "runtime", "core/lms/engine.h:2"),
+    ],
+)
+def test_each_damage_is_found(
+    world: World,
+    checked: Callable[[], Verified],
+    number: int,
+    old: str,
+    new: str,
+    check: str,
+    words: str,
+) -> None:
+    patch = series_of(world.target).patches[number]
+    edit(patch.path, old, new)
+    done = checked()
+    assert check in failed(done)
+    assert any(patch.name in problem and words in problem for problem in done.problems)
+    assert all(" because " in problem and "; " in problem for problem in done.problems)
+
+
+def test_signature_and_wrong_name_are_not_the_normal_form(
+    world: World, checked: Callable[[], Verified]
+) -> None:
+    patch = series_of(world.target).patches[1].path
+    patch.write_bytes(patch.read_bytes() + b"-- \n2.39.5\n\n")
+    patch.rename(patch.with_name("0001-Other.patch"))
+    done = checked()
+    assert failed(done) == ["form"]
+    assert "'-- '" in text_of(done) and "0001-Call-the-engine.patch" in text_of(done)
+
+
+def test_stale_runtime(world: World, checked: Callable[[], Verified]) -> None:
+    write(world.project.root, {"lms/core/engine.cpp": "int engine() { return 5; }\n"})
+    done = checked()
+    assert failed(done) == ["runtime"]
+    assert "core/lms/engine.cpp differs" in text_of(done) and "lmsbuild refresh v1.0" in text_of(
+        done
+    )
+
+
+def test_stale_after_an_earlier_patch_changed(
+    world: World, checked: Callable[[], Verified]
+) -> None:
+    """Patch 2 touches a file of patch 1 and still expects what patch 1 left before."""
+    first, second = (patch.path for patch in series_of(world.target).patches[1:])
+    lines = first.read_text().splitlines(keepends=True)
+    start = next(n for n, line in enumerate(lines) if line.startswith("diff --git a/core/CMake"))
+    index = next(line for line in lines[start:] if line.startswith("index "))
+    before, after = index.split()[1].split("..")
+    moved = "".join(lines[start:]).replace(index, f"index {before[::-1]}..{after} 100644\n")
+    second.write_bytes(second.read_bytes() + moved.encode())
+    done = checked()
+    assert "chain" in failed(done) and "apply" in failed(done)
+    assert f"{second.parent.name}/{second.name} is stale because it expects" in text_of(done)
+
+
+def test_stale_on_the_code_of_the_tag(world: World, console: Console) -> None:
+    """Upstream moved: the tag's commit is another, and two of the patches do not apply."""
+    clone = world.clone()
+    alloc = "".join(f"int other{i} = {i};\n" for i in range(1, 41))
+    world.commit(clone, {"core/alloc.cpp": alloc, "python/api.py": "gone = 1\n"}, "Move on")
+    commit = plain_git(clone, "rev-parse", "HEAD")
+    toml = world.project.frameworks_file
+    edit(toml, world.target.tag.commit, commit)
+    done = verify(world.target, console, clone)
+    text = text_of(done)
+    assert failed(done) == ["apply"]
+    assert "0001-Call-the-engine.patch is stale because hunk 1 of core/alloc.cpp" in text
+    assert "0002-Show-it-in-Python.patch is stale because hunk 1 of python/api.py" in text
+    assert "core/alloc.cpp of alpha:v1.0 is blob" in text
+    assert "python/windows.py" not in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"python/api.py" = "', '"python/api.py" = "0000', "is recorded as blob 0000"),
+        ('"python/api.py" = ', '"python/none.py" = ', "python/none.py although no patch"),
+        ('"python/api.py" = ', '"python/none.py" = ', "lacks python/api.py"),
+    ],
+)
+def test_recorded_blob_ids(
+    world: World, checked: Callable[[], Verified], old: str, new: str, words: str
+) -> None:
+    toml = world.project.frameworks_file
+    text = toml.read_text().replace(old, new)
+    toml.write_text("".join(f"{_cut(line)}\n" for line in text.splitlines()))
+    done = checked()
+    assert failed(done) == ["preimage"] and words in text_of(done)
+
+
+def _cut(line: str) -> str:
+    """Keep a lengthened blob id at 40 digits."""
+    return f'{line[:-5]}"' if ' = "0000' in line and len(line.split('"')[3]) == 44 else line
+
+
+@pytest.mark.parametrize("with_code", [True, False])
+def test_sources_that_cmake_does_not_list(world: World, console: Console, with_code: bool) -> None:
+    write(world.project.root, {"lms/core/more.cpp": "int more() { return 1; }\n"})
+    edit(world.project.frameworks_file, '"core/lms/engine.cpp"]', '"core/lms/more.cpp"]')
+    assert run(["refresh", "v1.0"]) == 0
+    done = verify(world.target, console, world.clone() if with_code else None)
+    assert failed(done) == ["cmake"] and "core/lms/more.cpp" in text_of(done)
+
+
+def test_all_failures_are_told(world: World, checked: Callable[[], Verified]) -> None:
+    write(world.project.root, {"lms/core/engine.cpp": "changed\n"})
+    edit(series_of(world.target).patches[2].path, "+    return 1", "+    return 2")
+    edit(world.project.frameworks_file, '"python/api.py"', '"python/other.py"')
+    assert failed(checked()) == ["runtime", "preimage", "apply"]
+
+
+def test_refuses_code_of_another_framework(world: World, console: Console) -> None:
+    other = world.folder / "other"
+    other.mkdir()
+    plain_git(other, "init", "-q")
+    with pytest.raises(TreeStateError, match=r"no commit that is alpha:v1\.0"):
+        verify(world.target, console, other)
+
+
+def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify"]) == 2
+    assert run(["verify", "--all"]) == 0
+    assert "alpha:v1.0" in capsys.readouterr().out
+    write(world.project.root, {"lms/core/engine.cpp": "changed\n"})
+    assert run(["verify", "v1.0"]) == SeriesError.exit_code
+    shown = capsys.readouterr()
+    assert "FAILED       alpha:v1.0  runtime" in shown.out and "1 checks failed" in shown.err
+    assert run(["verify", "v1.0", "--json"]) == SeriesError.exit_code
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert "runtime" in json.dumps(error["tags"])
