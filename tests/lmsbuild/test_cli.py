@@ -18,7 +18,6 @@ from lmsbuild_world import REPOSITORY, World, plain_git
 from lmsbuild import docs
 from lmsbuild.__main__ import run
 from lmsbuild.cli import COMMANDS
-from lmsbuild.console import Console
 from lmsbuild.errors import all_errors
 
 
@@ -162,14 +161,3 @@ def test_interrupt_ends_cleanly(world: World) -> None:
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("error: stopped because Ctrl-C was pressed; ")
-
-
-def test_progress_comes_after_two_seconds(capfd: pytest.CaptureFixture[str]) -> None:
-    console = Console()
-    with console.task("quick"):
-        pass
-    with console.task("slow", total=4) as task:
-        task.advance()
-        time.sleep(2.3)
-    errors = capfd.readouterr().err
-    assert "quick" not in errors and "slow: 25% (2 s)" in errors

@@ -47,6 +47,7 @@ def run(arguments: list[str]) -> int:
     try:
         from lmsbuild.cli import cli
 
+        _check_folder()
         code = cli.main(args=arguments, prog_name="lmsbuild", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except LmsbuildError as error:
@@ -108,6 +109,17 @@ class _Report:
             sys.stdout.write(json.dumps({"error": value}, default=str, indent=2) + "\n")
         Console(self.json_mode).fail(message, where)
         return code
+
+
+def _check_folder() -> None:
+    from lmsbuild.errors import FileError
+
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError as error:
+        raise FileError(
+            "nothing can be run because the current folder is gone; change to another"
+        ) from error
 
 
 def _debugging() -> bool:

@@ -300,9 +300,15 @@ class Console:
             self.say(f"full log: {log.path()}")
 
 
+class _Rich(RichConsole):
+    def on_broken_pipe(self) -> None:
+        """rich would exit; here it is the command that ends."""
+        raise BrokenPipeError
+
+
 def _rich(stream: TextIO) -> RichConsole:
     """rich decides on colour (NO_COLOR, FORCE_COLOR, TERM); text is never broken by it."""
-    found = RichConsole(file=stream, highlight=False, soft_wrap=True)
+    found = _Rich(file=stream, highlight=False, soft_wrap=True)
     found.width = max(found.width, _LEAST_WIDTH) if stream.isatty() else _UNLIMITED
     return found
 

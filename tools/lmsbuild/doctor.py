@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -102,10 +103,12 @@ def _disk(name: str, folder: Path) -> Check:
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(place).free
     used = sum(f.stat().st_size for f in folder.glob("*/wheels/*.whl")) if folder.is_dir() else 0
-    good = free + used >= DISK_GIB * GIB
+    writable = os.access(place, os.W_OK)
+    good = writable and free + used >= DISK_GIB * GIB
     variable = "LMSBUILD_CACHE" if "cache" in name else "LMSBUILD_WORK"
+    found = f"{free / GIB:.0f} GiB free" if writable else f"{place} cannot be written"
     return Check(
-        name, f"{free / GIB:.0f} GiB free", f">= {DISK_GIB} GiB", good,
+        name, found, f">= {DISK_GIB} GiB", good,
         f"export {variable}=/path/on/a/larger/disk",
     )  # fmt: skip
 

@@ -48,10 +48,11 @@ def start(arguments: Sequence[str]) -> None:
     words = [word for word in arguments if re.fullmatch(r"[a-z]+", word)]
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     with _lock:
+        name = f"{now}-{words[0] if words else 'lmsbuild'}-{os.getpid()}.log"
         _path = None
-        # No home folder: platformdirs cannot say where logs go.
         with contextlib.suppress(RuntimeError, OSError):
-            _path = folder() / f"{now}-{words[0] if words else 'lmsbuild'}-{os.getpid()}.log"
+            # A user without a home folder gets one that begins with "~".
+            _path = folder() / name if folder().is_absolute() else None
         _arguments, _began = list(arguments), time.monotonic()
 
 

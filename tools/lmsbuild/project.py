@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from lmsbuild.errors import ConfigError
+from lmsbuild.errors import ConfigError, FileError
 
 MARKER = Path("patches") / "frameworks.toml"
 
@@ -56,10 +56,26 @@ def find_project() -> Project:
     )
 
 
-def cache_dir() -> Path:
-    """Downloads and objects that can be had again; LMSBUILD_CACHE overrides."""
+def cache_path() -> Path:
+    """Where downloads and objects that can be had again go; LMSBUILD_CACHE overrides."""
     override = os.environ.get("LMSBUILD_CACHE")
     path = Path(override).expanduser() if override else platformdirs.user_cache_path("lmsbuild")
-    path = path.absolute()
-    path.mkdir(parents=True, exist_ok=True)
+    if not override and not path.is_absolute():
+        raise FileError(
+            "there is no cache folder because this user has no home folder; set LMSBUILD_CACHE to "
+            "a folder that can be written"
+        )
+    return path.absolute()
+
+
+def cache_dir() -> Path:
+    """cache_path, made if need be. Raises FileError."""
+    path = cache_path()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"the cache folder {path} cannot be made because {error.strerror}; set LMSBUILD_CACHE "
+            "to a folder that can be written"
+        ) from error
     return path

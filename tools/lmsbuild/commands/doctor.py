@@ -9,14 +9,14 @@ from lmsbuild.console import Console
 from lmsbuild.doctor import checks
 from lmsbuild.errors import MissingToolError
 from lmsbuild.options import examples, json_option
-from lmsbuild.project import cache_dir, find_project
+from lmsbuild.project import cache_path, find_project
 
 
 @click.command("doctor", epilog=examples("lmsbuild doctor", "lmsbuild doctor --json"))
 @json_option
 def command(console: Console) -> None:
     """Say what this machine lacks, with the command that installs it."""
-    done = checks(find_project().work, cache_dir())
+    done = checks(find_project().work, cache_path())
     console.table(
         "",
         ["", "what", "found", "needed"],

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees, on real terminals and without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from lmsbuild_world import REPOSITORY, World
+
+from lmsbuild.console import Console
+
+PROGRAM = """
+import sys, time
+sys.path.insert(0, {tools!r})
+from lmsbuild import console
+console.QUIET_SECONDS = 0.2
+shown = console.Console(markdown={markdown})
+with shown.step("first | step", total=4) as step:
+    step.advance()
+    with shown.task("inner part"):
+        time.sleep({seconds})
+    step.size, step.digest, step.note = 2_000_000, "0123456789abcdef", "made"
+shown.warn("[bold]careful[/bold]")
+with shown.step("second"):
+    shown.say("said")
+shown.table("", ["what", "state"], [["thing", "MISSING"]])
+shown.result(None)
+shown.finish()
+"""
+
+
+def program(seconds: float = 0.5, markdown: bool = False) -> list[str]:
+    text = PROGRAM.format(tools=str(REPOSITORY / "tools"), seconds=seconds, markdown=markdown)
+    return [sys.executable, "-c", text]
+
+
+def variables(**changes: str | None) -> dict[str, str]:
+    """The environment without what decides on colour, and with `changes` (None: removed)."""
+    settled = dict.fromkeys(("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES"))
+    wanted = {**os.environ, "TERM": "xterm-256color", **settled, **changes}
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def on_terminal(command: list[str], **changes: str | None) -> str:
+    """What `command` draws on a terminal of its own."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env=variables(**changes)
+    )
+    os.close(terminal)
+    text = b""
+    while True:
+        try:
+            part = os.read(controller, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(controller)
+    assert process.wait(timeout=30) == 0
+    return text.decode()
+
+
+def test_colour_and_bars_on_a_terminal() -> None:
+    text = on_terminal(program())
+    assert "\x1b[1;31mMISSING" in text and "\x1b[33mwarning: " in text
+    assert "first | step" in text and "25%" in text and "inner part" in text
+    assert "\x1b[?25l" in text and text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "[bold]careful[/bold]" in text
+
+
+@pytest.mark.parametrize(
+    "changes", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=lambda value: next(iter(value))
+)
+def test_no_colour_where_none_is_wanted(changes: dict[str, str]) -> None:
+    text = on_terminal(program(), **changes)
+    assert "\x1b[31m" not in text and "\x1b[33m" not in text and "MISSING" in text
+    if "TERM" in changes:
+        assert "\x1b" not in text and "inner part: (0 s)" in text
+
+
+def test_neither_colour_nor_bars_in_a_pipe() -> None:
+    done = subprocess.run(program(), env=variables(), capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stdout + done.stderr
+    # The innermost task is the one that is told about.
+    assert done.stderr.splitlines()[0].startswith("  inner part: (")
+    assert "warning: [bold]careful[/bold]" in done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    assert ["said"] in lines
+    assert ["first", "|", "step", "0.5", "s", "2.0", "MB", "0123456789ab", "made"] in lines
+    forced = subprocess.run(
+        program(0), env=variables(FORCE_COLOR="1"), capture_output=True, text=True, check=True
+    )
+    assert "\x1b[1;31mMISSING" in forced.stdout and "\x1b[?25l" not in forced.stderr
+
+
+def test_markdown_holds_the_summary_alone() -> None:
+    done = subprocess.run(
+        program(0, markdown=True), env=variables(), capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["| step | time | size | hash |  |", "| --- | --- | --- | --- | --- |"]
+    assert lines[2] == r"| first \| step | 0.0 s | 2.0 MB | 0123456789ab | made |"
+    assert lines[3].startswith("| second | ") and len(lines) == 4
+    assert "said" in done.stderr and "MISSING" in done.stderr
+
+
+def test_quick_commands_have_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    with console.step("quick"):
+        pass
+    console.result({})
+    assert capsys.readouterr().out == ""
+
+
+def test_steps_are_in_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(json_mode=True)
+    with console.step("outer") as outer:
+        outer.digest = "ab"
+        with console.step("inner"):
+            pass
+    console.result({"value": 1})
+    result = json.loads(capsys.readouterr().out)
+    assert result["value"] == 1
+    outer_step, inner_step = result["steps"]
+    assert (outer_step["step"], outer_step["depth"], outer_step["hash"]) == ("outer", 0, "ab")
+    assert (inner_step["step"], inner_step["depth"]) == ("inner", 1)
+    assert outer_step["seconds"] >= inner_step["seconds"]
+
+
+def test_failed_step_is_marked() -> None:
+    console = Console(json_mode=True)
+    with pytest.raises(ValueError), console.step("broken"):
+        raise ValueError
+    assert [(step.title, step.note) for step in console.steps] == [("broken", "failed")]
+
+
+def test_progress_comes_after_two_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    with console.task("quick"):
+        pass
+    with console.task("slow", total=4) as task:
+        task.advance()
+        time.sleep(2.3)
+    errors = capfd.readouterr().err
+    assert "quick" not in errors and "slow: 25% (2 s)" in errors
+
+
+TAGS = [sys.executable, "-m", "lmsbuild", "tags"]
+
+
+@pytest.mark.parametrize(
+    ("redirection", "changes", "code"),
+    [
+        ("<&-", {}, 0),
+        ("<&- >&- 2>&-", {}, 0),
+        (">/dev/full", {}, 18),
+        ("| true", {}, 141),
+        ("", {"HOME": None, "XDG_STATE_HOME": None}, 0),
+        ("", {"HOME": "/proc/nowhere"}, 0),
+        ("", {"PYTHONIOENCODING": "ascii"}, 0),
+        ("", {"COLUMNS": "1"}, 0),
+        ("", {"COLUMNS": "-7", "LINES": "x"}, 0),
+        ("--help", {"COLUMNS": "0"}, 0),
+        ("", {"TERM": None, "LANG": "xx_XX.nonsense", "LC_ALL": "C", "PYTHONUTF8": "0"}, 0),
+    ],
+    ids=str,
+)
+def test_surroundings_are_no_failure(
+    world: World, redirection: str, changes: dict[str, str | None], code: int
+) -> None:
+    """A real shell with real redirections; the command is one that needs nothing."""
+    command = f'"$@" {redirection}; exit ${{PIPESTATUS[0]}}'
+    paths: dict[str, str | None] = {
+        "PYTHONPATH": str(REPOSITORY / "tools"), "LMSBUILD_WORK": None, "LMSBUILD_CACHE": None
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", command, "bash", *TAGS],
+        env=variables(**{"HOME": str(world.folder), **paths, **changes}),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert (b"error: " in done.stderr) == (code == 18)
+    if not redirection:
+        assert b"alpha:v1.0" in done.stdout
+        assert not done.stderr
+
+
+def test_folder_that_is_gone(world: World, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["bash", "-c", 'rmdir ../gone; "$@"', "bash", *TAGS],
+        cwd=gone,
+        env=variables(PYTHONPATH=str(REPOSITORY / "tools")),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 18
+    assert done.stderr.endswith("because the current folder is gone; change to another\n")
+
+
+def test_no_home_and_no_cache(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs the cache says how to give it one; nothing is made in the current folder."""
+    before = sorted(world.folder.iterdir())
+    done = subprocess.run(
+        [*TAGS[:-1], "fetch", "v1.0", "--source", "git"],
+        env=variables(
+            PYTHONPATH=str(REPOSITORY / "tools"), HOME="/proc/nowhere", XDG_CACHE_HOME=None,
+            LMSBUILD_CACHE=None,
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 18 and "set LMSBUILD_CACHE" in done.stderr
+    assert {path.name for path in set(world.folder.iterdir()) - set(before)} <= {"work"}
