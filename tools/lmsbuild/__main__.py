@@ -27,8 +27,8 @@ def main(arguments: list[str] | None = None) -> None:
         _open_streams()
         code = run(sys.argv[1:] if arguments is None else arguments)
         code = _flush(code)
-    except KeyboardInterrupt:  # during an import, or while a message was written
-        code = interrupt.CODES[signal.SIGINT][0]
+    except interrupt.Interrupted as error:  # during an import, or while a message was written
+        code = error.exit_code
     finally:
         interrupt.finish()
         interrupt.uninstall()
@@ -58,10 +58,11 @@ def run(arguments: list[str]) -> int:
         return report.failure(UsageError(usage.explain(error)), with_log=False)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except interrupt.Interrupted as error:
-        return report.stopped(error)
-    except (KeyboardInterrupt, click.Abort):
-        return report.stopped(interrupt.Interrupted(signal.SIGINT))
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click turns the one into the other.
+        cause = error.__cause__ if isinstance(error, click.Abort) else error
+        known = cause if isinstance(cause, interrupt.Interrupted) else None
+        return report.stopped(known or interrupt.Interrupted(signal.SIGINT))
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FileError.CAUSES:
             return report.failure(FileError.of(error))

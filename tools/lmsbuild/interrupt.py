@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from types import FrameType
 from typing import Any
 
@@ -52,7 +53,8 @@ def _handle(number: int, _: FrameType | None) -> None:
 
 
 def _stop_children() -> None:
-    """Ask all processes below this one to end, while it is known which they are."""
+    """Ask all processes below this one to end, while it is known which they are, and wait a little:
+    what started them kills them next, and git should have removed its lock files by then."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -60,6 +62,18 @@ def _stop_children() -> None:
     for child in _stopped:
         with contextlib.suppress(psutil.Error, OSError):
             child.terminate()
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while any(map(_runs, _stopped)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _runs(child: Any) -> bool:
+    """Its exit code is left for whoever started it."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        return bool(child.is_running() and child.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def finish() -> None:
@@ -68,6 +82,6 @@ def finish() -> None:
         return
     import psutil
 
-    for child in psutil.wait_procs(_stopped, timeout=_GRACE_SECONDS)[1]:
+    for child in filter(_runs, _stopped):
         with contextlib.suppress(psutil.Error, OSError):
             child.kill()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C and SIGTERM on real processes that have children and temporary folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from lmsbuild_world import REPOSITORY, World
+
+# A git that never ends its fetch, and has a child of its own that does not end either.
+HANGING = """#!/bin/sh
+case " $* " in
+*" fetch "*) sleep 1000 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait;;
+esac
+exec {git} "$@"
+"""
+
+
+def start(world: World, *arguments: str, path: Path | None = None) -> subprocess.Popen[str]:
+    search = f"{path}{os.pathsep}{os.environ['PATH']}" if path else os.environ["PATH"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "lmsbuild", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools"), "PATH": search},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background commands with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "why"),
+    [(signal.SIGINT, 130, "Ctrl-C was pressed"), (signal.SIGTERM, 143, "SIGTERM was received")],
+)
+def test_children_and_folders_go(
+    world: World, tmp_path: Path, number: signal.Signals, code: int, why: str
+) -> None:
+    pids = tmp_path / "pids"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    git = programs / "git"
+    git.write_text(HANGING.format(pids=pids, git=shutil.which("git")))
+    git.chmod(0o755)
+    process = start(world, "fetch", "v1.0", "--source", "git", path=programs)
+    wait_for(pids)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    lines = errors.splitlines()
+    assert lines[-1].startswith("error: stopped while fetching v1.0 from ") and why in lines[-1]
+    assert lines[-2].startswith("full log: ") and "Traceback" not in errors
+    for pid in map(int, pids.read_text().split()):
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+    assert not list((world.folder / "cache" / "sources").glob("new-*"))
+    # And it goes on from there.
+    process = start(world, "fetch", "v1.0", "--source", "git")
+    assert process.wait(timeout=60) == 0
+
+
+def test_no_traceback_however_early(world: World) -> None:
+    """The signal may come while modules are still imported."""
+    codes = set()
+    for delay in (0.05, 0.1, 0.15, 0.25):
+        process = start(world, "tags")
+        time.sleep(delay)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+        assert "Traceback" not in errors
+        codes.add(process.returncode)
+    assert codes <= {0, 143, -signal.SIGTERM}
+
+
+def test_signals_that_are_ignored_stay_so(world: World) -> None:
+    """As under nohup."""
+    text = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from lmsbuild import interrupt\n"
+        "interrupt.install()\n"
+        "assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN\n"
+        "assert signal.getsignal(signal.SIGTERM) is interrupt._handle\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
+    subprocess.run([sys.executable, "-c", text], env=environment, check=True)
