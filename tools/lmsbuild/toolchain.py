@@ -201,9 +201,12 @@ class ObjectCache:
             futures = {unit: pool.submit(self.object_of, unit) for unit in order}
             for future in futures.values():
                 future.add_done_callback(lambda _: task.advance())
-            _, waiting = wait(futures.values(), return_when=FIRST_EXCEPTION)
-            for future in waiting:
-                future.cancel()
+            try:
+                for future in wait(futures.values(), return_when=FIRST_EXCEPTION).done:
+                    future.result()
+            finally:
+                for future in futures.values():
+                    future.cancel()
         return [futures[unit].result() for unit in units]
 
 
