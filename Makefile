@@ -34,6 +34,7 @@ lint: $(STAMP)
 	$(BIN)/mypy tools/lmsbuild tools/simcuda
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
 	$(BIN)/lmsbuild verify --all
+	$(BIN)/lmsbuild lint --all
 
 test-fast: lint
 	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine

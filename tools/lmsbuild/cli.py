@@ -16,7 +16,7 @@ SECTIONS = {
     "Get started": ("doctor", "tags", "run"),
     "Series": ("fetch", "apply", "refresh", "export"),
     "Build": ("wheel",),
-    "Check": ("verify", "test"),
+    "Check": ("verify", "lint", "test"),
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
 

@@ -128,6 +128,7 @@ class Framework(_Model):
     url: str
     recognise: list[str]
     layout: list[Layout]
+    line_length: dict[str, int] = {}  # upstream's own limit for files that match the glob
     tags: dict[str, Tag]
 
 

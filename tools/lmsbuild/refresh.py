@@ -21,7 +21,10 @@ RUNTIME_MESSAGE = f"""{RUNTIME_SUBJECT}
 
 New files only, the same for every tag: the engine (states of storages,
 victims, prediction, host pool, statistics) and its adaptor to this
-framework. Nothing here runs until the hooks of the tag call it."""
+framework. Nothing here runs until the hooks of the tag call it.
+
+Test: tests/engine/test_core.py::test_case
+Test: tests/regression/test_training.py::test_oversubscribed"""
 RUNTIME_MAIL = Mail(NAME, EMAIL, "Thu, 1 Jan 2026 00:00:00 +0000", RUNTIME_MESSAGE)
 
 

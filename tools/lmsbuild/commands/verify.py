@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -49,6 +50,6 @@ def command(tags: tuple[str, ...], every: bool, place: Path | None, console: Con
         raise SeriesError(
             f"{', '.join(one.label for one in done if one.problems)} is not in order because "
             f"{len(problems)} checks failed (all are listed above); begin with: {problems[0]}",
-            tags=done,
+            tags=[asdict(one) for one in done],
         )
     console.result(done)
