@@ -1,18 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put a series on a checkout with `git am`: all of it, or the checkout stays as it was."""
+"""Put a series on a checkout with `git am`: all of it, or the checkout stays as it was.
+
+`git am` runs in a shadow of the checkout, where it may fail. Only its verified result is switched
+to, in one transaction; so a conflict, a hostile setting or a full disk never reaches the checkout.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+import shutil
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.checkout import APPLIED_REF, BASE_REF, is_framework
+from lmsbuild.checkout import is_framework
 from lmsbuild.console import Console
-from lmsbuild.errors import GitError, LmsbuildError, PatchError, TreeStateError
+from lmsbuild.errors import GitError, PatchError, TreeStateError
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git, toplevel
+from lmsbuild.git import Git, checkout_git
+from lmsbuild.scratch import changed
 from lmsbuild.series import Patch, Series, check_preimage, names, series_of
+from lmsbuild.shadow import Shadow, bring_blobs, git_path
+from lmsbuild.states import (
+    EMPTY,
+    Conflict,
+    PatchState,
+    error,
+    explain,
+    is_empty,
+    stopped,
+    survey,
+)
+from lmsbuild.switch import (
+    NOTHING,
+    CheckoutTransaction,
+    branch_of,
+    check_unchanged,
+    last_of,
+    recorded,
+    resolve,
+    state_of,
+)
+from lmsbuild.transaction import put_back
 
 AM_OPTIONS = (
     "--keep-cr",
@@ -40,163 +68,286 @@ class Applied:
     already: int  # patches that were there
     head: str
     replaced: bool = False  # an older version of the series was taken off first
+    states: list[PatchState] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    start: str  # HEAD as it is
+    base: str  # what the patches go onto
+    tag_code: str  # the commit below the whole series
+    todo: list[Patch]
+    already: int
+    replaced: bool
 
 
 def apply(target: Target, path: Path, console: Console, dry_run: bool = False) -> Applied:
     """Apply the series of `target` to the checkout at `path`.
 
     Raises TreeStateError when the checkout is not fit, PatchError when a patch does not apply;
-    in both cases the checkout is as it was before.
+    in both cases the checkout is as it was before. Its details `states` and `conflict` say more.
     """
-    git = Git(path)
-    _check_tree(target, git)
+    user = open_checkout(target, path)
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
+    if pending:
+        pending.check_complete()
+    check_nothing_under_way(user)
     series = series_of(target)
-    replaced = False
-    start = git.head()
-    try:
-        count = series.applied(git)
-    except TreeStateError:
-        if not _is_own(git):
-            raise
-        # Only commits that `apply` made itself lie on the base: an older version of the series.
-        base = git.text("rev-parse", BASE_REF)
-        check_preimage(target, git, base, str(path))
-        count = series.applied(git, base)
-        replaced = True
-    todo = series.patches[count:]
-    if not todo or dry_run:
-        return Applied(path, names(todo), count, start, replaced)
-    if count == 0:
-        base = BASE_REF if replaced else "HEAD"
-        check_preimage(target, git, base, str(path))
-    with console.task(f"applying {len(todo)} patches to {path}"):
-        if replaced:
-            git.run("reset", "-q", "--keep", BASE_REF)
-        elif count == 0:
-            git.run("update-ref", BASE_REF, start)
-        try:
-            _am(git, todo)
-            _check_result(git, series)
-        except BaseException:
-            _restore(git, start)
-            raise
-    git.run("update-ref", APPLIED_REF, "HEAD")
-    return Applied(path, names(todo), count, git.head(), replaced)
+    if dry_run or _has_all(series, user):
+        with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
+            shadow = Shadow(user, Path(name))
+            plan, tip = _prepare(target, user, series, shadow)
+            for change in changed(shadow.git, plan.start, tip):
+                check_unchanged(user, change)
+        return _applied(path, plan, plan.start)
+    with (
+        console.step(f"applying the series of {target.label}") as step,
+        CheckoutTransaction.on(user, f"apply {target.label}", tag=target.label) as transaction,
+    ):
+        shadow = transaction.shadow
+        plan, tip = _prepare(target, user, series, shadow)
+        changes = changed(shadow.git, plan.start, tip)
+        transaction.journal.data.update(start=plan.start, head=tip, patches=names(plan.todo))
+        after = {change.path: change.after for change in changes if change.after.blob != NOTHING}
+        transaction.switch_to(changes, shadow.contents(after))
+        transaction.move_refs(tip, base=plan.tag_code, applied=tip, before=plan.start)
+        shadow.hand_over()
+        transaction.commit()
+        step.note, step.digest = f"{len(plan.todo)} patches", tip
+    return _applied(path, plan, tip)
 
 
-def _is_own(git: Git) -> bool:
-    done = git.run("rev-parse", "-q", "--verify", APPLIED_REF, check=False)
-    return done.returncode == 0 and done.stdout.decode().strip() == git.head()
+def _applied(path: Path, plan: _Plan, head: str) -> Applied:
+    states = stopped(plan.todo, len(plan.todo))
+    return Applied(path, names(plan.todo), plan.already, head, plan.replaced, states)
 
 
-def _check_tree(target: Target, git: Git) -> None:
-    path = git.path
-    if not path.is_dir() or toplevel(path) is None:
+def open_checkout(target: Target, path: Path) -> Git:
+    """git in the checkout of the framework at `path`. Raises TreeStateError if it is none."""
+    user = checkout_git(path) if path.is_dir() else None
+    if user is None:
         raise TreeStateError(
             f"the series cannot be applied because {path} is no git checkout; run `lmsbuild fetch "
             f"{target.tag_name}` or stand in a clone of {target.framework_name}"
         )
-    if not is_framework(target, path):
+    if not is_framework(target, user.path):
         raise TreeStateError(
             f"the series cannot be applied because {path} is no clone of "
             f"{target.framework_name} (it lacks one of {', '.join(target.framework.recognise)}); "
             "stand in one or give --into"
         )
-    for name, what in _UNDER_WAY.items():
-        if (
-            Path(git.text("rev-parse", "--git-path", name)).exists()
-            or (path / git.text("rev-parse", "--git-path", name)).exists()
-        ):
-            raise TreeStateError(
-                f"the series cannot be applied because {what} is under way in {path}; finish or "
-                "abort it first"
-            )
-    changes = git.changes()
+    return user
+
+
+def under_way(user: Git) -> str | None:
+    """What git itself has not finished in the checkout, in words."""
+    return next((what for name, what in _UNDER_WAY.items() if git_path(user, name).exists()), None)
+
+
+def check_nothing_under_way(user: Git) -> None:
+    what = under_way(user)
+    if what:
+        raise TreeStateError(
+            f"{user.path} cannot be worked on because {what} is under way there; finish or abort "
+            "that first"
+        )
+
+
+def _has_all(series: Series, user: Git) -> bool:
+    try:
+        return series.applied(user) == len(series.patches)
+    except TreeStateError:
+        return False
+
+
+def _prepare(target: Target, user: Git, series: Series, shadow: Shadow) -> tuple[_Plan, str]:
+    """Run `git am` in the shadow; the plan and the commit that it gave."""
+    _check_clean(user, shadow)
+    plan = _plan(target, user, series, shadow)
+    if not plan.todo:
+        return plan, plan.start
+    bring_blobs(user, plan.base, list(series.before))
+    shadow.stand_on(plan.base)
+    empty = next((i for i, patch in enumerate(plan.todo) if is_empty(patch)), None)
+    if empty is not None:
+        patch = plan.todo[empty]
+        raise PatchError(
+            f"{patch.name} does not apply because it is empty; remove it, or write the series "
+            f"anew with `lmsbuild refresh {target.tag_name}`",
+            patch=patch.name,
+            states=stopped(plan.todo, empty, EMPTY),
+        )
+    files = [str(patch.path.resolve()) for patch in plan.todo]
+    try:
+        shadow.git.run("am", *AM_OPTIONS, "--", *files)
+    except GitError as failure:
+        raise _conflict(target, plan.todo, shadow, failure) from failure
+    _check_result(shadow.git, series)
+    return plan, shadow.git.head()
+
+
+def _plan(target: Target, user: Git, series: Series, shadow: Shadow) -> _Plan:
+    start = user.head()
+    try:
+        count = series.applied(user)
+    except TreeStateError as mismatch:
+        base = recorded(user, "base")
+        if recorded(user, "applied") != start or base == NOTHING:
+            _explain_other_code(target, user, series, shadow, mismatch)
+            raise
+        # Only commits that `apply` made itself lie on the base: an older version of the series.
+        check_preimage(target, user, base, str(user.path))
+        count = series.applied(user, base)
+        return _Plan(start, base, base, series.patches[count:], count, True)
+    if count == 0:
+        check_preimage(target, user, start, str(user.path))
+    tag_code = start if count == 0 else recorded(user, "base")
+    return _Plan(start, start, tag_code, series.patches[count:], count, False)
+
+
+def _explain_other_code(
+    target: Target, user: Git, series: Series, shadow: Shadow, mismatch: TreeStateError
+) -> None:
+    """Raise PatchError when a patch conflicts with the checkout's code, else add the states."""
+    base = recorded(user, "base")
+    if base != NOTHING and user.ok("merge-base", "--is-ancestor", base, "HEAD"):
+        return  # an older version of the series with commits on it: that is what must be said
+    bring_blobs(user, "HEAD", list(series.before))
+    shadow.stand_on(user.head())
+    states, conflict = survey(shadow.git, series.patches)
+    if conflict:
+        raise error(states, conflict, _advice(target)) from mismatch
+    mismatch.details["states"] = states
+
+
+def _advice(target: Target) -> str:
+    return (
+        f"take the tag's own source (`lmsbuild apply {target.tag_name} --into NEW_FOLDER` fetches "
+        f"it), or check the patch with `lmsbuild verify {target.tag_name}`"
+    )
+
+
+def _conflict(
+    target: Target, patches: list[Patch], shadow: Shadow, failure: GitError
+) -> PatchError:
+    try:
+        index = int((shadow.repository / "rebase-apply" / "next").read_text()) - 1
+    except (OSError, ValueError):
+        index = 0
+    index = min(index, len(patches) - 1)
+    conflict: Conflict = explain(shadow.git, patches[index], failure.output)
+    return error(stopped(patches, index), conflict, _advice(target))
+
+
+def _check_clean(user: Git, shadow: Shadow) -> None:
+    """Raise TreeStateError when the user has changes or untracked files.
+
+    Line ends and filters of the user's can make an unchanged file look changed to one who does
+    not know them, and the other way round. So a change is what both git without settings and the
+    user's own git call one.
+    """
+    index = git_path(user, "index")
+    copy = shadow.repository / "users-index"
+    if index.exists():
+        shutil.copy2(index, copy)
+    shadow.git.run("update-ref", "--no-deref", "HEAD", user.head())
+    changes = shadow.over(copy).changes()
+    if changes:
+        try:
+            theirs = {entry[3:] for entry in Git(user.path, user.extra_env, as_user=True).changes()}
+            changes = [entry for entry in changes if entry[3:] in theirs]
+        except GitError:
+            pass
     if changes:
         shown = ", ".join(entry[3:] for entry in changes[:3])
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise TreeStateError(
-            f"the series cannot be applied because {path} is not clean ({shown}{more}); commit, "
-            "stash or remove these changes first",
+            f"the series cannot be applied because {user.path} is not clean ({shown}{more}); "
+            "commit, stash or remove these changes first",
             changes=changes,
         )
-
-
-def _am(git: Git, patches: list[Patch]) -> None:
-    try:
-        git.run("am", *AM_OPTIONS, "--", *(str(patch.path.resolve()) for patch in patches))
-    except GitError as error:
-        raise _explain(git, patches, error.output) from error
-
-
-_FAILED_HUNK = re.compile(r"^error: patch failed: (.+):(\d+)$", re.MULTILINE)
-_FAILED_FILE = re.compile(
-    r"^error: (.+): (already exists in (?:index|working directory)|does not exist in index|"
-    r"does not match index|patch does not apply|No such file or directory)$",
-    re.MULTILINE,
-)
-
-
-def _explain(git: Git, patches: list[Patch], output: str) -> LmsbuildError:
-    """git's text as patch, file and hunk."""
-    number = git.run("rev-parse", "--git-path", "rebase-apply/next").stdout.decode().strip()
-    try:
-        index = int((git.path / number).read_text()) - 1
-    except (OSError, ValueError):
-        index = 0
-    patch = patches[min(index, len(patches) - 1)]
-    hunk = _FAILED_HUNK.search(output)
-    if hunk:
-        file, line = hunk[1], int(hunk[2])
-        position, header = _hunk_at(patch, file, line)
-        return PatchError(
-            f"{patch.name} does not apply because hunk {position} of {file} (line {line}: "
-            f"{header}) finds other code there; use the tag's own source or refresh the patch",
-            patch=patch.name, file=file, hunk=position, line=line, output=output,
-        )  # fmt: skip
-    whole = _FAILED_FILE.search(output)
-    if whole:
-        return PatchError(
-            f"{patch.name} does not apply because {whole[1]} {whole[2]}; use the tag's own source "
-            "or refresh the patch",
-            patch=patch.name, file=whole[1], output=output,
-        )  # fmt: skip
-    last = output.strip().splitlines()[-1:] or ["nothing"]
-    return PatchError(
-        f"{patch.name} does not apply because git says: {last[0]}; check the patch file",
-        patch=patch.name,
-        output=output,
-    )
-
-
-def _hunk_at(patch: Patch, file: str, line: int) -> tuple[int, str]:
-    number = 1
-    while header := patch.hunk(file, number):
-        if header.startswith(f"@@ -{line},"):
-            return number, header
-        number += 1
-    return 1, patch.hunk(file, 1) or "no text hunk"
 
 
 def _check_result(git: Git, series: Series) -> None:
     wrong = {
         file
         for file, blob in series.after().items()
-        if git.blobs("HEAD", [file]).get(file, "0" * 40) != blob
+        if git.blobs("HEAD", [file]).get(file, NOTHING) != blob
     }
     if wrong:
         raise PatchError(
-            f"the series was taken off again because {sorted(wrong)[0]} did not come out as the "
-            "patch says; report this with the version of git"
+            f"the series was not applied because {sorted(wrong)[0]} did not come out as the patch "
+            "says; write the patch anew with `lmsbuild refresh`",
+            file=sorted(wrong)[0],
         )
 
 
-def _restore(git: Git, start: str) -> None:
-    git.run("am", "--abort", check=False)
-    if git.head() != start:
-        git.run("reset", "-q", "--keep", start, check=False)
-    if git.head() != start or git.changes():
+@dataclass(frozen=True)
+class Undone:
+    path: Path
+    command: str  # what was taken back
+    head: str
+
+
+def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
+    """Take back the last finished `apply` of a checkout.
+
+    Raises TreeStateError, with nothing done, when there is none or when commits or changes of the
+    user's lie on it.
+    """
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
+    if pending:
+        pending.check_complete()
+    check_nothing_under_way(user)
+    last = last_of(user)
+    if last is None:
         raise TreeStateError(
-            f"{git.path} could not be restored because git refused; run `git am --abort; git reset "
-            f"--keep {start}` there"
+            f"nothing can be taken back because no `lmsbuild apply` finished in {user.path} since "
+            "the last undo; `lmsbuild status` says where it stands"
         )
+    start, head = str(last.data["start"]), str(last.data["head"])
+    _check_on_top(user, str(last.data["branch"]), start, head)
+    if dry_run:
+        return Undone(user.path, last.command, start)
+    with (
+        console.step(f"taking back `lmsbuild {last.command}`"),
+        CheckoutTransaction.on(user, "undo") as transaction,
+    ):
+        put_back(transaction, last)
+        transaction.put_index(changed(user, head, start))
+        refs = {name.rpartition("/")[2]: both[0] for name, both in last.refs.items()}
+        kept = {name: refs[name] for name in ("base", "applied", "before")}
+        transaction.move_refs(start, **kept)
+        transaction.commit()
+    return Undone(user.path, last.command, start)
+
+
+def _check_on_top(user: Git, branch: str, start: str, head: str) -> None:
+    now, on = resolve(user, "HEAD"), branch_of(user)
+    if on != branch:
+        raise TreeStateError(
+            f"the series cannot be taken off {user.path} because {on} is checked out, and it was "
+            f"put on {branch}; switch to that first"
+        )
+    if now == head:
+        return
+    commits = user_commits(user, head)
+    if commits:
+        raise TreeStateError(
+            f"the series cannot be taken off {user.path} because commits of yours lie on it "
+            f"({'; '.join(commits[:5])}); keep them with `git branch mine`, then `git reset --keep "
+            f"{head[:12]}` and undo again, or move them with `git rebase --onto {start[:12]} "
+            f"{head[:12]}`",
+            commits=commits,
+        )
+    raise TreeStateError(
+        f"the series cannot be taken off {user.path} because HEAD is {now[:12]} and no longer what "
+        f"`apply` left; go back to it with `git reset --keep {head[:12]}`"
+    )
+
+
+def user_commits(user: Git, head: str) -> list[str]:
+    """`id subject` of the commits since `head`, newest first; none when HEAD does not hold it."""
+    if not user.ok("merge-base", "--is-ancestor", head, "HEAD"):
+        return []
+    return user.text("log", "--format=%h %s", "--abbrev=12", f"{head}..HEAD").splitlines()

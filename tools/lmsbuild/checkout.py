@@ -13,12 +13,10 @@ from filelock import FileLock
 from lmsbuild.console import Console
 from lmsbuild.errors import TreeStateError
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git, toplevel
+from lmsbuild.git import Git, checkout_git, toplevel
 from lmsbuild.series import check_preimage, series_of
 from lmsbuild.source import Source, obtain
-
-BASE_REF = "refs/lmsbuild/base"  # the tag's code, before the series
-APPLIED_REF = "refs/lmsbuild/applied"  # HEAD right after `apply`
+from lmsbuild.switch import NOTHING, REFS, recorded
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,16 @@ class Checkout:
 
 
 def is_framework(target: Target, path: Path) -> bool:
-    """A tree of this framework, told by its files."""
-    return all((path / name).exists() for name in target.framework.recognise)
+    """A checkout of this framework, told by its files; a sparse one may lack them on the disk."""
+    names = target.framework.recognise
+    if all((path / name).exists() for name in names):
+        return True
+    git = checkout_git(path)
+    return (
+        git is not None
+        and git.ok("rev-parse", "-q", "--verify", "HEAD")
+        and (len(git.blobs("HEAD", names)) == len(names))
+    )
 
 
 def standing_in(target: Target) -> Path | None:
@@ -69,10 +75,8 @@ def _present(target: Target, path: Path) -> Checkout:
             f"clone of {target.framework_name}; choose another folder with --into"
         )
     git = Git(path)
-    base = (
-        git.text("rev-parse", BASE_REF) if git.ok("rev-parse", "-q", "--verify", BASE_REF) else ""
-    )
-    if base:
+    base = recorded(git, "base")
+    if base != NOTHING:
         check_preimage(target, git, base, str(path))
     else:
         # Not made by `fetch`: it may be a clone that has the series, or a part of it, already.
@@ -89,5 +93,5 @@ def _check_out(target: Target, source: Source, fresh: Path) -> None:
     location = source.repository.resolve().as_uri() if depth else str(source.repository)
     git.run("fetch", "-q", "--no-tags", *depth, location, source.commit)
     git.run("checkout", "-q", "-b", "lms", source.commit)
-    git.run("update-ref", BASE_REF, source.commit)
+    git.run("update-ref", f"{REFS}base", source.commit)
     git.run("remote", "add", "origin", target.framework.url)

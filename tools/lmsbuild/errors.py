@@ -102,6 +102,7 @@ class GitError(LmsbuildError):
             output=output,
         )
         self.output = output
+        self.reason = last
 
 
 class BusyError(LmsbuildError):

@@ -61,6 +61,33 @@ _NEUTRAL = {
 }
 
 
+# What holds even where the user's own settings do: nothing asks, runs or rewrites by itself.
+_QUIET = {
+    "advice.detachedHead": "false",
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+}
+_ALWAYS = {
+    "GIT_GRAFT_FILE": "/dev/null",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+}
+_USERS = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
+
+
+def users_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The caller's environment with the settings a user may have, and no other GIT_ variable."""
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("GIT_") or key in _USERS
+    }
+    return {**env, **_ALWAYS, "LC_ALL": "C", "LANGUAGE": "C", **(extra or {})}
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The caller's environment without its git settings, with fixed identities and dates."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -69,7 +96,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         GIT_CONFIG_SYSTEM=os.devnull,
         GIT_CONFIG_NOSYSTEM="1",
         GIT_ATTR_NOSYSTEM="1",
-        GIT_TERMINAL_PROMPT="0",
+        **_ALWAYS,
         GIT_AUTHOR_NAME=NAME,
         GIT_AUTHOR_EMAIL=EMAIL,
         GIT_AUTHOR_DATE=DATE,
@@ -92,10 +119,16 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Git:
-    """git in one folder (a work tree, or a bare repository)."""
+    """git in one folder (a work tree, or a bare repository).
+
+    With `as_user` the user's settings hold: what the user's own git would say. Descriptors in
+    `keep` stay open in the child.
+    """
 
     path: Path
     extra_env: dict[str, str] = field(default_factory=dict)
+    as_user: bool = False
+    keep: tuple[int, ...] = ()
 
     def run(
         self,
@@ -106,7 +139,10 @@ class Git:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run one command; raises GitError when it fails and `check` is set."""
         # The user named this folder, so its owner is not a reason to refuse it.
-        settings = {**_NEUTRAL, "safe.directory": str(self.path.resolve())}
+        settings = {
+            **(_QUIET if self.as_user else _NEUTRAL),
+            "safe.directory": str(self.path.resolve()),
+        }
         command = ["git"]
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
@@ -115,7 +151,8 @@ class Git:
             done = subprocess.run(
                 [*command, *arguments],
                 cwd=self.path,
-                env=environment(self.extra_env),
+                env=(users_environment if self.as_user else environment)(self.extra_env),
+                pass_fds=self.keep,
                 input=stdin,
                 stdin=subprocess.DEVNULL if stdin is None else None,
                 capture_output=True,
@@ -158,7 +195,9 @@ class Git:
 
     def changes(self) -> list[str]:
         """`git status --porcelain` entries: tracked changes and untracked files."""
-        output = self.run("status", "--porcelain=v1", "-z", "--untracked-files=all").stdout
+        output = self.run(
+            "status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames"
+        ).stdout
         return [entry for entry in output.decode(errors="surrogateescape").split("\0") if entry]
 
     def git_dir(self) -> Path:
@@ -166,8 +205,25 @@ class Git:
 
 
 def toplevel(path: Path) -> Path | None:
-    """The work tree that `path` lies in, if any."""
-    done = Git(path).run("rev-parse", "--show-toplevel", check=False)
-    if done.returncode != 0:
+    """The work tree that `path` lies in, if any: the nearest folder with a `.git` that git accepts.
+
+    Not asked of git, whose answer depends on core.worktree and core.bare.
+    """
+    place = path.resolve()
+    for folder in (place, *place.parents):
+        if (folder / ".git").exists() and _pinned(folder).ok("rev-parse", "--git-dir"):
+            return folder
+    return None
+
+
+def checkout_git(path: Path) -> Git | None:
+    """git in the checkout that `path` lies in, with repository and work tree pinned."""
+    top = toplevel(path)
+    if top is None:
         return None
-    return Path(done.stdout.decode(errors="surrogateescape").rstrip("\n"))
+    git_dir = _pinned(top).text("rev-parse", "--absolute-git-dir")
+    return Git(top, {"GIT_DIR": git_dir, "GIT_WORK_TREE": str(top)})
+
+
+def _pinned(top: Path) -> Git:
+    return Git(top, {"GIT_DIR": str(top / ".git"), "GIT_WORK_TREE": str(top)})

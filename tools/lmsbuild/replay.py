@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.checkout import BASE_REF, default_path, is_framework, standing_in
+from lmsbuild.checkout import default_path, is_framework, standing_in
 from lmsbuild.errors import GitError, TreeStateError
 from lmsbuild.format import fetch_blobs
 from lmsbuild.frameworks import Target
@@ -16,6 +16,7 @@ from lmsbuild.git import Git
 from lmsbuild.project import cache_dir
 from lmsbuild.scratch import Entry, Scratch, entries
 from lmsbuild.series import NO_BLOB, Patch, Series
+from lmsbuild.switch import recorded
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def _origin(target: Target, path: Path) -> Origin | None:
     if not path.is_dir():
         return None
     git = Git(path)
-    for name in (BASE_REF, target.tag.commit, f"refs/tags/{target.tag_name}", "refs/heads/base"):
+    tag = f"refs/tags/{target.tag_name}"
+    for name in (recorded(git, "base"), target.tag.commit, tag, "refs/heads/base"):
         # A clone may have the refs of another tag.
         if git.ok("rev-parse", "-q", "--verify", f"{name}^{{commit}}"):
             found = entries(git, name, list(target.tag.preimage))

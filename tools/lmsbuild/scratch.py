@@ -8,6 +8,7 @@ here depends on the two trees alone, and nothing done here can change the other 
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,21 +92,25 @@ class Scratch:
         return entries(self.git, tree, paths)
 
 
+def create(folder: Path, objects: Git | None) -> None:
+    """Make the empty folder a bare repository that reads the objects of `objects`."""
+    Git(folder).run("init", "--bare", "-q", "--template=", ".")
+    with (folder / "config").open("a", encoding="utf-8") as config:
+        config.write("[core]\n\tfsync = none\n")  # it does not outlive this process
+    if objects is not None:
+        store = Path(objects.text("rev-parse", "--git-path", "objects"))
+        info = folder / "objects" / "info"
+        info.mkdir(exist_ok=True)
+        (info / "alternates").write_bytes(os.fsencode((objects.path / store).resolve()) + b"\n")
+
+
 @contextmanager
 def scratch(objects: Git | None = None) -> Iterator[Scratch]:
     """A scratch repository that reads the objects of `objects`; gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
-        folder = Path(name)
-        Git(folder).run("init", "--bare", "-q", "--template=", ".")
-        with (folder / "config").open("a", encoding="utf-8") as config:
-            config.write("[core]\n\tfsync = none\n")  # it does not outlive this process
-        if objects is not None:
-            store = Path(objects.text("rev-parse", "--git-path", "objects"))
-            info = folder / "objects" / "info"
-            info.mkdir(exist_ok=True)
-            (info / "alternates").write_bytes(f"{(objects.path / store).resolve()}\n".encode())
+        create(Path(name), objects)
         # The environment wins over whatever git would find by looking around.
-        yield Scratch(Git(folder, {"GIT_DIR": name, "GIT_NO_REPLACE_OBJECTS": "1"}))
+        yield Scratch(Git(Path(name), {"GIT_DIR": name}))
 
 
 def entries(git: Git, revision: str, paths: Sequence[str] | None = None) -> dict[str, Entry]:

@@ -38,9 +38,6 @@ SWITCHING = "switching"  # each file is as before or as after
 FINISHED = "finished"  # all are as after; clean-up may be missing
 
 _ORPHAN_SECONDS = 10.0
-_CANNOT_WRITE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -203,17 +200,13 @@ def holder_of(lock: Path) -> Holder | None:
 
 
 @contextmanager
-def _as_file_error(what: Path) -> Iterator[None]:
+def _file_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
+        if error.errno not in FileError.CAUSES:
             raise
-        raise FileError(
-            f"{what} was not changed because {error.filename or 'a file'} cannot be written "
-            f"({error.strerror}); free disk space or make it writable",
-            file=str(error.filename),
-        ) from error
+        raise FileError.of(error) from error
 
 
 Self = TypeVar("Self", bound="FileTransaction")
@@ -244,15 +237,10 @@ class FileTransaction:
         works there, UnfinishedError when an earlier run must be aborted first, FileError when the
         disk is full or read-only.
         """
-        with _as_file_error(root), hold(state / "lock", command, root) as descriptor:
+        with _file_errors(), hold(state / "lock", command, root) as descriptor:
             unfinished = cls.pending(root, state, descriptor)
             if unfinished:
-                if not unfinished.settled():
-                    journal = unfinished.journal
-                    raise UnfinishedError(
-                        f"{root} cannot be worked on because `lmsbuild {journal.command}` was "
-                        f"stopped in the middle ({journal.started}); run `lmsbuild abort` first"
-                    )
+                unfinished.check_complete()
                 unfinished.finish()
             journal = Journal(
                 command.split()[0], command, _now(), os.getpid(), data=dict(data)
@@ -309,7 +297,7 @@ class FileTransaction:
         self.journal.phase = phase
         self.journal.save(self.work)
 
-    # For subclasses that switch more than files.
+    # For subclasses that switch more than files. Each may be called again after a kill.
 
     def claim(self) -> None:
         """Take the locks of other programs. Raises when one is held."""
@@ -332,16 +320,20 @@ class FileTransaction:
 
     # Recovery.
 
-    def settled(self) -> bool:
+    def complete(self) -> bool:
         """Nothing is left to do but to clean up: not yet begun, or completely switched."""
-        if self.journal.phase != SWITCHING:
-            return True
-        done = self.is_settled() and all(
-            fingerprint(self._target(step)) == step.after for step in self.journal.steps
+        return self.journal.phase != SWITCHING or (
+            self.is_settled()
+            and all(fingerprint(self._target(step)) == step.after for step in self.journal.steps)
         )
-        if done:
-            self.phase(FINISHED)
-        return done
+
+    def check_complete(self) -> None:
+        """Raise UnfinishedError unless `complete`."""
+        if not self.complete():
+            raise UnfinishedError(
+                f"{self.root} cannot be worked on because `lmsbuild {self.journal.command}` was "
+                f"stopped in the middle ({self.journal.started}); run `lmsbuild abort` there first"
+            )
 
     def changed_since(self) -> list[str]:
         """Files that are neither as before nor as after: somebody changed them after the kill."""
@@ -372,7 +364,9 @@ class FileTransaction:
         self.finish()
 
     def finish(self) -> None:
-        """Clean up: keep a finished transaction for undo, forget one that changed nothing."""
+        """Clean up a complete one: keep it for undo, or forget it when it changed nothing."""
+        if self.journal.phase == SWITCHING:
+            self.phase(FINISHED)
         for step in self.journal.steps:
             with contextlib.suppress(OSError):
                 _beside(self._target(step)).unlink()
@@ -503,15 +497,15 @@ def abort(cls: type[FileTransaction], root: Path, state: Path) -> Aborted | None
     """Take back what was stopped in the middle; None when nothing was."""
     if not (state / "work").exists():
         return None
-    with _as_file_error(root), hold(state / "lock", "abort", root) as descriptor:
+    with _file_errors(), hold(state / "lock", "abort", root) as descriptor:
         found = cls.pending(root, state, descriptor)
         if found is None:
             _remove(state / "work")
             return None
-        if not found.settled():
+        if not found.complete():
             found.roll_back()
             return Aborted(found.journal.command, "restored")
-        outcome = "completed" if found.journal.phase == FINISHED else "nothing"
+        outcome = "nothing" if found.journal.phase == PREPARING else "completed"
         found.finish()
         return Aborted(found.journal.command, outcome)
 
