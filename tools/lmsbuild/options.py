@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.errors import UsageError
 from lmsbuild.frameworks import Target, resolve, targets
@@ -97,8 +100,9 @@ def into_option(function: F) -> F:
 
 def python_option(function: F) -> F:
     return click.option(
-        "--python", "python", metavar="X.Y", help="Python version [default: the running one]."
-    )(function)
+        "--python", "python", metavar="X.Y", default=_running_python,
+        help="Python version [default: the running one].",
+    )(function)  # fmt: skip
 
 
 def jobs_option(function: F) -> F:
@@ -108,8 +112,34 @@ def jobs_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
-def running_python() -> str:
+def _running_python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _together(
+    name: str, record: Callable[..., Any], *options: Callable[[F], F]
+) -> Callable[[F], F]:
+    """One decorator for `options`, whose values come as the one argument `name`, a `record`."""
+    fields = [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def gathered(**values: Any) -> Any:
+            chosen = {field: values.pop(field) for field in fields}
+            return function(**values, **{name: record(**chosen)})
+
+        decorated: Any = gathered
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+# What a user chooses about a build, as the argument `choices`.
+build_options = _together(
+    "choices", Choices, source_option, into_option, python_option, jobs_option
+)
 
 
 def examples(*lines: str) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.apply import apply
-from lmsbuild.checkout import default_path, fetch, standing_in
+from lmsbuild.checkout import default_path, standing_in
 from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import (
@@ -16,9 +15,11 @@ from lmsbuild.options import (
     examples,
     into_option,
     json_option,
+    markdown_option,
     source_option,
     tag_argument,
 )
+from lmsbuild.pipeline import applied, fetched
 from lmsbuild.project import find_project
 from lmsbuild.series import names, series_of
 
@@ -34,6 +35,7 @@ from lmsbuild.series import names, series_of
 @source_option
 @into_option
 @dry_run_option
+@markdown_option
 @json_option
 def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Console) -> None:
     """Apply the series of TAG with git's own engine, all of it or nothing.
@@ -50,8 +52,8 @@ def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Co
             console.say(f"would fetch {target.label} to {where} and apply {len(patches)} patches")
             console.result({"path": where, "patches": patches, "dry_run": True})
             return
-        path = fetch(target, source, into, console).path
-    done = apply(target, path, console, dry_run)
+        path = fetched(target, source, into, console).path
+    done = applied(target, path, console, dry_run)
     for name in done.patches:
         console.say(f"{'would apply' if dry_run else 'applied'} {name}")
     if not done.patches:

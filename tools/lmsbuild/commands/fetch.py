@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.checkout import default_path, fetch
+from lmsbuild.checkout import default_path
 from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import (
@@ -15,9 +15,11 @@ from lmsbuild.options import (
     examples,
     into_option,
     json_option,
+    markdown_option,
     source_option,
     tag_argument,
 )
+from lmsbuild.pipeline import fetched
 from lmsbuild.project import find_project
 
 
@@ -33,6 +35,7 @@ from lmsbuild.project import find_project
 @source_option
 @into_option
 @dry_run_option
+@markdown_option
 @json_option
 def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Console) -> None:
     """Get the source of TAG and check it against the recorded blob ids."""
@@ -42,6 +45,6 @@ def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Co
         console.say(f"would fetch {target.label} to {path} (source: {source})")
         console.result({"path": path, "source": source, "dry_run": True})
         return
-    done = fetch(target, source, into, console)
+    done = fetched(target, source, into, console)
     console.say(f"{target.label} is at {done.path} (source: {done.route}, {done.why})")
     console.result(done)

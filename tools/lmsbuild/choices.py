@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user chooses about a build, apart from the tag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Choices:
+    source: str  # auto, git, debian, a path or a URL
+    into: Path | None  # the checkout's folder instead of the tag's own
+    python: str  # X.Y
+    jobs: int | None  # None: as many as there are processors

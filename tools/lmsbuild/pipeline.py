@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from a tag to environments with its wheel, as far as a command goes it.
+
+Every stage is a step of the command's summary, and reuses what has not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import device as devices
+from lmsbuild.apply import Applied, apply
+from lmsbuild.checkout import Checkout, fetch
+from lmsbuild.choices import Choices
+from lmsbuild.console import Console
+from lmsbuild.device import Device
+from lmsbuild.download import official_wheel
+from lmsbuild.environment import Environment, prepare
+from lmsbuild.frameworks import Target
+from lmsbuild.overlay import Built, build
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a program needs to run on the official wheel and on ours."""
+
+    source: Path  # the patched tree
+    built: Built
+    stock: Environment
+    lms: Environment
+    variables: dict[str, str]  # what the device needs
+
+
+def fetched(target: Target, source: str, into: Path | None, console: Console) -> Checkout:
+    with console.step("fetch") as step:
+        done = fetch(target, source, into, console)
+        step.digest, step.note = done.commit, done.route
+    return done
+
+
+def applied(target: Target, path: Path, console: Console, dry_run: bool = False) -> Applied:
+    with console.step("apply") as step:
+        done = apply(target, path, console, dry_run)
+        step.digest = done.head
+        step.note = f"{len(done.patches)} applied, {done.already} there already"
+    return done
+
+
+def wheel(
+    target: Target, choices: Choices, console: Console, output: Path | None = None,
+    dry_run: bool = False,
+) -> tuple[Path, Built]:  # fmt: skip
+    """The patched tree, and the wheel built from it in `output`."""
+    path = fetched(target, choices.source, choices.into, console).path
+    applied(target, path, console, dry_run)
+    with console.step("wheel") as step:
+        folder = output.absolute() if output else target.work / "wheels"
+        done = build(target, path, choices.python, folder, console, choices.jobs, dry_run)
+        step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+        if done.wheel.is_file() and not dry_run:
+            step.size, step.digest = done.wheel.stat().st_size, done.sha256
+    return path, done
+
+
+def prepared(
+    target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
+    console: Console,
+) -> Prepared:  # fmt: skip
+    """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them."""
+    source, built = wheel(target, choices, console)
+    on_gpu = device.kind == "cuda"
+    with console.step("environments") as step:
+        official = official_wheel(target.wheel, choices.python, console)
+        stock, lms = (
+            prepare(target, prefix + kind, file, choices.python, on_gpu, tools, console)
+            for kind, file in (("stock", official), ("lms", built.wheel))
+        )
+        step.note = "reused" if stock.reused and lms.reused else "made"
+    variables = {}
+    with console.step("device") as step:
+        step.note = device.name
+        if not on_gpu:
+            variables = devices.variables(target, console)
+            for environment in (stock, lms):
+                devices.build_simulated(target, environment, console, choices.jobs)
+    return Prepared(source, built, stock, lms, variables)
