@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lmsbuild.checkout import is_framework
 from lmsbuild.console import Console
-from lmsbuild.errors import GitError, PatchError, TreeStateError
+from lmsbuild.errors import GitError, LmsbuildError, PatchError, TreeStateError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git, checkout_git
 from lmsbuild.scratch import changed
@@ -27,6 +27,7 @@ from lmsbuild.states import (
     error,
     explain,
     is_empty,
+    sides,
     stopped,
     survey,
 )
@@ -85,8 +86,26 @@ def apply(target: Target, path: Path, console: Console, dry_run: bool = False) -
     """Apply the series of `target` to the checkout at `path`.
 
     Raises TreeStateError when the checkout is not fit, PatchError when a patch does not apply;
-    in both cases the checkout is as it was before. Its details `states` and `conflict` say more.
+    in both cases the checkout is as it was before. The states of the patches are shown then.
     """
+    try:
+        return _apply(target, path, console, dry_run)
+    except LmsbuildError as failure:
+        _show(failure, console)
+        raise
+
+
+def _show(failure: LmsbuildError, console: Console) -> None:
+    """The details of a failure that its message has no room for."""
+    states, conflict = failure.details.get("states"), failure.details.get("conflict")
+    if isinstance(states, list):
+        console.table("", ("patch", "state"), [(state.patch, state.state) for state in states])
+    if isinstance(conflict, Conflict):
+        for line in sides(conflict):
+            console.say(line)
+
+
+def _apply(target: Target, path: Path, console: Console, dry_run: bool) -> Applied:
     user = open_checkout(target, path)
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
@@ -101,7 +120,7 @@ def apply(target: Target, path: Path, console: Console, dry_run: bool = False) -
                 check_unchanged(user, change)
         return _applied(path, plan, plan.start)
     with (
-        console.step(f"applying the series of {target.label}") as step,
+        console.task(f"applying the series of {target.label}"),
         CheckoutTransaction.on(user, f"apply {target.label}", tag=target.label) as transaction,
     ):
         shadow = transaction.shadow
@@ -113,7 +132,6 @@ def apply(target: Target, path: Path, console: Console, dry_run: bool = False) -
         transaction.move_refs(tip, base=plan.tag_code, applied=tip, before=plan.start)
         shadow.hand_over()
         transaction.commit()
-        step.note, step.digest = f"{len(plan.todo)} patches", tip
     return _applied(path, plan, tip)
 
 
@@ -286,7 +304,7 @@ def _check_result(git: Git, series: Series) -> None:
 class Undone:
     path: Path
     command: str  # what was taken back
-    head: str
+    head: str | None  # the commit that is HEAD again; None when it was not a checkout
 
 
 def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
@@ -310,7 +328,7 @@ def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
     if dry_run:
         return Undone(user.path, last.command, start)
     with (
-        console.step(f"taking back `lmsbuild {last.command}`"),
+        console.task(f"taking back `lmsbuild {last.command}`"),
         CheckoutTransaction.on(user, "undo") as transaction,
     ):
         put_back(transaction, last)

@@ -16,6 +16,7 @@ SECTIONS = {
     "Get started": ("doctor", "tags", "run"),
     "Series": ("fetch", "apply", "refresh", "export"),
     "Build": ("wheel",),
+    "When it stopped": ("status", "abort", "undo"),
     "Check": ("verify", "lint", "test"),
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)

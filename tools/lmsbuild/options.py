@@ -67,6 +67,11 @@ def tag_argument(function: F) -> F:
     return click.argument("tag")(function)
 
 
+def tag_choice(function: F) -> F:
+    """The argument `tag`, None when the user names none."""
+    return click.argument("tag", required=False)(function)
+
+
 def tags_option(function: F) -> F:
     """The argument `tags` and the flag `every` of a command that checks many tags at once."""
     every = click.option("--all", "every", is_flag=True, help="Every supported tag.")

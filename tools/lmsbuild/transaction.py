@@ -327,6 +327,12 @@ class FileTransaction:
             and all(fingerprint(self._target(step)) == step.after for step in self.journal.steps)
         )
 
+    def outcome(self) -> str:
+        """What `abort` makes of it: see Aborted."""
+        if self.journal.phase == PREPARING:
+            return "nothing"
+        return "completed" if self.complete() else "restored"
+
     def check_complete(self) -> None:
         """Raise UnfinishedError unless `complete`."""
         if not self.complete():
@@ -487,27 +493,51 @@ def put_back(transaction: FileTransaction, last: Journal) -> None:
             transaction.remove(step.path)
 
 
+def undo_files(root: Path, state: Path, dry_run: bool = False) -> Journal:
+    """Take back the last finished FileTransaction; its journal. Raises TreeStateError when there is
+    none or a file changed since."""
+    last = Journal.load(state / "last")
+    if last is None:
+        raise TreeStateError(
+            f"nothing can be taken back because no `lmsbuild refresh` changed {root} since the "
+            "last undo; `lmsbuild status` says where it stands"
+        )
+    if not dry_run:
+        with FileTransaction.begin(root, state, "undo --refresh") as transaction:
+            put_back(transaction, last)
+            transaction.commit()
+    return last
+
+
 @dataclass(frozen=True)
 class Aborted:
     command: str  # what had been stopped
     outcome: str  # nothing (it had changed nothing), restored, or completed
 
 
-def abort(cls: type[FileTransaction], root: Path, state: Path) -> Aborted | None:
-    """Take back what was stopped in the middle; None when nothing was."""
+def abort(
+    cls: type[FileTransaction], root: Path, state: Path, dry_run: bool = False
+) -> Aborted | None:
+    """Take back what was stopped in the middle; None when nothing was.
+
+    Raises BusyError while it still runs, TreeStateError naming what changed since.
+    """
     if not (state / "work").exists():
         return None
+    if dry_run:
+        pending = cls.pending(root, state)
+        return None if pending is None else Aborted(pending.journal.command, pending.outcome())
     with _file_errors(), hold(state / "lock", "abort", root) as descriptor:
         found = cls.pending(root, state, descriptor)
         if found is None:
             _remove(state / "work")
             return None
-        if not found.complete():
+        done = Aborted(found.journal.command, found.outcome())
+        if done.outcome == "restored":
             found.roll_back()
-            return Aborted(found.journal.command, "restored")
-        outcome = "nothing" if found.journal.phase == PREPARING else "completed"
-        found.finish()
-        return Aborted(found.journal.command, outcome)
+        else:
+            found.finish()
+        return done
 
 
 def _remove(folder: Path) -> None:

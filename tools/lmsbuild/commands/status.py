@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild status"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild.console import Console
+from lmsbuild.options import examples, into_option, json_option, tag_choice
+from lmsbuild.project import find_project
+from lmsbuild.status import CheckoutStatus, ProjectStatus, places, status
+
+_SHOWN = 5
+
+
+@click.command(
+    "status",
+    epilog=examples(
+        "lmsbuild status                        # the clone you stand in, and the work folder",
+        "lmsbuild status v2.6.0 --into ~/pytorch --json",
+    ),
+)
+@tag_choice
+@into_option
+@json_option
+def command(tag: str | None, into: Path | None, console: Console) -> None:
+    """Say where the checkouts of TAG (of all tags) and the project stand.
+
+    For each checkout: which patches are applied, changes and commits of yours, work that was
+    stopped in the middle, and what to do next. Changes nothing.
+    """
+    project = find_project()
+    found = status(project, places(project, tag, into))
+    _say_project(found.project, console)
+    for checkout in found.checkouts:
+        _say_checkout(checkout, console)
+    if not found.checkouts:
+        console.say("no checkout: `lmsbuild apply TAG` makes one")
+    console.result(found)
+
+
+def _say_project(project: ProjectStatus, console: Console) -> None:
+    console.say(f"project {project.path}")
+    if project.running:
+        console.say(f"  running: lmsbuild {project.running.command} ({project.running.pid})")
+    elif project.unfinished:
+        stopped = project.unfinished
+        console.say(f"  unfinished: lmsbuild {stopped.command}, {stopped.state}; {stopped.next}")
+    if project.undo:
+        console.say(f"  can be taken back: lmsbuild {project.undo} (lmsbuild undo --refresh)")
+
+
+def _say_checkout(found: CheckoutStatus, console: Console) -> None:
+    branch = found.branch.removeprefix("refs/heads/")
+    console.say(f"{found.tag} {found.path}")
+    console.say(f"  {'detached' if branch == 'HEAD' else branch} at {found.head[:12]}")
+    for patch in found.patches:
+        console.say(f"  {patch.state:<12} {patch.patch}")
+    if found.other:
+        console.say(f"  other code: {found.other}")
+    _some("changed", [entry[3:] for entry in found.changes], console)
+    _some("your commit", found.on_top, console)
+    if found.under_way:
+        console.say(f"  under way: {found.under_way}")
+    if found.running:
+        console.say(f"  running: lmsbuild {found.running.command} ({found.running.pid})")
+    if found.unfinished:
+        stopped = found.unfinished
+        console.say(f"  unfinished: lmsbuild {stopped.command}, {stopped.state}")
+    if found.undo:
+        console.say(f"  can be taken back: lmsbuild {found.undo} (lmsbuild undo)")
+    console.say(f"  next: {found.next}")
+
+
+def _some(title: str, lines: list[str], console: Console) -> None:
+    for line in lines[:_SHOWN]:
+        console.say(f"  {title:<12} {line}")
+    if len(lines) > _SHOWN:
+        console.say(f"  {title:<12} and {len(lines) - _SHOWN} more")

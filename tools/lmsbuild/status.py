@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where checkouts and the project stand: what is applied, what is unfinished, what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmsbuild.apply import under_way, user_commits
+from lmsbuild.checkout import default_path, is_framework
+from lmsbuild.errors import LmsbuildError, TreeStateError
+from lmsbuild.frameworks import Target, resolve, targets
+from lmsbuild.git import Git, checkout_git, toplevel
+from lmsbuild.project import Project
+from lmsbuild.series import Series, series_of
+from lmsbuild.states import APPLIED, PatchState
+from lmsbuild.switch import CheckoutTransaction, branch_of, last_of, state_of
+from lmsbuild.transaction import (
+    PREPARING,
+    PROJECT_STATE,
+    FileTransaction,
+    Holder,
+    Journal,
+    holder_of,
+)
+
+NOT_APPLIED = "not applied"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A command that was stopped. `state` says how far it came."""
+
+    command: str
+    started: str
+    state: str
+    next: str
+
+
+@dataclass(frozen=True)
+class CheckoutStatus:
+    tag: str
+    path: Path
+    branch: str
+    head: str
+    patches: list[PatchState]
+    other: str | None  # why the code is neither with nor without the series
+    changes: list[str]  # `git status` entries
+    on_top: list[str]  # the user's commits since the last apply
+    under_way: str | None  # what git has not finished
+    running: Holder | None
+    unfinished: Unfinished | None
+    undo: str | None  # what `undo` would take back
+    next: str
+
+
+@dataclass(frozen=True)
+class ProjectStatus:
+    path: Path
+    running: Holder | None
+    unfinished: Unfinished | None
+    undo: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    project: ProjectStatus
+    checkouts: list[CheckoutStatus] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A checkout that a command without a path means."""
+
+    target: Target
+    user: Git
+
+
+def places(project: Project, tag: str | None, into: Path | None) -> list[Place]:
+    """The checkouts of `tag`, or of all tags: at `into`, else where the user stands, else in the
+    work folder. Raises TreeStateError when `into` is no checkout of the framework."""
+    wanted = [resolve(project, tag)] if tag else targets(project)
+    if into is not None:
+        path = into.expanduser().absolute()
+        found = [place for target in wanted if (place := _place(target, path))]
+        if not found:
+            raise TreeStateError(
+                f"{path} cannot be looked at because it is no checkout of a supported framework; "
+                "give the folder of one, or none"
+            )
+        return [_fitting(found)]
+    here = toplevel(Path.cwd())
+    standing = [place for target in wanted if here and (place := _place(target, here))]
+    chosen = [_fitting(standing)] if standing else []
+    if tag and chosen:
+        return chosen
+    for target in wanted:
+        place = _place(target, default_path(target, None))
+        if place and all(place.user.path != other.user.path for other in chosen):
+            chosen.append(place)
+    return chosen
+
+
+def _place(target: Target, path: Path) -> Place | None:
+    if not path.is_dir() or not is_framework(target, path):
+        return None
+    user = checkout_git(path)
+    # Not a repository that the folder only lies in.
+    return Place(target, user) if user is not None and user.path == path.resolve() else None
+
+
+def _fitting(found: list[Place]) -> Place:
+    """Of the tags of one framework the one that the checkout is of."""
+    for place in found:
+        state = state_of(place.user)
+        for folder in (state / "work", state / "last"):
+            journal = Journal.load(folder)
+            if journal and journal.data.get("tag") == place.target.label:
+                return place
+    for place in found:
+        try:
+            series_of(place.target).applied(place.user)
+        except LmsbuildError:
+            continue
+        return place
+    return found[0]
+
+
+def status(project: Project, found: list[Place]) -> Status:
+    """Changes nothing."""
+    return Status(project_status(project), [checkout_status(place) for place in found])
+
+
+def project_status(project: Project) -> ProjectStatus:
+    root, state = project.root, project.root / PROJECT_STATE
+    running = holder_of(state / "lock")
+    pending = None if running else FileTransaction.pending(root, state)
+    last = Journal.load(state / "last")
+    return ProjectStatus(root, running, _unfinished(pending), last.command if last else None)
+
+
+def checkout_status(place: Place) -> CheckoutStatus:
+    target, user = place.target, place.user
+    state = state_of(user)
+    running = holder_of(state / "lock")
+    pending = None if running else CheckoutTransaction.pending(user.path, state)
+    unfinished = _unfinished(pending)
+    series = series_of(target)
+    patches, other = _patches(series, user)
+    last = last_of(user)
+    changes = [] if unfinished and unfinished.state == _HALF else _users_changes(user)
+    what = under_way(user)
+    top = user_commits(user, str(last.data["head"])) if last else []
+    if running:
+        following = f"wait for `lmsbuild {running.command}` (process {running.pid})"
+    elif unfinished:
+        following = unfinished.next
+    elif what:
+        following = f"finish or abort {what} with git"
+    elif other:
+        following = "use a checkout of the tag itself, or take the other commits off"
+    elif changes:
+        following = "commit, stash or remove the changes"
+    elif any(patch.state == NOT_APPLIED for patch in patches):
+        following = f"lmsbuild apply {target.tag_name}"
+    elif top:
+        following = f"lmsbuild refresh {target.tag_name} (puts your commits into the patches)"
+    else:
+        following = f"lmsbuild wheel {target.tag_name}"
+    return CheckoutStatus(
+        tag=target.label, path=user.path, branch=branch_of(user), head=user.head(),
+        patches=patches, other=other, changes=changes, on_top=top, under_way=what,
+        running=running, unfinished=unfinished, undo=last.command if last else None,
+        next=following,
+    )  # fmt: skip
+
+
+_HALF = "stopped in the middle of its switch"
+
+
+def _unfinished(pending: FileTransaction | None) -> Unfinished | None:
+    if pending is None:
+        return None
+    journal = pending.journal
+    if journal.phase == PREPARING:
+        state, following = "stopped before it changed anything", "lmsbuild abort cleans up"
+    elif pending.complete():
+        state, following = "done but for its clean-up", "lmsbuild abort cleans up"
+    else:
+        state, following = _HALF, "lmsbuild abort puts everything back"
+    return Unfinished(journal.command, journal.started, state, following)
+
+
+def _patches(series: Series, user: Git) -> tuple[list[PatchState], str | None]:
+    try:
+        count = series.applied(user)
+    except LmsbuildError as error:
+        return [], error.message
+    return [
+        PatchState(patch.name, APPLIED if index < count else NOT_APPLIED)
+        for index, patch in enumerate(series.patches)
+    ], None
+
+
+def _users_changes(user: Git) -> list[str]:
+    return Git(user.path, user.extra_env, as_user=True).changes()
