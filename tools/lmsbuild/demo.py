@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild import device as devices
+from lmsbuild import picture
 from lmsbuild.console import Console
 from lmsbuild.device import Device
 from lmsbuild.environment import Environment
@@ -21,6 +22,7 @@ from lmsbuild.picture import MIB, Trace, draw, terminal
 OVERSUBSCRIPTION = 3
 _ROOMY = 16 << 30  # bytes of a simulated device that is large enough for any demonstration
 _GRAIN = 2 * MIB
+PROGRAM = Path(__file__).parent / "programs" / "demo_run.py"
 SCRIPT = Path("examples") / "demo_train.py"
 _SCHEMA = 1
 
@@ -54,8 +56,7 @@ def demonstrate(
     folder = target.work / "demo"
     folder.mkdir(parents=True, exist_ok=True)
     script = target.project.root / SCRIPT
-    here = Path(__file__).parent
-    code = [sha256_file(here / name) for name in ("demo.py", "demo_child.py", "picture.py")]
+    code = [sha256_file(file) for file in (Path(__file__), PROGRAM, Path(picture.__file__))]
     simulated = device.kind == "sim"
     key = sha256_value(
         [_SCHEMA, sha256_file(script), stock.key, lms.key, code, device.name]
@@ -141,7 +142,7 @@ class _Runner:
         log = stem.with_suffix(".log")
         with self._console.task(f"training: {label}"), log.open("wb") as out:
             subprocess.run(
-                [str(environment.python), "-m", "lmsbuild.demo_child", json.dumps(order)],
+                [str(environment.python), str(PROGRAM), json.dumps(order)],
                 env=environment.run_environment({**self._variables, **(variables or {})}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,

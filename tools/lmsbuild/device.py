@@ -49,7 +49,7 @@ def variables(target: Target, console: Console) -> dict[str, str]:
 
 def identity(target: Target) -> str:
     """Of the simulated device's code."""
-    folder = target.project.root / "tools" / "simcuda"
+    folder = target.project.tools / "simcuda"
     files = sorted(f for f in folder.rglob("*") if f.suffix in (".py", ".cpp", ".h", ".in"))
     return sha256_value([[str(f.relative_to(folder)), sha256_file(f)] for f in files])
 

@@ -115,7 +115,7 @@ def prepare(
         "python": str(Path(base).resolve()),
         "packages": packages,
         "on_gpu": on_gpu,
-        "tools": str(target.project.root / "tools"),
+        "tools": str(target.project.tools),
     }
     key = sha256_value(facts)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things are: the project checkout, its work folders and the user's cache."""
+"""Where things are: the project, its work folders and the user's cache."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ import platformdirs
 from lmsbuild.errors import ConfigError, FileError
 
 MARKER = Path("patches") / "frameworks.toml"
+# Filled by the build of the package (pyproject.toml), not there in a checkout.
+PACKAGE_DATA = Path(__file__).resolve().parent / "_project"
 
 
 @dataclass(frozen=True)
 class Project:
-    """A checkout of this repository."""
+    """The patches, the runtime's sources and the suites: a checkout of this repository, or what an
+    installed lmsbuild carries of it."""
 
     root: Path
+
+    @property
+    def installed(self) -> bool:
+        """Part of an installed package: to be read only."""
+        return self.root == PACKAGE_DATA
 
     @property
     def frameworks_file(self) -> Path:
@@ -29,14 +37,23 @@ class Project:
         return self.root / "patches"
 
     @property
+    def tools(self) -> Path:
+        """The folder that simcuda can be imported from."""
+        return self.root / "tools"
+
+    @property
     def work(self) -> Path:
-        """Checkouts, environments and builds; LMSBUILD_WORK moves it to another disk."""
+        """Checkouts, environments and builds: `work` in the checkout of the project, or in the
+        current folder when lmsbuild is installed. LMSBUILD_WORK moves it to another disk."""
         override = os.environ.get("LMSBUILD_WORK")
-        return Path(override).expanduser().absolute() if override else self.root / "work"
+        if override:
+            return Path(override).expanduser().absolute()
+        return (Path.cwd() if self.installed else self.root) / "work"
 
 
 def find_project() -> Project:
-    """LMSBUILD_ROOT, else the checkout this package lies in, else the one the user stands in."""
+    """LMSBUILD_ROOT, else the checkout that the user stands in, else the one that this package
+    lies in, else what the installed package carries. Raises ConfigError."""
     override = os.environ.get("LMSBUILD_ROOT")
     if override:
         root = Path(override).expanduser().absolute()
@@ -47,12 +64,13 @@ def find_project() -> Project:
             )
         return Project(root)
     cwd = Path.cwd()
-    for root in [*Path(__file__).resolve().parents, cwd, *cwd.parents]:
+    for root in [cwd, *cwd.parents, *Path(__file__).resolve().parents, PACKAGE_DATA]:
         if (root / MARKER).is_file():
             return Project(root)
     raise ConfigError(
-        f"the project was not found because no folder from {cwd} upwards has {MARKER}; "
-        "run inside a checkout of the project or set LMSBUILD_ROOT"
+        f"the project was not found because neither a folder from {cwd} upwards nor lmsbuild "
+        f"itself has {MARKER}; set LMSBUILD_ROOT to a checkout of the project or install lmsbuild "
+        "again"
     )
 
 

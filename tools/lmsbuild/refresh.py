@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import tomlkit
 
-from lmsbuild.errors import ConfigError, TreeStateError
+from lmsbuild.errors import ConfigError, TreeStateError, UsageError
 from lmsbuild.format import file_name, format_patches, patch_bytes
 from lmsbuild.frameworks import Target
 from lmsbuild.git import EMAIL, NAME, Git
@@ -78,6 +78,11 @@ def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refre
     The hooks are the commits after the runtime commit in the checkout `source`. Their
     pre-image blob ids go into frameworks.toml.
     """
+    if target.project.installed and not dry_run:
+        raise UsageError(
+            "the patches of an installed lmsbuild are not written because an update would undo it; "
+            "work in a clone of the project, or name one with LMSBUILD_ROOT"
+        )
     wanted: dict[Path, bytes] = {}
     folders = [target.runtime_patches]
     for name, content in runtime_patch(target).items():

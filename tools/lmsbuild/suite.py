@@ -130,7 +130,9 @@ def _pytest(
         str(environment.python),
         *("-m", "pytest", "-q", *map(str, files)),
         *("--rootdir", str(order.target.project.root), f"--junitxml={junit}"),
-        *(*options, "-m", _MARKS[order.tier]),
+        *(*options, "-m", _MARKS[order.tier], "-p", "no:cacheprovider"),
+        # An installed lmsbuild carries the suites, but not the file that names their markers.
+        *("-W", "ignore::pytest.PytestUnknownMarkWarning"),
     ]
     variables = {**order.variables, "LMS_SOURCE": str(order.source)}
     code = subprocess.run(

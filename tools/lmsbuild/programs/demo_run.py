@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one program on the device and writes down what the device saw of it.
 
-Started as a process of its own inside an environment: only the standard library is at hand, and
-simcuda or torch. The one argument is a JSON object, see `main`.
+Started by its path inside an environment: only the standard library is at hand, and simcuda or
+torch. The one argument is a JSON object, see `main`.
 """
 
 from __future__ import annotations
