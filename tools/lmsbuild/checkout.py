@@ -50,14 +50,23 @@ def default_path(target: Target, into: Path | None) -> Path:
     return into.expanduser().absolute() if into else target.work / "source"
 
 
-def fetch(target: Target, wanted: str, into: Path | None, console: Console) -> Checkout:
-    """Put the tag's source at `into` (default: the work folder); a fitting one is left as is."""
+def fetch(
+    target: Target,
+    wanted: str,
+    into: Path | None,
+    console: Console,
+    reference: Path | None = None,
+) -> Checkout:
+    """Put the tag's source at `into` (default: the work folder); a fitting one is left as is.
+
+    `reference`: see source.obtain.
+    """
     path = default_path(target, into)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"):
         if path.exists() and any(path.iterdir()):
             return _present(target, path)
-        source = obtain(target, wanted, console)
+        source = obtain(target, wanted, console, reference)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
             fresh = Path(folder) / "source"
             with console.task(f"checking out {target.label}"):

@@ -10,6 +10,8 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Choices:
     source: str  # auto, git, debian, a path or a URL
+    reference: Path | None  # a clone to borrow from
     into: Path | None  # the checkout's folder instead of the tag's own
     python: str  # X.Y
+    cuda: str | None  # X.Y; None: the tag's first
     jobs: int | None  # None: as many as there are processors

@@ -10,14 +10,14 @@ from __future__ import annotations
 import getpass
 import re
 import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmsbuild import cache, log
+from lmsbuild.console import Console
+from lmsbuild.download import partial
 from lmsbuild.errors import MismatchError, SourceError
 from lmsbuild.frameworks import Debian
-from lmsbuild.hashing import sha256_file
 
 SOURCES_LIST = Path("/etc/apt/sources.list")
 SOURCES_PARTS = Path("/etc/apt/sources.list.d")
@@ -108,24 +108,38 @@ def main_archive(release: str) -> Archive | None:
     return None
 
 
-def orig_tarball(package: Debian, folder: Path) -> Path:
-    """Download the orig tarball of `package` into `folder` once and check its SHA-256."""
-    tarball = folder / package.tarball
-    if not tarball.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        _download(package, tarball)
-    found = sha256_file(tarball)
-    if found != package.sha256:
-        tarball.unlink()
-        raise MismatchError(
-            f"{package.tarball} was thrown away because its SHA-256 is {found}, not "
-            f"{package.sha256}; fetch again or use another source",
-            file=package.tarball,
+def orig_tarball(package: Debian, tag: str, console: Console) -> Path:
+    """The orig tarball of `package`, downloaded once. Its SHA-256 is the recorded one."""
+
+    def fill(path: Path) -> None:
+        cache.require_network(
+            f"Debian's {package.tarball}", f"lmsbuild fetch {tag} --source debian"
         )
-    return tarball
+        with partial(package.tarball) as folder, console.task(f"downloading {package.tarball}"):
+            _download(package, folder)
+            fresh = folder / package.tarball
+            digest, size = cache.digest_of(fresh)
+            if digest != package.sha256:
+                fresh.unlink()  # else the next download would go on from it
+                raise MismatchError(
+                    f"{package.tarball} was thrown away because it has {size} bytes and SHA-256 "
+                    f"{digest}, not {package.sha256}; fetch again or use another source",
+                    file=package.tarball,
+                )
+            fresh.rename(path)
+
+    return cache.keep("downloads", package.tarball, package.tarball, fill, console, tag)
 
 
-def _download(package: Debian, tarball: Path) -> None:
+def signature() -> str:
+    """What vouches for a package's tarball."""
+    archive = main_archive(codename() or "")
+    keys = archive.signed_by if archive and archive.signed_by else "apt's keys"
+    return f"archive signature checked by apt with {keys}, SHA-256 as recorded"
+
+
+def _download(package: Debian, folder: Path) -> None:
+    """Put the tarball into `folder`; apt goes on with what is there of it."""
     release = codename()
     if release is None or shutil.which("apt-get") is None:
         raise SourceError(
@@ -138,20 +152,17 @@ def _download(package: Debian, tarball: Path) -> None:
             f"Debian's source package cannot be used because no archive of {release} main is "
             "configured in /etc/apt; configure one or use --source git or a PATH"
         )
-    with tempfile.TemporaryDirectory(dir=tarball.parent, prefix="apt-") as name:
-        apt = _PrivateApt(Path(name), archive, package.suite)
-        apt.run("apt-get", "update")
+    with cache.scratch() as state:
+        apt = _PrivateApt(state, archive, package.suite)
+        apt.run("apt-get", "update", cwd=folder)
         version = apt.newest(package)
-        apt.run(
-            "apt-get", "source", "--download-only", "--tar-only", f"{package.package}={version}"
+        name = f"{package.package}={version}"
+        apt.run("apt-get", "source", "--download-only", "--tar-only", name, cwd=folder)
+    if not (folder / package.tarball).is_file():
+        raise SourceError(
+            f"{package.tarball} was not downloaded because version {version} of "
+            f"{package.package} has another tarball; use --source git or a PATH"
         )
-        fresh = Path(name) / package.tarball
-        if not fresh.is_file():
-            raise SourceError(
-                f"{package.tarball} was not downloaded because version {version} of "
-                f"{package.package} has another tarball; use --source git or a PATH"
-            )
-        fresh.rename(tarball)
 
 
 class _PrivateApt:
@@ -166,7 +177,7 @@ class _PrivateApt:
         (folder / "sources.list").write_text(entry, encoding="utf-8")
         (folder / "status").touch()
 
-    def run(self, program: str, *arguments: str) -> str:
+    def run(self, program: str, *arguments: str, cwd: Path | None = None) -> str:
         options = {
             "Dir::Etc::SourceList": self.folder / "sources.list",
             "Dir::Etc::SourceParts": self.folder / "parts",
@@ -175,20 +186,18 @@ class _PrivateApt:
             "Dir::State::Status": self.folder / "status",
             "Dir::Cache": self.folder / "cache",
             "APT::Sandbox::User": getpass.getuser(),  # the folder is this user's own
+            # Whatever the machine's configuration allows: nothing without a good signature.
+            "Acquire::AllowInsecureRepositories": "false",
+            "Acquire::AllowWeakRepositories": "false",
+            "Acquire::AllowDowngradeToInsecureRepositories": "false",
+            "APT::Get::AllowUnauthenticated": "false",
             "Acquire::Retries": 3,
             "Acquire::http::Timeout": 30,
         }
         command = [program]
         for key, value in options.items():
             command += ["-o", f"{key}={value}"]
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = log.run([*command, *arguments], cwd=cwd or self.folder)
         # `update` succeeds with a warning when an index could not be had.
         failed = done.returncode != 0 or re.search(r"^W: Failed|^Err:", done.stderr, re.MULTILINE)
         if failed:

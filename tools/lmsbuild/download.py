@@ -1,110 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wheels through pip, exact versions by hash, kept in the cache."""
+"""Downloads: wheels through pip by hash; files by URL, going on where one was stopped."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.metadata
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from filelock import FileLock
 from packaging.version import Version
 
+from lmsbuild import cache, log
 from lmsbuild.console import Console
-from lmsbuild.errors import DownloadError, WheelError
-from lmsbuild.frameworks import HeaderWheel, Wheel
-from lmsbuild.hashing import sha256_large_file
+from lmsbuild.errors import DownloadError, SourceError
+from lmsbuild.frameworks import HeaderWheel, Target
+from lmsbuild.hashing import sha256_value
 from lmsbuild.project import cache_dir
 
 _PROGRESS = re.compile(rb"^Progress (\d+) of (\d+)")
+_TIMEOUT = 60.0
+_CHUNK = 1 << 20
 
 
 def hash_memory() -> Path:
     return cache_dir() / "hashes"
 
 
-def official_wheel(wheel: Wheel, python: str, console: Console) -> Path:
-    """The official wheel for CPython `python` (X.Y). Raises DownloadError, WheelError."""
-    digest = wheel.sha256.get(python)
-    if digest is None:
-        raise DownloadError(
-            f"{wheel.project} {wheel.version} cannot be had for Python {python} because its "
-            f"official wheels are for {', '.join(wheel.sha256)}; choose one with --python"
-        )
+# Wheels ------------------------------------------------------------------------------------------
+
+
+def official_wheel(target: Target, python: str, console: Console) -> Path:
+    """The official wheel for CPython `python` (X.Y). Raises DownloadError, OfflineError."""
+    wheel = target.wheel
+    digest = target.official_sha256(python)
     tag = f"cp{python.replace('.', '')}"
     options = ["--python-version", python, "--implementation", "cp", "--abi", tag]
     options += [word for name in wheel.platforms for word in ("--platform", name)]
-    return _wheel(wheel.project, wheel.version, digest, options, console)
+    title = f"{wheel.project} {wheel.version} for Python {python}"
+    return _wheel(wheel.project, wheel.version, digest, title, options, target, console)
 
 
-def header_wheel(wheel: HeaderWheel, console: Console) -> Path:
-    return _wheel(wheel.project, wheel.version, wheel.sha256, [], console)
+def header_wheel(wheel: HeaderWheel, target: Target, console: Console) -> Path:
+    title = f"{wheel.project} {wheel.version}"
+    return _wheel(wheel.project, wheel.version, wheel.sha256, title, [], target, console)
 
 
 def _wheel(
-    project: str, version: str, digest: str, options: Sequence[str], console: Console
+    project: str,
+    version: str,
+    digest: str,
+    title: str,
+    options: Sequence[str],
+    target: Target,
+    console: Console,
 ) -> Path:
-    folder = cache_dir() / "wheels" / digest[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
-        found = next(iter(folder.glob("*.whl")), None)
-        if found is None:
-            found = _download(project, version, digest, options, folder, console)
-        with console.task(f"checking {found.name}"):
-            actual = sha256_large_file(found, hash_memory())
-    if actual != digest:
-        raise WheelError(
-            f"{found} is damaged because its SHA-256 is {actual}, not {digest}; remove it and run "
-            "again",
-            file=found,
-        )
-    return found
-
-
-def _download(
-    project: str, version: str, digest: str, options: Sequence[str], folder: Path, console: Console
-) -> Path:
-    with tempfile.TemporaryDirectory(dir=folder, prefix="new-") as name:
-        fresh = Path(name)
-        requirement = fresh / "requirement.txt"
+    def fill(folder: Path) -> None:
+        cache.require_network(title, f"lmsbuild wheel {target.label}")
+        folder.mkdir()
+        requirement = folder.with_name("requirement.txt")
         requirement.write_text(f"{project}=={version} --hash=sha256:{digest}\n", encoding="utf-8")
-        command = [
-            sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
-            "--disable-pip-version-check", "--require-hashes", "-r", str(requirement),
-            "--dest", str(fresh), *options, *_progress_options(),
-        ]  # fmt: skip
-        title = f"downloading {project} {version}"
-        with console.task(title) as task:
-            output = b""
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-            assert process.stdout is not None
+        words = ["--require-hashes", "-r", str(requirement), "--dest", str(folder), *options]
+        pip_download(title, words, console)
+
+    folder = cache.keep("packages", digest[:16], title, fill, console, target.label)
+    return next(folder.glob("*.whl"))
+
+
+def pip_download(title: str, words: Sequence[str], console: Console) -> None:
+    """`pip download` of wheels without their dependencies. Raises DownloadError."""
+    command = [
+        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
+        "--disable-pip-version-check", *_progress_options(), *words,
+    ]  # fmt: skip
+    with console.task(f"downloading {title}") as task:
+        output = b""
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert process.stdout is not None
+        try:
             for line in process.stdout:
                 progress = _PROGRESS.match(line)
                 if progress:
                     task.update(int(progress[1]), int(progress[2]))
                 else:
                     output += line
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
             code = process.wait()
-        text = output.decode(errors="replace")
-        wheel = next(iter(fresh.glob("*.whl")), None)
-        if code != 0 or wheel is None:
-            errors = [line[7:] for line in text.splitlines() if line.startswith("ERROR:")]
-            raise DownloadError(
-                f"{project} {version} was not downloaded because pip says "
-                f"{(errors or text.splitlines() or ['nothing'])[-1]}; check the network and run "
-                "again",
-                output=text,
-            )
-        return wheel.rename(folder / wheel.name)
+    text = output.decode(errors="replace")
+    log.process(command, code, text, time.monotonic() - began)
+    if code != 0:
+        raise DownloadError(
+            f"{title} was not downloaded because {_pips_reason(text)}; check the network and run "
+            "again",
+            output=text,
+        )
+
+
+def _pips_reason(output: str) -> str:
+    expected = re.search(r"Expected sha256 ([0-9a-f]{64})", output)
+    got = re.search(r"Got +([0-9a-f]{64})", output)
+    if expected and got:
+        return f"the file that the index gave has SHA-256 {got[1]}, not {expected[1]}"
+    errors = [line[7:] for line in output.splitlines() if line.startswith("ERROR:")]
+    return f"pip says {(errors or output.splitlines() or ['nothing'])[-1]}"
 
 
 def _progress_options() -> list[str]:
     """pip tells its progress to programs from 24.1 on."""
     raw = Version(importlib.metadata.version("pip")) >= Version("24.1")
     return ["--progress-bar", "raw" if raw else "off"]
+
+
+# Files by URL ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def partial(name: str) -> Iterator[Path]:
+    """A folder that keeps what was got of `name` until it is had, whatever ends this process."""
+    folder = cache_dir() / "partial" / sha256_value(name)[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        folder.mkdir(exist_ok=True)
+        yield folder
+        shutil.rmtree(folder)
+    finally:
+        os.close(handle)
+
+
+def download_url(url: str, to: Path, console: Console) -> None:
+    """Get `url` as the file `to`; a download that was stopped goes on if the file is the same.
+
+    Raises SourceError.
+    """
+    with partial(url) as folder, console.task(f"downloading {url}") as task:
+        data, known = folder / "data", folder / "validator.json"
+        try:
+            _get(url, data, known, task.update)
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            raise SourceError(
+                f"{url} was not downloaded because {error}; check the address and run again, it "
+                "goes on where it stopped"
+            ) from error
+        data.replace(to)
+
+
+def _get(url: str, data: Path, known: Path, progress: object) -> None:
+    assert callable(progress)
+    request = urllib.request.Request(url)
+    have = data.stat().st_size if data.is_file() and known.is_file() else 0
+    if have:
+        # The server sends the rest only if the file is still the one that was begun.
+        request.add_header("Range", f"bytes={have}-")
+        request.add_header("If-Range", json.loads(known.read_text(encoding="utf-8")))
+    try:
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # nothing is left to send, or the file has become shorter
+            raise
+        known.unlink()
+        return _get(url, data, known, progress)
+    with answer:
+        if getattr(answer, "status", None) != 206:
+            have = 0
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        # A weak ETag does not promise equal bytes.
+        etag = answer.headers.get("ETag", "")
+        validator = etag if etag.startswith('"') else answer.headers.get("Last-Modified")
+        with data.open("ab" if have else "wb") as out:
+            if validator:
+                known.write_text(json.dumps(validator), encoding="utf-8")
+            else:
+                known.unlink(missing_ok=True)
+            while chunk := answer.read(_CHUNK):
+                out.write(chunk)
+                have += len(chunk)
+                progress(have, total)
+    if total is not None and have != total:
+        raise OSError(f"it ended after {have} of {total} bytes")
+    return None

@@ -8,7 +8,7 @@ library has hundreds of thousands of symbols.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,18 @@ class Library:
     versions: dict[str, list[str]]  # needed library -> symbol versions, e.g. GLIBC_2.34
     imports: frozenset[str]
     exports: frozenset[str]
+
+    def only(self, symbols: frozenset[str]) -> Library:
+        return replace(self, imports=self.imports & symbols, exports=self.exports & symbols)
+
+    def dump(self) -> dict[str, object]:
+        """A JSON-able form, for `load`."""
+        return {**vars(self), "imports": sorted(self.imports), "exports": sorted(self.exports)}
+
+    @classmethod
+    def load(cls, data: dict[str, Any]) -> Library:
+        sets = {name: frozenset(data[name]) for name in ("imports", "exports")}
+        return cls(**{**data, **sets})
 
 
 def read(path: Path) -> Library:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lmsbuild.errors import ConfigError, UnknownTagError, UsageError
+from lmsbuild.errors import ConfigError, DownloadError, UnknownTagError, UsageError
 from lmsbuild.project import Project
 
 if sys.version_info >= (3, 11):
@@ -164,6 +164,17 @@ class Target:
     def version(self) -> str:
         """Of the overlay wheel."""
         return f"{self.tag.version}+{self.wheel.local}"
+
+    def official_sha256(self, python: str) -> str:
+        """Of the official wheel for CPython `python` (X.Y). Raises DownloadError."""
+        digest = self.wheel.sha256.get(python)
+        if digest is None:
+            raise DownloadError(
+                f"{self.wheel.project} {self.wheel.version} cannot be had for Python {python} "
+                f"because its official wheels are for {', '.join(self.pythons)}; choose one with "
+                "--python"
+            )
+        return digest
 
     def for_cuda(self, version: str | None) -> Target:
         """The same tag for CUDA `version`; None is the default. Raises UsageError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,10 +90,39 @@ def chosen(tags: Sequence[str], every: bool) -> list[Target]:
 
 
 def source_option(function: F) -> F:
+    """The argument `source` of a command that fetches, and --offline, which every such one has."""
+    return _offline_option(
+        click.option(
+            "--source", default="auto", show_default=True, metavar="auto|git|debian|PATH|URL",
+            help="Where the source comes from. auto: upstream git if it answers within 5 s, "
+            "else Debian's source package.",
+        )(function)
+    )  # fmt: skip
+
+
+def _offline_option(function: F) -> F:
+    def switch_off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            os.environ["LMSBUILD_OFFLINE"] = "1"  # child processes obey it too
+
     return click.option(
-        "--source", default="auto", show_default=True, metavar="auto|git|debian|PATH|URL",
-        help="Where the source comes from. auto: upstream git if it answers within 5 s, "
-        "else Debian's source package.",
+        "--offline", is_flag=True, expose_value=False, callback=switch_off,
+        help="Download nothing: use what was fetched before (also LMSBUILD_OFFLINE=1).",
+    )(function)  # fmt: skip
+
+
+def cuda_option(function: F) -> F:
+    return click.option(
+        "--cuda", metavar="X.Y",
+        help="CUDA version of the official wheel [default: the tag's first].",
+    )(function)  # fmt: skip
+
+
+def reference_option(function: F) -> F:
+    return click.option(
+        "--reference", metavar="PATH", type=click.Path(path_type=Path, exists=True),
+        help="A clone of the framework: what it has is not downloaded from git. It is not needed "
+        "afterwards.",
     )(function)  # fmt: skip
 
 
@@ -143,7 +173,14 @@ def _together(
 
 # What a user chooses about a build, as the argument `choices`.
 build_options = _together(
-    "choices", Choices, source_option, into_option, python_option, jobs_option
+    "choices",
+    Choices,
+    source_option,
+    reference_option,
+    into_option,
+    python_option,
+    cuda_option,
+    jobs_option,
 )
 
 

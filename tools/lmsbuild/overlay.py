@@ -11,34 +11,37 @@ import fnmatch
 import hashlib
 import json
 import re
+import shutil
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
+from packaging.version import Version
 
-from lmsbuild import __version__, cmake, elf, wheelfile
+from lmsbuild import __version__, cache, cmake, elf, wheelfile
 from lmsbuild.console import Console
 from lmsbuild.download import hash_memory, header_wheel, official_wheel
-from lmsbuild.errors import ConfigError, MismatchError, WheelError
+from lmsbuild.errors import ConfigError, FileError, MismatchError, WheelError
 from lmsbuild.frameworks import HeaderWheel, Library, Target
 from lmsbuild.git import Git
 from lmsbuild.hashing import (
     git_blob,
+    sha256_file,
     sha256_large_file,
     sha256_value,
-    write_atomic,
 )
-from lmsbuild.platform_tag import platform_tag
-from lmsbuild.project import cache_dir
+from lmsbuild.platform_tag import newest_version, platform_tag
 from lmsbuild.series import NO_BLOB, Series, series_of
 from lmsbuild.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
 from lmsbuild.wheelfile import WheelName
 
 MANIFEST = "lms-manifest.json"
-SCHEMA = 1
+SCHEMA = 2
+_BESIDE = ".manifest.json"
+_BUILDING = ".build-"
+_READY = ".ready"
 # Part of the C library or the compiler: their split into files changed over the years.
 _SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+)\.so\.\d+|ld-linux.*\.so\.\d+)$")
 
@@ -51,6 +54,7 @@ class Built:
     reused: bool  # nothing had changed
     compiled: int
     sha256: str
+    needs: str  # the oldest system that it runs on, and why
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,10 @@ class _Inputs:
     compiler: Compiler
     tree_id: str
 
+    def key(self) -> str:
+        """Of everything that could change the wheel. The whole tree is more than it depends on."""
+        return sha256_value([self.manifest(), self.tree_id])
+
     def manifest(self) -> dict[str, object]:
         return {
             "schema": SCHEMA,
@@ -74,7 +82,6 @@ class _Inputs:
             "lmsbuild": __version__,
             "python": self.python,
             "patches": {patch.name: patch.sha256 for patch in self.series.patches},
-            "tree": self.tree_id,
             "overlay": sha256_value(self.target.tag.overlay.model_dump(mode="json")),
             "cuda": self.target.cuda,
             "version": self.target.version,
@@ -97,29 +104,34 @@ def build(
     console: Console,
     jobs: int | None = None,
     dry_run: bool = False,
+    compiler: Compiler | None = None,
 ) -> Built:
     """Make the overlay wheel of the patched checkout `tree` for CPython `python` in `output`.
 
-    Raises ConfigError, MismatchError, CompileError, WheelError or DownloadError.
+    An earlier wheel there, with its manifest, stays as it is until the new one is whole.
+    Raises ConfigError, MismatchError, CompileError, WheelError, DownloadError, OfflineError or
+    FileError.
     """
-    inputs = _gather(target, tree, python, console)
-    manifest = inputs.manifest()
-    key = sha256_value(manifest)
-    output.mkdir(parents=True, exist_ok=True)
-    with FileLock(output / ".lock"):
-        found = _existing(output, key)
-        if found:
-            return found
+    inputs = _gather(target, tree, python, console, compiler or Compiler.find())
+    if dry_run:
         _check_lists(inputs)
-        if dry_run:
-            name = WheelName.of(inputs.wheel)
-            version = target.version
-            path = output / f"{name.project}-{version}-{name.python}-{name.abi}-*.whl"
-            return Built(path, Path(f"{path}.manifest.json"), key, False, 0, "")
-        return _make(inputs, key, manifest, output, jobs or processors(), console)
+        return _existing(output, inputs.key()) or _planned(inputs, output)
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(output / ".lock"):
+            _finish(output)
+            found = _existing(output, inputs.key())
+            if found:
+                return found
+            _check_lists(inputs)
+            return _make(inputs, output, jobs or processors(), console)
+    except OSError as error:
+        raise FileError.of(error, str(error.filename or output)) from error
 
 
-def _gather(target: Target, tree: Path, python: str, console: Console) -> _Inputs:
+def _gather(
+    target: Target, tree: Path, python: str, console: Console, compiler: Compiler
+) -> _Inputs:
     series = series_of(target)
     git = Git(tree)
     if series.applied(git) != len(series.patches):
@@ -127,30 +139,66 @@ def _gather(target: Target, tree: Path, python: str, console: Console) -> _Input
             f"no wheel can be made of {tree} because the series of {target.label} is not applied "
             f"there; run `lmsbuild apply {target.tag_name}`"
         )
+    changes = git.changes()
+    if changes:
+        console.warn(f"the wheel is made with what is not committed in {tree} ({changes[0][3:]})")
     return _Inputs(
         target=target,
         tree=tree.resolve(),
         series=series,
         python=python,
-        wheel=official_wheel(target.wheel, python, console),
-        headers={h.project: header_wheel(h, console) for h in target.variant.headers},
-        compiler=Compiler.find(),
-        tree_id=git.text("rev-parse", "HEAD^{tree}"),
+        wheel=official_wheel(target, python, console),
+        headers={h.project: header_wheel(h, target, console) for h in target.variant.headers},
+        compiler=compiler,
+        tree_id=sha256_value(
+            [git.text("rev-parse", "HEAD^{tree}"), changes, git.text("diff", "HEAD")]
+        ),
     )
 
 
+def _planned(inputs: _Inputs, output: Path) -> Built:
+    name = WheelName.of(inputs.wheel)
+    path = output / str(WheelName(name.project, inputs.target.version, name.python, name.abi, "*"))
+    return Built(path, Path(f"{path}{_BESIDE}"), inputs.key(), False, 0, "", "")
+
+
 def _existing(output: Path, key: str) -> Built | None:
-    for note in output.glob("*.manifest.json"):
+    for note in output.glob(f"*{_BESIDE}"):
         try:
             manifest = json.loads(note.read_text(encoding="utf-8"))
             wheel = output / manifest["wheel"]["name"]
             if manifest["key"] == key and wheel.is_file():
                 digest = sha256_large_file(wheel, hash_memory())
                 if digest == manifest["wheel"]["sha256"]:
-                    return Built(wheel, note, key, True, 0, digest)
+                    return Built(wheel, note, key, True, 0, digest, manifest["needs"])
         except (OSError, ValueError, KeyError):
             continue
     return None
+
+
+# The switch from the old wheel to the new --------------------------------------------------------
+
+
+def _publish(output: Path, folder: Path) -> None:
+    """Move the files of `folder` to `output`: the one rename decides whether they are there."""
+    folder.rename(output / _READY)
+    _finish(output)
+
+
+def _finish(output: Path) -> None:
+    """What a killed run left: files that were ready go to their place, unfinished ones go."""
+    ready = output / _READY
+    if ready.is_dir():
+        for file in sorted(ready.iterdir()):
+            file.replace(output / file.name)
+        ready.rmdir()
+    for folder in leftovers(output):
+        shutil.rmtree(folder)
+
+
+def leftovers(output: Path) -> list[Path]:
+    """Folders of runs that were killed; who holds the lock of `output` may remove them."""
+    return sorted(output.glob(f"{_BUILDING}*"))
 
 
 # What goes where ---------------------------------------------------------------------------------
@@ -215,54 +263,69 @@ def _installed_members(inputs: _Inputs) -> tuple[dict[str, bytes], frozenset[str
 # Building ----------------------------------------------------------------------------------------
 
 
-def _make(
-    inputs: _Inputs,
-    key: str,
-    manifest: dict[str, object],
-    output: Path,
-    jobs: int,
-    console: Console,
-) -> Built:
+def _make(inputs: _Inputs, output: Path, jobs: int, console: Console) -> Built:
     overlay = inputs.target.tag.overlay
     changed, removed = _installed_members(inputs)
-    compiler = inputs.compiler
-    with tempfile.TemporaryDirectory(dir=output, prefix=".build-") as name:
-        folder = Path(name)
-        with console.task("unpacking headers"):
-            roots = Roots(inputs.tree, _unpack_all(inputs))
-        cache = ObjectCache(cache_dir() / "objects", compiler, roots, overlay.prefix)
-        with ThreadPoolExecutor(1) as background:
-            official = background.submit(_official_libraries, inputs)
-            objects = _compile(inputs, cache, jobs, console)
-            with console.task("reading the official libraries, linking"):
-                built = _link(inputs, roots, objects, folder, official)
+    with console.task("unpacking headers"):
+        roots = Roots(inputs.tree, _unpack_all(inputs, console))
+    objects = ObjectCache(inputs.compiler, roots, overlay.prefix)
+    with cache.scratch() as folder, ThreadPoolExecutor(1) as background:
+        official = background.submit(_official_libraries, inputs, console)
+        compiled = _compile(inputs, objects, jobs, console)
+        with console.step("reading the official libraries, linking"):
+            built = _link(inputs, roots, compiled, folder, official)
         with console.task("checking the libraries"):
-            platform = _check_fit(inputs, built, official.result())
+            new = {member: elf.read(file) for member, file in built.items()}
+            _check_fit(inputs, new, official.result())
         changed.update({member: file.read_bytes() for member, file in built.items()})
-        for source, text in cache.warnings.items():
-            if source in inputs.series.before:
-                console.warn(f"{source} compiles with warnings:\n{text}")
-        old = WheelName.of(inputs.wheel)
-        version = inputs.target.version
-        new = WheelName(old.project, version, old.python, old.abi, platform)
-        changed.update(_identity(inputs, old, new))
-        manifest = {
-            **manifest,
-            "key": key,
-            "members": {
-                **{member: sha256_bytes(content) for member, content in sorted(changed.items())},
-                **dict.fromkeys(sorted(removed), "removed"),
-            },
-        }
-        changed[f"{new.dist_info}/{MANIFEST}"] = _json(manifest)
-        wheel = output / str(new)
-        with console.task(f"writing {wheel.name}"):
-            wheelfile.repack(inputs.wheel, wheel, changed, removed)
-            digest = sha256_large_file(wheel, hash_memory())
-    beside = wheel.with_name(f"{wheel.name}.manifest.json")
-    about = {"name": wheel.name, "sha256": digest, "bytes": wheel.stat().st_size}
-    write_atomic(beside, _json({**manifest, "wheel": about}))
-    return Built(wheel, beside, key, False, len(cache.compiled), digest)
+    for source, text in objects.warnings.items():
+        if source in inputs.series.before:
+            console.warn(f"{source} compiles with warnings:\n{text}")
+    everything = [library.versions for library in {**official.result(), **new}.values()]
+    platform = platform_tag(inputs.compiler.machine, everything)
+    needs = _needs(inputs, new, official.result())
+    old = WheelName.of(inputs.wheel)
+    name = WheelName(old.project, inputs.target.version, old.python, old.abi, platform)
+    changed.update(_identity(inputs, old, name))
+    manifest = {
+        **inputs.manifest(),
+        "needs": needs,
+        "sources": sha256_value(objects.read),
+        "members": {
+            **{member: sha256_bytes(content) for member, content in sorted(changed.items())},
+            **dict.fromkeys(sorted(removed), "removed"),
+        },
+    }
+    changed[f"{name.dist_info}/{MANIFEST}"] = _json(manifest)
+    with tempfile.TemporaryDirectory(dir=output, prefix=_BUILDING) as building:
+        fresh = Path(building) / "files"
+        fresh.mkdir()
+        with console.step(f"writing {name}") as task:
+            wheelfile.repack(inputs.wheel, fresh / str(name), changed, removed)
+            digest = sha256_file(fresh / str(name))
+            task.size, task.digest = (fresh / str(name)).stat().st_size, digest
+        about = {"name": str(name), "sha256": digest, "bytes": task.size}
+        beside = {**manifest, "key": inputs.key(), "wheel": about}
+        (fresh / f"{name}{_BESIDE}").write_bytes(_json(beside))
+        _publish(output, fresh)
+    wheel = output / str(name)
+    note = Path(f"{wheel}{_BESIDE}")
+    return Built(wheel, note, inputs.key(), False, len(objects.compiled), digest, needs)
+
+
+def _needs(inputs: _Inputs, new: dict[str, elf.Library], official: dict[str, elf.Library]) -> str:
+    """Which C library the wheel needs, and which of the new libraries is why."""
+    theirs = newest_version((library.versions for library in official.values()), "GLIBC")
+    ours, because = theirs, "the official wheel needs it"
+    for member, library in new.items():
+        found = newest_version([library.versions], "GLIBC")
+        if Version(found) > Version(ours):
+            compiler = inputs.compiler.identity["compiler"]
+            ours = found
+            because = (
+                f"{member} was linked by {compiler} to a system with it (official wheel: {theirs})"
+            )
+    return f"glibc {ours}: {because}"
 
 
 def sha256_bytes(content: bytes) -> str:
@@ -273,7 +336,7 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
-def _unpack_all(inputs: _Inputs) -> dict[str, Path]:
+def _unpack_all(inputs: _Inputs, console: Console) -> dict[str, Path]:
     overlay = inputs.target.tag.overlay
     wanted = [i.removeprefix("wheel:") for i in overlay.include if i.startswith("wheel:")]
     linked = {f"lib{name}.so" for library in overlay.libraries for name in library.link}
@@ -283,48 +346,46 @@ def _unpack_all(inputs: _Inputs) -> dict[str, Path]:
             member.rsplit("/", 1)[-1] in linked
         )
 
-    roots = {
-        "wheel": _unpack(
-            inputs.wheel,
-            inputs.target.wheel.sha256[inputs.python],
-            sorted(linked),
-            of_official,
-        )
-    }
-    for header in inputs.target.variant.headers:
-        roots[header.project] = _unpack_headers(header, inputs.headers[header.project])
+    target = inputs.target
+    digest = target.wheel.sha256[inputs.python]
+    members = [member for member in wheelfile.names(inputs.wheel) if of_official(member)]
+    roots = {"wheel": _unpack(inputs.wheel, digest, members, target, console)}
+    for header in target.variant.headers:
+        wheel = inputs.headers[header.project]
+        roots[header.project] = _unpack_headers(header, wheel, target, console)
     return roots
 
 
-def _unpack_headers(header: HeaderWheel, wheel: Path) -> Path:
+def _unpack_headers(header: HeaderWheel, wheel: Path, target: Target, console: Console) -> Path:
     below = re.compile(rf"{re.escape(header.root)}/(include|lib)/")
-    return _unpack(wheel, header.sha256, [], lambda member: bool(below.match(member)))
+    wanted = [name for name in wheelfile.names(wheel) if below.match(name)]
+    return _unpack(wheel, header.sha256, wanted, target, console)
 
 
 def header_folders(target: Target, console: Console) -> list[Path]:
     """The CUDA include folders of a tag, downloaded and unpacked if need be."""
     return [
-        _unpack_headers(header, header_wheel(header, console)) / header.root / "include"
+        _unpack_headers(header, header_wheel(header, target, console), target, console)
+        / header.root
+        / "include"
         for header in target.variant.headers
     ]
 
 
-def _unpack(wheel: Path, digest: str, linked: list[str], wanted: Callable[[str], bool]) -> Path:
-    folder = cache_dir() / "unpacked" / sha256_value([digest, linked])[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new-") as name:
-                fresh = Path(name) / "content"
-                fresh.mkdir()
-                members = [member for member in wheelfile.names(wheel) if wanted(member)]
-                wheelfile.extract(wheel, members, fresh)
-                fresh.rename(folder)
-    return folder
+def _unpack(wheel: Path, digest: str, members: list[str], target: Target, console: Console) -> Path:
+    """A folder with these members of the wheel with this hash."""
+
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        wheelfile.extract(wheel, members, folder)
+
+    name = sha256_value([digest, members])[:16]
+    title = f"headers of {wheel.name}"
+    return cache.keep("headers", name, title, fill, console, target.label)
 
 
 def _compile(
-    inputs: _Inputs, cache: ObjectCache, jobs: int, console: Console
+    inputs: _Inputs, cached: ObjectCache, jobs: int, console: Console
 ) -> dict[str, list[Path]]:
     """Objects per library (by its path in the wheel)."""
     overlay = inputs.target.tag.overlay
@@ -340,8 +401,8 @@ def _compile(
         )
         units[library.path] = [Unit(source, flags, tuple(include)) for source in library.sources]
     everything = [unit for group in units.values() for unit in group]
-    with console.task(f"compiling {len(everything)} files", total=len(everything)) as task:
-        objects = dict(zip(everything, cache.objects_of(everything, jobs, task), strict=True))
+    with console.step(f"compiling {len(everything)} files", total=len(everything)) as task:
+        objects = dict(zip(everything, cached.objects_of(everything, jobs, task), strict=True))
     return {path: [objects[unit] for unit in group] for path, group in units.items()}
 
 
@@ -372,63 +433,42 @@ def _find_library(name: str, places: list[Path]) -> Path | None:
     return None
 
 
-def _official_libraries(inputs: _Inputs) -> dict[str, elf.Library]:
+def _official_libraries(inputs: _Inputs, console: Console) -> dict[str, elf.Library]:
     """What each library of the official wheel needs and gives (member -> Library).
 
     Of the symbols only those that a replaced library exports are kept; the rest is of no use
     here and large.
     """
     replaced = [lib.path for lib in inputs.target.tag.overlay.libraries if lib.path == lib.like]
-    digest = inputs.target.wheel.sha256[inputs.python]
-    note = cache_dir() / "libraries" / f"{sha256_value([digest, replaced, SCHEMA])[:16]}.json"
-    if note.is_file():
-        data = json.loads(note.read_text(encoding="utf-8"))
-        return {
-            member: elf.Library(
-                **{
-                    **fields,
-                    "imports": frozenset(fields["imports"]),
-                    "exports": frozenset(fields["exports"]),
-                }
-            )
-            for member, fields in data.items()
-        }
-    found: dict[str, elf.Library] = {}
-    note.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=note.parent, prefix="new-") as name:
+
+    def fill(note: Path) -> None:
+        found: dict[str, elf.Library] = {}
         for member in wheelfile.names(inputs.wheel):
             if re.search(r"\.so(\.[\w.]+)?$", member):
-                file = Path(name) / "library.so"
+                file = note.with_name("library.so")
                 wheelfile.extract_one(inputs.wheel, member, file)
                 found[member] = elf.read(file)
-    given = frozenset().union(*(found[member].exports for member in replaced))
-    slim = {
-        member: elf.Library(
-            library.soname, library.needed, library.rpath, library.is_runpath, library.versions,
-            library.imports & given, library.exports & given,
+        given = frozenset[str]().union(*(found[member].exports for member in replaced))
+        note.write_text(
+            json.dumps({member: lib.only(given).dump() for member, lib in found.items()}),
+            encoding="utf-8",
         )
-        for member, library in found.items()
-    }  # fmt: skip
-    data = {
-        member: {
-            **vars(library),
-            "imports": sorted(library.imports),
-            "exports": sorted(library.exports),
-        }
-        for member, library in slim.items()
-    }
-    write_atomic(note, json.dumps(data).encode())
-    return slim
+
+    name = sha256_value([inputs.target.wheel.sha256[inputs.python], replaced, SCHEMA])[:16]
+    title = f"list of the libraries of {inputs.wheel.name}"
+    note = cache.keep("libraries", name, title, fill, console, inputs.target.label)
+    data = json.loads(note.read_text(encoding="utf-8"))
+    return {member: elf.Library.load(fields) for member, fields in data.items()}
 
 
-def _check_fit(inputs: _Inputs, built: dict[str, Path], official: dict[str, elf.Library]) -> str:
-    """Check the new libraries against the wheel; gives the platform tag of the whole."""
-    new = {member: elf.read(file) for member, file in built.items()}
+def _check_fit(
+    inputs: _Inputs, new: dict[str, elf.Library], official: dict[str, elf.Library]
+) -> None:
+    """Check the new libraries against the wheel that they go into."""
     for library in inputs.target.tag.overlay.libraries:
         _check_library(library, new[library.path], official)
-    everything = {**official, **new}
     # What the official compiler put into every library, today's systems have in the C++ library.
-    given = [*everything.values(), *inputs.compiler.system_libraries()]
+    given = [*{**official, **new}.values(), *inputs.compiler.system_libraries()]
     exported = frozenset[str]().union(*(library.exports for library in given))
     for member, user in official.items():
         missing = sorted(user.imports - exported)
@@ -440,7 +480,6 @@ def _check_fit(inputs: _Inputs, built: dict[str, Path], official: dict[str, elf.
                 missing=missing,
                 member=member,
             )
-    return platform_tag(inputs.compiler.machine, [lib.versions for lib in everything.values()])
 
 
 def _check_library(library: Library, new: elf.Library, official: dict[str, elf.Library]) -> None:

@@ -33,9 +33,15 @@ class Prepared:
     variables: dict[str, str]  # what the device needs
 
 
-def fetched(target: Target, source: str, into: Path | None, console: Console) -> Checkout:
+def fetched(
+    target: Target,
+    source: str,
+    into: Path | None,
+    console: Console,
+    reference: Path | None = None,
+) -> Checkout:
     with console.step("fetch") as step:
-        done = fetch(target, source, into, console)
+        done = fetch(target, source, into, console, reference)
         step.digest, step.note = done.commit, done.route
     return done
 
@@ -53,7 +59,8 @@ def wheel(
     dry_run: bool = False,
 ) -> tuple[Path, Built]:  # fmt: skip
     """The patched tree, and the wheel built from it in `output`."""
-    path = fetched(target, choices.source, choices.into, console).path
+    target.official_sha256(choices.python)
+    path = fetched(target, choices.source, choices.into, console, choices.reference).path
     applied(target, path, console, dry_run)
     with console.step("wheel") as step:
         folder = output.absolute() if output else target.work / "wheels"
@@ -72,7 +79,7 @@ def prepared(
     source, built = wheel(target, choices, console)
     on_gpu = device.kind == "cuda"
     with console.step("environments") as step:
-        official = official_wheel(target.wheel, choices.python, console)
+        official = official_wheel(target, choices.python, console)
         stock, lms = (
             prepare(target, prefix + kind, file, choices.python, on_gpu, tools, console)
             for kind, file in (("stock", official), ("lms", built.wheel))

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from auditwheel.architecture import Architecture
 from auditwheel.libc import Libc
 from auditwheel.policy import WheelPolicies
+from packaging.version import Version
 
 from lmsbuild.errors import WheelError
 
@@ -34,3 +36,15 @@ def platform_tag(machine: str, needs: Iterable[Mapping[str, list[str]]]) -> str:
     policies = WheelPolicies(libc=Libc.GLIBC, arch=architecture)
     name: str = policies.versioned_symbols_policy(wanted).name
     return name
+
+
+def newest_version(needs: Iterable[Mapping[str, list[str]]], family: str) -> str:
+    """The newest version of a family (`GLIBC`, `GLIBCXX`) among what libraries want, else "0"."""
+    found = [
+        Version(name.removeprefix(f"{family}_"))
+        for versions in needs
+        for names in versions.values()
+        for name in names
+        if re.fullmatch(rf"{family}_[0-9.]+", name)
+    ]
+    return str(max(found, default=Version("0")))

@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
-from lmsbuild import debian
+from lmsbuild import cache, debian
 from lmsbuild.console import Console
-from lmsbuild.errors import GitError, LmsbuildError, MismatchError, SourceError
+from lmsbuild.download import download_url
+from lmsbuild.errors import GitError, LmsbuildError, MismatchError, OfflineError, SourceError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git
 from lmsbuild.hashing import sha256_file, sha256_value
@@ -27,6 +24,8 @@ from lmsbuild.series import check_preimage
 ANSWER_SECONDS = 5.0
 ROUTES = ("auto", "git", "debian")
 _BASE = "refs/heads/base"
+_KIND = "repositories"
+_VOUCHER = "lmsbuild.voucher"  # git setting: what vouches for the source
 
 
 @dataclass(frozen=True)
@@ -39,170 +38,288 @@ class Source:
     why: str
 
 
-def obtain(target: Target, wanted: str, console: Console) -> Source:
+def obtain(target: Target, wanted: str, console: Console, reference: Path | None = None) -> Source:
     """Get the source by the route `wanted` (auto, git, debian, a path or a URL).
 
-    Raises SourceError when no route works, MismatchError when the code is not the tag's.
+    `reference` is a clone whose objects need not be downloaded; it may be deleted afterwards.
+    Raises SourceError when no route works, MismatchError when the code is not the tag's,
+    OfflineError when it would have to be downloaded and must not.
     """
+    if reference is not None:
+        _check_reference(reference)
+    way = _Way(target, console, reference)
     if wanted == "auto":
-        return _auto(target, console)
+        return _auto(way)
     if wanted == "git":
-        return _cached(target, "git", target.framework.url, "asked for", _from_git, console)
+        return way.kept("git", target.framework.url, "asked for", way.from_git)
     if wanted == "debian":
-        return _cached(target, "debian", "", "asked for", _from_debian, console)
+        return way.kept("debian", "", "asked for", way.from_debian)
     if "://" in wanted or wanted.startswith("git@"):
-        fill = _from_archive_url if _is_archive(wanted) else _from_git
-        return _cached(target, "url", wanted, "asked for", fill, console)
+        fill = way.from_archive_url if _is_archive(wanted) else way.from_git
+        return way.kept("url", wanted, "asked for", fill)
     path = Path(wanted).expanduser().absolute()
     if not path.exists():
         raise SourceError(
             f"{wanted} cannot be a source because there is no such file or folder; give "
             f"{', '.join(ROUTES)}, a path or a URL"
         )
-    return _from_path(target, path, console)
+    return _from_path(way, path)
 
 
-def _auto(target: Target, console: Console) -> Source:
-    for route, location in (("git", target.framework.url), ("debian", "")):
-        source = _lookup(target, route, location, "in the cache")
-        if source:
-            return source
+def _auto(way: _Way) -> Source:
+    url = way.target.framework.url
+    for route, location, fill in (("git", url, way.from_git), ("debian", "", way.from_debian)):
+        if way.place(route, location).is_dir():
+            return way.kept(route, location, "in the cache", fill)
     reasons = []
     try:
-        _ask_upstream(target, target.framework.url)
-        return _cached(
-            target, "git", target.framework.url, "upstream git answers", _from_git, console
-        )
-    except (SourceError, GitError) as error:
+        return way.kept("git", url, "upstream git answers", way.from_git)
+    except (SourceError, GitError, OfflineError) as error:
+        if isinstance(error, OfflineError) and way.target.tag.debian is None:
+            raise
         reasons.append(f"git: {error.message}")
         why = f"upstream git cannot be used, {_short(error)}"
     try:
-        return _cached(target, "debian", "", why, _from_debian, console)
+        return way.kept("debian", "", why, way.from_debian)
+    except OfflineError:
+        cache.require_network(
+            f"the source of {way.target.label}", f"lmsbuild fetch {way.target.label}"
+        )
+        raise
     except SourceError as error:
         reasons.append(f"debian: {error.message}")
     raise SourceError(
-        f"the source of {target.label} could not be had because every route failed "
+        f"the source of {way.target.label} could not be had because every route failed "
         f"({'; '.join(reasons)}); give a clone, an unpacked tree or a tarball with --source PATH"
     )
 
 
 def _short(error: LmsbuildError) -> str:
     """git's own last line, or what is said instead of it."""
-    text = error.output.strip().splitlines() if isinstance(error, GitError) else []
+    cause = error.__cause__ if isinstance(error.__cause__, GitError) else error
+    text = cause.output.strip().splitlines() if isinstance(cause, GitError) else []
     return text[-1].removeprefix("fatal: ") if text else error.message
 
 
-def _store(target: Target, route: str, location: str) -> Path:
-    suffix = f"-{sha256_value(location)[:12]}" if route == "url" else ""
-    return cache_dir() / "sources" / f"{target.slug}-{route}{suffix}.git"
+def _check_reference(reference: Path) -> None:
+    if not reference.is_dir() or not Git(reference).ok("rev-parse", "--git-dir"):
+        raise SourceError(
+            f"{reference} cannot be a reference because it is no git repository; give a clone of "
+            "the framework"
+        )
 
 
-def _lookup(target: Target, route: str, location: str, why: str) -> Source | None:
-    repository = _store(target, route, location)
-    if not repository.is_dir():
-        return None
-    commit = Git(repository).text("rev-parse", _BASE)
-    check_preimage(target, Git(repository), commit, f"the cached source {repository}")
-    return Source(repository, commit, route, why)
+def _is_local(location: str) -> bool:
+    return location.startswith("file:") or ("://" not in location and "@" not in location)
 
 
-Fill = Callable[[Target, str, Path, Console], None]
+Fill = Callable[[str, Path], str]
+"""Puts the source at a location into a bare repository; gives what vouches for it, or ""."""
 
 
-def _cached(
-    target: Target,
-    route: str,
-    location: str,
-    why: str,
-    fill: Fill,
-    console: Console,
-    anew: bool = False,
-) -> Source:
-    """The cached repository, filled first in a folder of its own so that it is all or nothing."""
-    repository = _store(target, route, location)
-    repository.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{repository}.lock"):
-        if anew:
-            shutil.rmtree(repository, ignore_errors=True)
-        found = _lookup(target, route, location, why)
-        if found:
-            return found
-        with tempfile.TemporaryDirectory(dir=repository.parent, prefix="new-") as folder:
-            fresh = Path(folder) / "repository.git"
-            fresh.mkdir()
-            Git(fresh).run("init", "--bare", "-q")
-            fill(target, location, fresh, console)
-            commit = Git(fresh).text("rev-parse", _BASE)
-            check_preimage(target, Git(fresh), commit, f"the source by {route}")
-            fresh.rename(repository)
-    return Source(repository, commit, route, why)
+@dataclass(frozen=True)
+class _Way:
+    """The ways to one tag's source."""
+
+    target: Target
+    console: Console
+    reference: Path | None
+
+    def place(self, route: str, location: str) -> Path:
+        suffix = f"-{sha256_value(location)[:12]}" if route == "url" else ""
+        return cache_dir() / _KIND / f"{self.target.slug}-{route}{suffix}.git"
+
+    def kept(self, route: str, location: str, why: str, fill: Fill, anew: bool = False) -> Source:
+        """The source from the cache, put there by `fill` if need be, and checked."""
+
+        def make(bare: Path) -> None:
+            bare.mkdir()
+            git = Git(bare)
+            git.run("init", "--bare", "-q")
+            vouched = fill(location, bare)
+            git.run("config", _VOUCHER, vouched)
+            check_preimage(self.target, git, git.text("rev-parse", _BASE), f"the source by {route}")
+
+        name = self.place(route, location).name
+        title = f"source of {self.target.label} by {route}"
+        label = self.target.label
+        repository = cache.keep(_KIND, name, title, make, self.console, label, anew)
+        git = Git(repository)
+        commit = git.text("rev-parse", _BASE)
+        check_preimage(self.target, git, commit, f"the cached source {repository}")
+        voucher = git.text("config", "--get", _VOUCHER)
+        return Source(repository, commit, route, f"{why}; {voucher}" if voucher else why)
+
+    def from_git(self, url: str, bare: Path) -> str:
+        """The tag's commit without history: trees first, then the files that the series touches,
+        then, unless these are wrong, all others, each time in one go."""
+        location = self._reachable(url)
+        git, tag = Git(bare), f"refs/tags/{self.target.tag_name}"
+        borrowed = bare / "objects" / "info" / "alternates"
+        if self.reference is not None:
+            objects = Git(self.reference).text("rev-parse", "--git-path", "objects")
+            borrowed.write_text(f"{(self.reference / objects).resolve()}\n", encoding="utf-8")
+        git.run("remote", "add", "origin", location)
+        git.run("config", "remote.origin.promisor", "true")
+        git.run("config", "remote.origin.partialclonefilter", "blob:none")
+        with self.console.step(f"fetching {self.target.tag_name} from {location}"):
+            try:
+                wanted = tag if location == url else self.target.tag.commit
+                git.run(
+                    "fetch", "-q", "--depth=1", "--no-tags", "--filter=blob:none", "origin", wanted
+                )
+                commit = git.text("rev-parse", "FETCH_HEAD^{commit}")
+                if commit != self.target.tag.commit:
+                    raise MismatchError(
+                        f"{url} is not the source of {self.target.label} because its tag is commit "
+                        f"{commit}, not {self.target.tag.commit}; use another source"
+                    )
+                git.run("update-ref", _BASE, commit)
+                vouched = _tag_signature(git) if location == url else "taken from the reference"
+                missing = _missing(git, commit)
+                touched = git.blobs(commit, list(self.target.tag.preimage)).values()
+                _get_blobs(git, [blob for blob in touched if blob in missing])
+                check_preimage(self.target, git, commit, location)
+                _get_blobs(git, sorted(missing.difference(touched)))
+            except GitError as error:
+                raise SourceError(
+                    f"{self.target.tag_name} was not fetched from {location} because "
+                    f"{error.message}; try --source debian, or a PATH"
+                ) from error
+            git.run("remote", "remove", "origin")
+            if self.reference is not None:
+                git.run("repack", "-a", "-d", "-q")
+                borrowed.unlink()
+                for marker in bare.glob("objects/pack/*.promisor"):
+                    marker.unlink()  # nothing is missing any longer
+        return vouched
+
+    def _reachable(self, url: str) -> str:
+        """`url`, or the reference when upstream cannot be reached and it has the commit."""
+        try:
+            if not _is_local(url):
+                cache.require_network(
+                    f"the source of {self.target.label} by git",
+                    f"lmsbuild fetch {self.target.label} --source git",
+                )
+            _ask(url, self.target.tag_name)
+            return url
+        except (GitError, SourceError, OfflineError) as error:
+            commit = f"{self.target.tag.commit}^{{tree}}"
+            if self.reference is not None and Git(self.reference).ok("cat-file", "-e", commit):
+                return self.reference.resolve().as_uri()
+            if isinstance(error, GitError):
+                raise SourceError(
+                    f"{self.target.tag_name} was not fetched from {url} because {error.message}; "
+                    "try --source debian, or a PATH"
+                ) from error
+            raise
+
+    def from_debian(self, _: str, bare: Path) -> str:
+        package = self.target.tag.debian
+        if package is None:
+            raise SourceError(
+                f"{self.target.label} cannot come from Debian because Debian has no source package "
+                "of it; use --source git or a PATH"
+            )
+        tarball = debian.orig_tarball(package, self.target.label, self.console)
+        self.from_tarball(tarball, bare)
+        return debian.signature()
+
+    def from_archive_url(self, url: str, bare: Path) -> str:
+        if not _is_local(url):
+            cache.require_network(url, f"lmsbuild fetch {self.target.label} --source {url}")
+        tarball = bare.with_name("source.tar")
+        download_url(url, tarball, self.console)
+        return self.from_tarball(tarball, bare)
+
+    def from_tarball(self, tarball: Path, bare: Path) -> str:
+        folder = bare.with_name("unpacked")
+        folder.mkdir()
+        with self.console.step(f"unpacking {tarball.name}"):
+            try:
+                with tarfile.open(tarball) as archive:
+                    archive.extractall(folder, filter="data")
+            except (tarfile.TarError, EOFError, OSError) as error:
+                raise SourceError(
+                    f"{tarball} cannot be unpacked because {error}; remove it and fetch again"
+                ) from error
+        entries = list(folder.iterdir())
+        tree = entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
+        return self.from_tree(tree, bare)
+
+    def from_tree(self, tree: Path, bare: Path) -> str:
+        """One commit with fixed identity and date, so that it has the same id everywhere."""
+        git = Git(tree, {"GIT_DIR": str(bare), "GIT_WORK_TREE": str(tree)})
+        with self.console.step(f"importing the source of {self.target.label} into git"):
+            try:
+                # -f: upstream tracks files that its own .gitignore names.
+                git.run("add", "--all", "--force", ".")
+                tree_id = git.text("write-tree")
+                message = f"{self.target.framework_name} {self.target.tag_name}"
+                git.run("update-ref", _BASE, git.text("commit-tree", tree_id, "-m", message))
+                (bare / "index").unlink(missing_ok=True)
+            except GitError as error:
+                raise SourceError(
+                    f"the tree was not imported because {error.message}; check disk space"
+                ) from error
+        return ""
 
 
-def _ask_upstream(target: Target, url: str) -> None:
+def _ask(url: str, tag: str) -> None:
+    """Raise GitError or SourceError unless `url` answers in time and has the tag."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             Git(Path(folder)).run(
-                "ls-remote", "--exit-code", url, f"refs/tags/{target.tag_name}",
-                timeout=ANSWER_SECONDS,
-            )  # fmt: skip
+                "ls-remote", "--exit-code", url, f"refs/tags/{tag}", timeout=ANSWER_SECONDS
+            )
         except subprocess.TimeoutExpired as error:
             raise SourceError(
                 f"{url} gave no answer because it took over {ANSWER_SECONDS:.0f} s; try later"
             ) from error
 
 
-def _from_git(target: Target, url: str, bare: Path, console: Console) -> None:
-    with console.task(f"fetching {target.tag_name} from {url}"):
-        try:
-            _ask_upstream(target, url)
-            Git(bare).run(
-                "fetch", "--quiet", "--depth=1", "--no-tags", url, f"refs/tags/{target.tag_name}"
-            )
-        except GitError as error:
-            raise SourceError(
-                f"{target.tag_name} was not fetched from {url} because {error.message}; "
-                "try --source debian, or a PATH"
-            ) from error
-    git = Git(bare)
-    commit = git.text("rev-parse", "FETCH_HEAD^{commit}")
-    if commit != target.tag.commit:
-        raise MismatchError(
-            f"{url} is not the source of {target.label} because its tag is commit {commit}, "
-            f"not {target.tag.commit}; use another source"
-        )
-    git.run("update-ref", _BASE, commit)
+def _missing(git: Git, commit: str) -> set[str]:
+    """Objects of the commit that are promised but not here."""
+    listed = git.text("rev-list", "--objects", "--missing=print", "--max-count=1", commit)
+    return {line[1:] for line in listed.splitlines() if line.startswith("?")}
 
 
-def _from_debian(target: Target, _: str, bare: Path, console: Console) -> None:
-    package = target.tag.debian
-    if package is None:
-        raise SourceError(
-            f"{target.label} cannot come from Debian because Debian has no source package of it; "
-            "use --source git or a PATH"
-        )
-    with console.task(f"downloading Debian source package {package.package}"):
-        tarball = debian.orig_tarball(package, cache_dir() / "debian")
-    _import_tarball(target, tarball, bare, console)
+def _get_blobs(git: Git, blobs: list[str]) -> None:
+    """Fetch blobs by their ids, all in one request."""
+    if blobs:
+        git.run(
+            "-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "--no-tags",
+            "--no-write-fetch-head", "--recurse-submodules=no", "--filter=blob:none", "--stdin",
+            "origin", stdin="".join(f"{blob}\n" for blob in blobs).encode(),
+        )  # fmt: skip
+
+
+def _tag_signature(git: Git) -> str:
+    """What the user's own gpg says of the fetched tag. Never a reason to refuse it: the commit's id
+    is recorded."""
+    if git.text("cat-file", "-t", "FETCH_HEAD") != "tag":
+        return "tag not signed"
+    if "-----BEGIN" not in git.text("cat-file", "tag", "FETCH_HEAD"):
+        return "tag not signed"
+    keys = {name: os.environ[name] for name in ("HOME", "GNUPGHOME") if name in os.environ}
+    done = Git(git.path, keys).run("verify-tag", "--raw", git.text("rev-parse", "FETCH_HEAD"),
+                                   check=False)  # fmt: skip
+    status = done.stderr.decode(errors="replace")
+    good = [line.split(" ", 3)[3] for line in status.splitlines() if "] GOODSIG " in line]
+    if done.returncode == 0 and good:
+        return f"tag signed by {good[0]}"
+    if "] BADSIG " in status:
+        return "the tag's signature is BAD"
+    return "tag signature not checked (no key of the signer, or no gpg)"
 
 
 def _is_archive(name: str) -> bool:
     return ".tar" in Path(name).name or name.endswith((".tgz", ".txz"))
 
 
-def _from_archive_url(target: Target, url: str, bare: Path, console: Console) -> None:
-    tarball = bare.parent / "source.tar"
-    with console.task(f"downloading {url}"):
-        try:
-            with urllib.request.urlopen(url, timeout=60) as answer, tarball.open("wb") as out:
-                shutil.copyfileobj(answer, out)
-        except (urllib.error.URLError, OSError) as error:
-            raise SourceError(
-                f"{url} was not downloaded because {error}; check the address"
-            ) from error
-    _import_tarball(target, tarball, bare, console)
-
-
-def _from_path(target: Target, path: Path, console: Console) -> Source:
+def _from_path(way: _Way, path: Path) -> Source:
+    target = way.target
     if path.is_dir() and (path / ".git").exists():
         git = Git(path)
         revision = next(
@@ -219,49 +336,11 @@ def _from_path(target: Target, path: Path, console: Console) -> Source:
         check_preimage(target, git, commit, f"{path} ({revision})")
         return Source(path, commit, "path", f"asked for, at {revision}")
     if path.is_dir():
-
-        def fill(target: Target, _: str, bare: Path, console: Console) -> None:
-            _import_tree(target, path, bare, console)
-
         # What is in a folder may have changed since.
-        return _cached(target, "url", str(path), "asked for", fill, console, anew=True)
-
-    def fill_from_tarball(target: Target, _: str, bare: Path, console: Console) -> None:
-        _import_tarball(target, path, bare, console)
-
-    return _cached(target, "url", sha256_file(path), "asked for", fill_from_tarball, console)
-
-
-def _import_tarball(target: Target, tarball: Path, bare: Path, console: Console) -> None:
-    folder = bare.parent / "unpacked"
-    folder.mkdir()
-    with console.task(f"unpacking {tarball.name}"):
-        try:
-            with tarfile.open(tarball) as archive:
-                archive.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, OSError) as error:
-            raise SourceError(
-                f"{tarball} cannot be unpacked because {error}; remove it and fetch again"
-            ) from error
-    entries = list(folder.iterdir())
-    tree = entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
-    _import_tree(target, tree, bare, console)
-
-
-def _import_tree(target: Target, tree: Path, bare: Path, console: Console) -> None:
-    """One commit with fixed identity and date, so that it has the same id everywhere."""
-    env = {"GIT_DIR": str(bare), "GIT_WORK_TREE": str(tree)}
-    git = Git(tree, env)
-    with console.task(f"importing the source of {target.label} into git"):
-        try:
-            # -f: upstream tracks files that its own .gitignore names.
-            git.run("add", "--all", "--force", ".")
-            tree_id = git.text("write-tree")
-            message = f"{target.framework_name} {target.tag_name}"
-            commit = git.text("commit-tree", tree_id, "-m", message)
-            git.run("update-ref", _BASE, commit)
-            (bare / "index").unlink(missing_ok=True)
-        except GitError as error:
-            raise SourceError(
-                f"the tree was not imported because {error.message}; check disk space"
-            ) from error
+        return way.kept(
+            "url", str(path), "asked for", lambda _, bare: way.from_tree(path, bare), anew=True
+        )
+    digest = sha256_file(path)
+    return way.kept(
+        "url", digest, f"asked for; SHA-256 {digest}", lambda _, bare: way.from_tarball(path, bare)
+    )

@@ -3,25 +3,36 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
-from lmsbuild import elf
+from lmsbuild import cache, elf, log
 from lmsbuild.console import Task
-from lmsbuild.errors import CompileError, MissingToolError
+from lmsbuild.errors import CompileError, FileError, MissingToolError
 from lmsbuild.hashing import sha256_file, sha256_value, write_atomic
 
 _KEPT_VARIANTS = 8
+_RECIPE = 2  # of the commands below; part of an object's key
+# What a compiler would take from the environment and the objects then depend on.
+_HOSTILE = (
+    "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "DEPENDENCIES_OUTPUT",
+    "GCC_COMPARE_DEBUG", "GCC_EXEC_PREFIX", "GNUTARGET", "LDEMULATION", "LD_RUN_PATH",
+    "LIBRARY_PATH", "OBJC_INCLUDE_PATH", "SUNPRO_DEPENDENCIES",
+)  # fmt: skip
+# English, to find the errors; the date is what __DATE__ and __TIME__ give.
+_FIXED = {"LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "315532800"}
 
 
 def processors() -> int:
@@ -29,29 +40,80 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
+class Machine(Protocol):
+    """Where the compiler runs: this machine, or a container that sees the same folders."""
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    @property
+    def system(self) -> str | None:
+        """Identity of the system's headers and libraries; None: files are to be looked at."""
+
+
+class Host:
+    """This machine."""
+
+    system = None
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        kept = {key: value for key, value in os.environ.items() if key not in _HOSTILE}
+        # In a fixed folder, which would get into an object.
+        return log.run(command, cwd="/", env={**kept, **environment})
+
+    def read(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+
 @dataclass(frozen=True)
 class Compiler:
-    """$CXX, else g++."""
+    """A C++ compiler and where it runs."""
 
-    command: str
+    command: tuple[str, ...]
+    on: Machine = field(default_factory=Host)
 
     @classmethod
     def find(cls) -> Compiler:
-        name = os.environ.get("CXX", "g++")
-        path = shutil.which(shlex.split(name)[0])
+        """$CXX, else g++, on this machine."""
+        first, *rest = shlex.split(os.environ.get("CXX") or "g++")
+        path = shutil.which(first)
         if path is None:
             raise MissingToolError(
-                f"nothing can be compiled because {name} is not installed; run `lmsbuild doctor`"
+                f"nothing can be compiled because {first} is not installed; run `lmsbuild doctor`"
             )
-        return cls(path)
+        return cls((path, *rest))
+
+    def run(self, *arguments: str, temporary: Path | None = None) -> str:
+        """Standard output. Raises CompileError with the compiler's own words."""
+        extra = {"TMPDIR": str(temporary)} if temporary else {}
+        command = [*self.command, *arguments]
+        done = self.on.run(command, {**_FIXED, **extra})
+        if done.returncode != 0:
+            if os.strerror(errno.ENOSPC) in done.stderr:
+                full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise FileError.of(full, str(temporary or self.command[0]))
+            raise CompileError(
+                f"{self.command[0]} failed because it says {_first(done.stderr, 'error')}; see the "
+                "log",
+                output=done.stderr,
+                command=shlex.join(command),
+            )
+        return done.stderr
 
     @cached_property
     def identity(self) -> dict[str, str]:
         """What of the toolchain decides the objects' bytes."""
+        system = {"system": self.on.system} if self.on.system else {}
         return {
             "compiler": self._line("--version"),
             "target": self._line("-dumpmachine"),
             "linker": self._line("-Wl,--version"),
+            **system,
         }
 
     @property
@@ -61,20 +123,17 @@ class Compiler:
     def system_libraries(self) -> list[elf.Library]:
         """The C and C++ libraries that the compiler links to."""
         found = []
-        for name in ("libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6"):
-            done = subprocess.run(
-                [self.command, f"-print-file-name={name}"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            path = Path(done.stdout.strip())
-            if path.is_file():
-                found.append(elf.read(path))
+        with cache.scratch() as folder:
+            for name in ("libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6"):
+                path = self._line(f"-print-file-name={name}")
+                if path.startswith("/"):
+                    copy = folder / name
+                    copy.write_bytes(self.on.read(path))
+                    found.append(elf.read(copy))
         return found
 
     def _line(self, option: str) -> str:
-        done = subprocess.run([self.command, option], capture_output=True, text=True, check=False)
+        done = self.on.run([*self.command, option], _FIXED)
         return (done.stdout.splitlines() or [""])[0]
 
 
@@ -117,29 +176,40 @@ class ObjectCache:
     not be shadowed by a file that has appeared in the tree since, though.
     """
 
-    folder: Path
     compiler: Compiler
     roots: Roots
     prefix: str
     compiled: list[str] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
+    read: dict[str, str] = field(default_factory=dict)  # every file of the tree, with its hash
     _hashes: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def folder(self) -> Path:
+        return cache.use("objects")
 
     def object_of(self, unit: Unit) -> Path:
         """The object file of one unit, compiled if need be. Raises CompileError."""
         roots = sorted(f"{name}={root.name}" for name, root in self.roots.fixed.items())
-        flags = [unit.flags, unit.include, self.prefix]
+        flags = [unit.flags, unit.include, self.prefix, _RECIPE]
         key = sha256_value([self.compiler.identity, unit.source, *flags, roots])
         folder = self.folder / key[:2] / key
         for note in sorted(folder.glob("*.json")):
-            if self._fits(json.loads(note.read_text(encoding="utf-8"))):
+            known = json.loads(note.read_text(encoding="utf-8"))
+            made = note.with_suffix(".o")
+            if self._fits(known["read"]) and made.is_file() and sha256_file(made) == known["made"]:
                 os.utime(note)
-                return note.with_suffix(".o")
+                self._remember(known["read"])
+                return made
         return self._compile(unit, folder)
 
-    def _fits(self, dependencies: dict[str, str]) -> bool:
-        return all(self._hash(name) == digest for name, digest in dependencies.items())
+    def _fits(self, read: dict[str, str]) -> bool:
+        return all(self._hash(name) == digest for name, digest in read.items())
+
+    def _remember(self, read: dict[str, str]) -> None:
+        with self._lock:
+            self.read.update({name: h for name, h in read.items() if name.startswith("tree:")})
 
     def _hash(self, name: str) -> str:
         """Content of a tree or system file; for a fixed root's file, whether it is shadowed."""
@@ -149,6 +219,7 @@ class ObjectCache:
             root, _, below = name.partition(":")
             if root == "/":
                 path = Path(below)
+                known = "system" if self.compiler.on.system else None
             elif root == "tree":
                 path = self.roots.tree / below
             else:
@@ -161,36 +232,42 @@ class ObjectCache:
         return known
 
     def _compile(self, unit: Unit, folder: Path) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [self.compiler.command, *unit.flags]
+        options = [*unit.flags]
         for name in unit.include:
             option = "-I" if name.startswith("tree:") else "-isystem"
-            command += [option, str(self.roots.resolve(name))]
-        command += [f"-ffile-prefix-map={self.roots.tree}={self.prefix}"]
-        with tempfile.TemporaryDirectory(dir=folder, prefix="new-") as name:
-            made, listed = Path(name) / "unit.o", Path(name) / "unit.d"
-            command += ["-MD", "-MF", str(listed), "-c", str(self.roots.tree / unit.source)]
-            command += ["-o", str(made)]
-            done = _run(command)
-            if done.returncode != 0:
-                first = _first(done.stderr, ": error: ", ": fatal error: ")
+            options += [option, str(self.roots.resolve(name))]
+        # Nothing of where this is built, and no random name, gets into the object.
+        options += [f"-ffile-prefix-map={self.roots.tree}={self.prefix}"]
+        for name, root in self.roots.fixed.items():
+            options += [f"-ffile-prefix-map={root}={self.prefix}/{name}"]
+        options += [f"-frandom-seed={unit.source}"]
+        with cache.scratch() as scratch:
+            made, listed = scratch / "unit.o", scratch / "unit.d"
+            options += ["-MD", "-MF", str(listed), "-c", str(self.roots.tree / unit.source)]
+            try:
+                said = self.compiler.run(*options, "-o", str(made), temporary=scratch)
+            except CompileError as error:
+                first = _first(str(error.details["output"]), ": error: ", ": fatal error: ")
                 raise CompileError(
                     f"{unit.source} does not compile because {first}; correct the source",
                     source=unit.source,
-                    output=done.stderr,
-                    command=shlex.join(command),
-                )
+                    **error.details,
+                ) from error
             words = re.sub(r"\\\n", " ", listed.read_text(encoding="utf-8")).split(": ", 1)[1]
-            paths = {os.path.normpath(word) for word in words.split()}
-            dependencies = {short: self._hash(short) for short in map(self.roots.short, paths)}
+            paths = {os.path.normpath(word) for word in _make_words(words)}
+            read = {short: self._hash(short) for short in map(self.roots.short, paths)}
             with self._lock:
                 self.compiled.append(unit.source)
-                if "warning:" in done.stderr:
-                    self.warnings[unit.source] = done.stderr
-            stem = sha256_value(dependencies)[:16]
+                if "warning:" in said:
+                    self.warnings[unit.source] = said
+            self._remember(read)
+            folder.mkdir(parents=True, exist_ok=True)
+            stem = sha256_value(read)[:16]
             kept = folder / f"{stem}.o"
+            digest = sha256_file(made)
             made.replace(kept)
-            write_atomic(folder / f"{stem}.json", json.dumps(dependencies).encode())
+            note = json.dumps({"read": read, "made": digest}, sort_keys=True)
+            write_atomic(folder / f"{stem}.json", note.encode())
         _trim(folder)
         return kept
 
@@ -210,17 +287,9 @@ class ObjectCache:
         return [futures[unit].result() for unit in units]
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """In a fixed folder, which would get into an object, and in English, to find the errors."""
-    return subprocess.run(
-        command,
-        cwd="/",
-        env={**os.environ, "LC_ALL": "C"},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+def _make_words(text: str) -> list[str]:
+    """The words of a make rule, in which a space of a name is escaped."""
+    return [re.sub(r"\\(.)", r"\1", word) for word in re.findall(r"(?:\\.|\S)+", text)]
 
 
 def _first(output: str, *marks: str) -> str:
@@ -246,21 +315,22 @@ def link(
     compiler: Compiler, objects: list[Path], out: Path, rpath: str, libraries: list[Path | str]
 ) -> None:
     """Link a shared library. `libraries` are files, or names for -l. Raises CompileError."""
-    command = [
-        compiler.command, "-shared", "-fPIC", "-pthread", *map(str, objects), "-o", str(out),
+    options = [
+        "-shared", "-fPIC", "-pthread", *map(str, objects), "-o", str(out),
         f"-Wl,-soname,{out.name}", f"-Wl,-rpath,{rpath}", "-Wl,--disable-new-dtags",
         "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,--allow-shlib-undefined", "-Wl,--build-id=sha1",
         "-Wl,--no-as-needed",
     ]  # fmt: skip
     # By path, not by -L: that would be searched for every library, and find the wrong one.
-    command += [
+    options += [
         str(library) if isinstance(library, Path) else f"-l{library}" for library in libraries
     ]
-    done = _run(command)
-    if done.returncode != 0:
-        first = _first(done.stderr, "undefined reference", "cannot find", "error")
+    try:
+        compiler.run(*options, temporary=out.parent)
+    except CompileError as error:
+        first = _first(str(error.details["output"]), "undefined reference", "cannot find", "error")
         raise CompileError(
             f"{out.name} does not link because {first}; correct the sources or the list in "
             "frameworks.toml",
-            output=done.stderr,
-        )
+            **error.details,
+        ) from error

@@ -126,7 +126,7 @@ def repack(
         with _sound(original) as source, original.open("rb") as raw:
             for row in csv.reader(io.StringIO(source.read(f"{old.dist_info}/RECORD").decode())):
                 record[renamed(row[0])] = (row[1], row[2])
-            with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as out:
+            with zipfile.ZipFile(fresh, "w") as out:
                 written = set()
                 for info in source.infolist():
                     name = renamed(info.filename)
@@ -153,7 +153,8 @@ def repack(
 def _write(out: zipfile.ZipFile, name: str, content: bytes, external_attr: int) -> tuple[str, str]:
     info = zipfile.ZipInfo(name, _EPOCH)
     info.external_attr = external_attr
-    info.compress_type = zipfile.ZIP_DEFLATED
+    # Not compressed: different builds of zlib give different bytes.
+    info.compress_type = zipfile.ZIP_STORED
     out.writestr(info, content)
     return _record_hash(content), str(len(content))
 

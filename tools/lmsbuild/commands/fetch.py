@@ -16,6 +16,7 @@ from lmsbuild.options import (
     into_option,
     json_option,
     markdown_option,
+    reference_option,
     source_option,
     tag_argument,
 )
@@ -28,16 +29,25 @@ from lmsbuild.project import find_project
     epilog=examples(
         "lmsbuild fetch v2.6.0",
         "lmsbuild fetch pytorch:v2.6.0 --source debian",
+        "lmsbuild fetch v2.6.0 --source git --reference ~/src/pytorch",
         "lmsbuild fetch v2.6.0 --source ~/src/pytorch --into /tmp/torch",
     ),
 )
 @tag_argument
 @source_option
+@reference_option
 @into_option
 @dry_run_option
 @markdown_option
 @json_option
-def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Console) -> None:
+def command(
+    tag: str,
+    source: str,
+    reference: Path | None,
+    into: Path | None,
+    dry_run: bool,
+    console: Console,
+) -> None:
     """Get the source of TAG and check it against the recorded blob ids."""
     target = resolve(find_project(), tag)
     if dry_run:
@@ -45,6 +55,6 @@ def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Co
         console.say(f"would fetch {target.label} to {path} (source: {source})")
         console.result({"path": path, "source": source, "dry_run": True})
         return
-    done = fetched(target, source, into, console)
+    done = fetched(target, source, into, console, reference)
     console.say(f"{target.label} is at {done.path} (source: {done.route}, {done.why})")
     console.result(done)

@@ -45,7 +45,7 @@ def command(
     Fetches, applies, builds the wheel, installs the official and the overlay wheel, and trains a
     network that needs three times the device's memory. What has not changed is reused.
     """
-    target = resolve(find_project(), tag)
+    target = resolve(find_project(), tag).for_cuda(choices.cuda)
     device = devices.choose(wanted)
     if dry_run:
         console.say(f"would run for {target.label} on the {device.name}: {', '.join(STEPS)}")

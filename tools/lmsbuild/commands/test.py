@@ -61,7 +61,7 @@ def command(
 
     Prepares both environments first; writes JUnit XML and a one-page HTML report.
     """
-    target = resolve(find_project(), tag)
+    target = resolve(find_project(), tag).for_cuda(choices.cuda)
     part = parse_shard(shard)
     files = suites(target.project, suite)
     if dry_run:

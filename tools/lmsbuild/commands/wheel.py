@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from lmsbuild.checkout import default_path
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve
@@ -45,10 +46,16 @@ def command(
 
     Fetches and applies first if need be. Says so, within two seconds, when nothing has changed.
     """
-    target = resolve(find_project(), tag)
+    target = resolve(find_project(), tag).for_cuda(choices.cuda)
+    path = default_path(target, choices.into)
+    if dry_run and not (path.exists() and any(path.iterdir())):
+        console.say(f"would fetch {target.label} to {path}, apply its series and build its wheel")
+        console.result({"path": path, "wheel": target.version, "dry_run": True})
+        return
     _, done = wheel(target, choices, console, output, dry_run)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")
     if not dry_run:
         console.say(f"manifest {done.manifest}")
+        console.say(f"needs {done.needs}")
     console.result(done)
