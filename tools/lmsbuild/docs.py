@@ -88,6 +88,8 @@ def _variables() -> str:
         "LMSBUILD_ROOT": "the checkout of this project to use",
         "LMSBUILD_WORK": "folder for checkouts, environments and wheels instead of `work/`",
         "LMSBUILD_CACHE": "folder for downloads and objects instead of the user's cache",
+        "LMSBUILD_CACHE_LIMIT": "its size, 30GiB by default; the least recently used goes first",
+        "LMSBUILD_OFFLINE": "1: download nothing (as --offline)",
         "LMSBUILD_DEBUG": "show a traceback for an error of lmsbuild itself",
         "CXX": "the C++ compiler instead of `g++`",
     }
