@@ -162,4 +162,4 @@ def test_interrupt_ends_cleanly(world: World) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert errors.splitlines()[-1].startswith("error: stopped because Ctrl-C was pressed; ")
+    assert errors.splitlines()[-1].startswith("error: stopped (fetch) because Ctrl-C was")

@@ -63,7 +63,7 @@ def test_children_and_folders_go(
     _, errors = process.communicate(timeout=30)
     assert process.returncode == code
     lines = errors.splitlines()
-    assert lines[-1].startswith("error: stopped while fetching v1.0 from ") and why in lines[-1]
+    assert lines[-1].startswith("error: stopped (fetching v1.0 from ") and why in lines[-1]
     assert lines[-2].startswith("full log: ") and "Traceback" not in errors
     for pid in map(int, pids.read_text().split()):
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"

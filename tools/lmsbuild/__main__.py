@@ -86,7 +86,7 @@ class _Report:
         return self._say(kind, error.message, error.exit_code, error.details, with_log)
 
     def stopped(self, error: interrupt.Interrupted) -> int:
-        during = f" while {error.during}" if error.during else ""
+        during = f" ({error.during})" if error.during else ""
         message = (
             f"stopped{during} because {error.why}; nothing is left half done, run the same "
             "command to go on"
