@@ -422,3 +422,13 @@ def test_memory_snapshot_and_history(lms: Any, device: Any) -> None:
         assert snapshot["segments"] and snapshot["device_traces"][0]
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def test_segment_no_larger_than_needed(lms: Any, device: Any) -> None:
+    """Requests of 1 to 10 MiB usually get a segment of 20 MiB; what fits must not fail of it."""
+    device.limit(24 * MIB)
+    parts = [torch.full((12 << 10,), float(i), device="cuda") for i in range(200)]  # 9.4 MiB
+    whole = torch.stack(parts)  # all of them and as much again
+    assert intact(list(whole))
+    assert intact(parts)
+    assert torch.cuda.memory_stats()["alloc_distribution.reclaim_all"] == 1

@@ -95,6 +95,8 @@ class BlockLists {
   virtual ~BlockLists() = default;
   virtual bool take_free_block() = 0;
   virtual bool take_new_segment(bool retry) = 0;
+  // Makes a new segment no larger than the request needs; false if it is so already.
+  virtual bool shrink_segment() = 0;
   virtual std::vector<::lms::Segment> segments(const IdleMap& idle) = 0;
   // Gives the last `segments()` of these indices, now without a live block, back to the device.
   virtual void release_segments(const std::vector<size_t>& indices) = 0;

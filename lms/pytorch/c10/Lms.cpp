@@ -435,7 +435,9 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, bool last_resort) 
   if (lists.take_free_block()) {
     return count(device_, Route::kReclaimAll);
   }
-  return lists.take_new_segment(/*retry=*/true) && count(device_, Route::kReclaimAll);
+  const bool found = lists.take_new_segment(/*retry=*/true) ||
+                     (lists.shrink_segment() && lists.take_new_segment(/*retry=*/true));
+  return found && count(device_, Route::kReclaimAll);
 }
 
 // ---- statistics
