@@ -18,7 +18,6 @@ from lmsbuild_world import REPOSITORY, World, plain_git
 from lmsbuild import docs
 from lmsbuild.__main__ import run
 from lmsbuild.cli import COMMANDS
-from lmsbuild.errors import all_errors
 
 
 def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -41,12 +40,6 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert "Examples:" in text and f"lmsbuild {name}" in text and "--json" in text
     assert ("--dry-run" in text) == (name not in READ_ONLY)
-
-
-def test_exit_codes_are_one_per_class() -> None:
-    codes = [error.exit_code for error in all_errors()]
-    assert len(codes) == len(set(codes)) and 0 not in codes
-    assert len({error.meaning for error in all_errors()}) == len(codes)
 
 
 def test_page_is_as_rendered() -> None:

@@ -57,15 +57,18 @@ def patch_bytes(
 
 def _check_path(raw: Raw, what: str) -> None:
     modes = {raw.before.mode, raw.after.mode} - {"000000"}
-    reason = ""
+    reason = remedy = ""
     if modes - {"100644", "100755"}:
-        reason = f"{raw.path} is a symbolic link or a submodule; use ordinary files"
+        reason = f"{raw.path} is a symbolic link or a submodule"
+        remedy = "use ordinary files"
     elif raw.before.blob == raw.after.blob:
-        reason = f"it changes only the mode of {raw.path}; leave the mode as it is"
+        reason = f"it changes only the mode of {raw.path}"
+        remedy = "leave the mode as it is"
     elif re.search(r'["\\\x00-\x1f\x7f]', raw.path):
-        reason = f"the name {raw.path!r} needs quotes in a patch; rename the file"
+        reason = f"the name {raw.path!r} needs quotes in a patch"
+        remedy = "rename the file"
     if reason:
-        raise TreeStateError(f"{what} cannot become a patch because {reason}")
+        raise TreeStateError(f"{what} cannot become a patch because {reason}; {remedy}")
 
 
 def commits(git: Git, base: str, tip: str) -> list[str]:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every failure has its exit code, and a message of the form "X because Y; do Z"."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lmsbuild_world import REPOSITORY
+
+from lmsbuild import errors
+from lmsbuild.errors import STOPPED, FileError, all_errors
+
+PACKAGE = REPOSITORY / "tools" / "lmsbuild"
+FORM = re.compile(r"\S.* because .*\S; \S", re.DOTALL)
+NAMES = {error.__name__ for error in all_errors()}
+
+
+def constructed() -> Iterator[tuple[str, str, ast.expr | None]]:
+    """Place, class and message of every error that the package makes, but for those passed on."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                function = node.func
+                name = function.id if isinstance(function, ast.Name) else function.attr
+                if name == "of" and isinstance(function, ast.Attribute):
+                    name = ast.unparse(function.value)
+                if name in NAMES and file.name != "errors.py":
+                    place = f"{file.relative_to(PACKAGE)}:{node.lineno}"
+                    yield place, name, node.args[0] if node.args else None
+
+
+def text_of(message: ast.expr) -> str | None:
+    """A literal with `{}` for what is put in, None for what is no literal."""
+    if isinstance(message, ast.Constant) and isinstance(message.value, str):
+        return message.value
+    if isinstance(message, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in message.values]
+        return "".join(map(str, parts))
+    return None
+
+
+def test_every_message_has_the_form() -> None:
+    texts = [
+        (place, text_of(message))
+        for place, name, message in constructed()
+        if message is not None and name != "GitError"
+    ]
+    literal = [(place, text) for place, text in texts if text is not None]
+    assert len(literal) > 50
+    wrong = [f"{place}: {text}" for place, text in literal if not FORM.match(text)]
+    assert not wrong, "\n".join(wrong)
+    ended = [f"{place}: {text}" for place, text in literal if text.endswith(".")]
+    assert not ended, "\n".join(ended)
+
+
+def test_every_class_is_raised_somewhere() -> None:
+    raised = {name for _, name, _ in constructed()}
+    assert NAMES - raised <= {"ContainerError"}
+
+
+def test_exit_codes_are_one_per_class() -> None:
+    codes = [error.exit_code for error in all_errors()]
+    assert len(codes) == len(set(codes))
+    assert not set(codes) & {0, *STOPPED} and max(codes) < 126  # above are the shell's own
+    assert len({error.meaning for error in all_errors()}) == len(codes)
+    defined = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.LmsbuildError)
+    }
+    assert defined == set(all_errors())
+
+
+def test_what_the_system_refuses_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught:
+        (tmp_path / "file" / "below").mkdir(parents=True)
+        (tmp_path / "file" / "below").write_text("")
+    message = FileError.of(caught.value).message
+    assert message.startswith(f"{tmp_path}/file/below cannot be read or written because ")
+    assert FORM.match(message)
