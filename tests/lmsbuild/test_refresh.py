@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import difflib
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,13 +11,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lmsbuild_world import UPSTREAM, World, hook_files, plain_git, write
 
+from lmsbuild.__main__ import run
 from lmsbuild.apply import apply
+from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, TreeStateError
+from lmsbuild.errors import ConfigError, ConflictError, MismatchError, TreeStateError
 from lmsbuild.format import format_patches, mail_of
 from lmsbuild.git import Git
 from lmsbuild.hashing import git_blob
-from lmsbuild.refresh import refresh, runtime_patch
+from lmsbuild.refresh import RUNTIME_SUBJECT, refresh, runtime_patch
 from lmsbuild.series import series_of
 
 
@@ -62,17 +67,286 @@ def test_renamed_hook_removes_the_old_patch(world: World, console: Console) -> N
     assert [name for name in done.written if "Another-name" in name]
 
 
-def test_refuses_an_edit_of_a_runtime_file(world: World, console: Console) -> None:
+ENGINE = "lms/core/engine.cpp"
+
+
+def lms(world: World, name: str = ENGINE) -> str:
+    return (world.project.root / name).read_text()
+
+
+@pytest.fixture
+def applied(world: World, console: Console) -> Path:
+    """A checkout with the series."""
     clone = world.clone()
     apply(world.target, clone, console)
-    world.commit(clone, {"core/lms/engine.cpp": "edited\n"}, "Edit the engine")
-    with pytest.raises(TreeStateError, match=r"core/lms/engine\.cpp"):
-        refresh(world.target, clone)
+    return clone
+
+
+def ours(clone: Path, name: str = "core/lms/engine.cpp") -> str:
+    return (clone / name).read_text()
+
+
+def test_runtime_edits_go_into_lms(world: World, applied: Path) -> None:
+    hooks = {n: c for n, c in snapshot(world).items() if "/v1.0/" in n}
+    edited = {"core/lms/engine.cpp": "int engine() { return 8; }\n", "core/lms/more.h": "more\n"}
+    world.commit(applied, edited, "Edit the engine")
+    plain_git(applied, "rm", "-q", "core/lms/engine.h")
+    plain_git(applied, "commit", "-q", "-m", "Remove the header")
+    done = refresh(world.target, applied)
+    assert done.runtime == ["lms/core/engine.cpp", "lms/core/engine.h", "lms/core/more.h"]
+    assert lms(world) == edited["core/lms/engine.cpp"] and lms(world, "lms/core/more.h") == "more\n"
+    assert not (world.project.root / "lms/core/engine.h").exists()
+    assert [note.split("(")[1].split(")")[0] for note in done.notes] == [
+        "Edit the engine", "Remove the header",
+    ]  # fmt: skip
+    assert {n: c for n, c in snapshot(world).items() if "/v1.0/" in n} == hooks
+    assert (
+        runtime_patch(world.target)[done.written[0].split("/")[1]]
+        == (world.target.runtime_patches.parent / done.written[0]).read_bytes()
+    )
+
+
+def test_a_mixed_commit_is_split(world: World, applied: Path, console: Console) -> None:
+    world.commit(
+        applied,
+        {"core/lms/engine.cpp": "int engine() { return 9; }\n", "core/alloc.h": "#pragma once\n"},
+        "Change both",
+    )
+    done = refresh(world.target, applied)
+    assert "is split: core/lms/engine.cpp into lms/" in done.notes[0]
+    patch = next(p for p in series_of(world.target).patches if p.subject == "Change both")
+    assert [change.path for change in patch.changes] == ["core/alloc.h"]
+    assert "core/alloc.h" in world.target.tag.preimage
+    again = world.clone("again")
+    apply(world.target, again, console)
+    assert plain_git(again, "rev-parse", "HEAD^{tree}") == plain_git(
+        applied, "rev-parse", "HEAD^{tree}"
+    )
+
+
+def test_an_amended_runtime_commit_is_taken_too(world: World, applied: Path) -> None:
+    """`git commit --fixup` and an autosquash, as many do."""
+    write(applied, {"core/lms/engine.cpp": "int engine() { return 6; }\n"})
+    runtime = plain_git(applied, "rev-parse", f":/^{RUNTIME_SUBJECT}")
+    plain_git(applied, "commit", "-q", "-a", f"--fixup={runtime}")
+    plain_git(
+        applied, "-c", "sequence.editor=true", "rebase", "-q", "-i", "--autosquash", f"{runtime}~1"
+    )
+    assert len(plain_git(applied, "rev-list", "v1.0..HEAD").split()) == 3
+    done = refresh(world.target, applied)
+    assert (done.runtime, done.notes) == ([ENGINE], [])
+    assert lms(world) == ours(applied)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_edits_on_both_sides(world: World, applied: Path, same: bool) -> None:
+    world.commit(applied, {"core/lms/engine.cpp": "theirs\n"}, "Edit the engine")
+    write(world.project.root, {ENGINE: "theirs\n" if same else "ours\n"})
+    before = snapshot(world)
+    if same:
+        assert refresh(world.target, applied).runtime == []
+        return
+    with pytest.raises(ConflictError, match=r"core/lms/engine\.cpp changed both") as failure:
+        refresh(world.target, applied)
+    assert failure.value.details["files"] == ["core/lms/engine.cpp"]
+    assert (snapshot(world), lms(world)) == (before, "ours\n")
+
+
+def test_edits_of_different_files_are_joined(world: World, applied: Path) -> None:
+    world.commit(applied, {"core/lms/engine.cpp": "theirs\n"}, "Edit the engine")
+    write(world.project.root, {"lms/core/engine.h": "ours\n"})
+    assert refresh(world.target, applied).runtime == [ENGINE]
+    assert (lms(world), lms(world, "lms/core/engine.h")) == ("theirs\n", "ours\n")
+
+
+def test_an_older_checkout_gives_way(world: World, applied: Path, console: Console) -> None:
+    """The project moved on (a pull): a checkout without commits of its own takes nothing back."""
+    other = world.clone("other")
+    apply(world.target, other, console)
+    world.commit(other, {"core/alloc.h": "#pragma once\n"}, "Another hook")
+    write(world.project.root, {ENGINE: "newer\n"})
+    refresh(world.target, other)
+    before = snapshot(world)
+    done = refresh(world.target, applied)
+    assert not (done.written or done.removed or done.runtime)
+    assert (snapshot(world), lms(world)) == (before, "newer\n")
+
+
+def test_hooks_that_changed_on_both_sides(world: World, applied: Path, console: Console) -> None:
+    other = world.clone("other")
+    apply(world.target, other, console)
+    world.commit(other, {"core/alloc.h": "#pragma once\n"}, "Another hook")
+    refresh(world.target, other)
+    before = snapshot(world)
+    world.commit(applied, {"python/api.py": "def memory():\n    return 7\n"}, "Mine")
+    with pytest.raises(ConflictError, match="cherry-pick"):
+        refresh(world.target, applied)
+    assert snapshot(world) == before
+
+
+def test_refresh_after_refresh(world: World, applied: Path) -> None:
+    for number in range(2):
+        world.commit(applied, {"core/alloc.h": f"// {number}\n"}, f"Change {number}")
+        world.commit(applied, {"core/lms/engine.cpp": f"// {number}\n"}, "Edit")
+        done = refresh(world.target, applied)
+        assert [name for name in done.written if f"Change-{number}" in name]
+        assert done.runtime == [ENGINE]
+    assert not refresh(world.target, applied).written
+
+
+def test_a_damaged_patch_is_written_anew(world: World, applied: Path) -> None:
+    before = snapshot(world)
+    for patch in series_of(world.target).patches:
+        content = patch.path.read_bytes()
+        patch.path.write_bytes(content.replace(b"index ", b"index x", 1) + b"-- \n2.39\n")
+    assert len(refresh(world.target, applied).written) == 3
+    assert snapshot(world) == before
+
+
+def test_clone_that_was_patched_by_git_alone(world: World) -> None:
+    """No note of `apply`: the runtime commit itself says what the checkout began with."""
+    clone = world.clone()
+    plain_git(
+        clone, "am", "-q", "--keep-cr", *(str(p.path) for p in series_of(world.target).patches)
+    )
+    assert not refresh(world.target, clone).written
+    world.commit(clone, {"core/lms/engine.cpp": "theirs\n"}, "Edit the engine")
+    assert refresh(world.target, clone).runtime == [ENGINE]
+    old = world.clone("old")
+    patches = [str(p.path) for p in series_of(world.target).patches]
+    plain_git(old, "am", "-q", "--keep-cr", *patches)
+    write(world.project.root, {ENGINE: "newer\n"})
+    refresh(world.target, None)
+    with pytest.raises(ConflictError, match="engine"):
+        refresh(world.target, old)
+
+
+def _merge(clone: Path) -> None:
+    plain_git(clone, "checkout", "-q", "-b", "side", "HEAD~1")
+    (clone / "side.txt").write_text("side\n")
+    plain_git(clone, "add", "side.txt")
+    plain_git(clone, "commit", "-q", "-m", "Side")
+    plain_git(clone, "merge", "-q", "-m", "Merge", "-")
+
+
+def _unapplied(clone: Path) -> None:
+    plain_git(clone, "reset", "-q", "--hard", "v1.0")
+
+
+def _runtime_with_hook(clone: Path) -> None:
+    plain_git(clone, "reset", "-q", "--hard", "HEAD~2")
+    (clone / "core/alloc.h").write_text("// hook\n")
+    plain_git(clone, "commit", "-q", "-a", "--amend", "--no-edit")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda c: (c / "core/alloc.h").write_text("dirty\n"), r"not clean \(core/alloc\.h\)"),
+        (lambda c: (c / "new.txt").write_text("new\n"), r"not clean \(new\.txt\)"),
+        (lambda c: (c / ".git/rebase-merge").mkdir(), "rebase is under way"),
+        (_merge, "is a merge"),
+        (_unapplied, "not applied there"),
+        (_runtime_with_hook, r"also changes core/alloc\.h"),
+    ],
+)
+def test_checkouts_that_are_not_fit(
+    world: World, applied: Path, spoil: Callable[[Path], object], words: str
+) -> None:
+    before = snapshot(world)
+    spoil(applied)
+    with pytest.raises(TreeStateError, match=words):
+        refresh(world.target, applied)
+    assert snapshot(world) == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda c: (c / "core/data.bin").write_bytes(bytes(range(256))), "binary"),
+        (lambda c: (c / "core/alloc.h").chmod(0o755), r"mode of core/alloc\.h"),
+        (lambda c: (c / "core/link").symlink_to("alloc.h"), "symbolic link"),
+        (lambda c: (c / 'core/a"b').write_text("a\n"), "needs quotes"),
+        (lambda c: (c / "core/lms/engine.cpp").chmod(0o755), "ordinary file"),
+    ],
+)
+def test_commits_that_no_patch_can_hold(
+    world: World, applied: Path, spoil: Callable[[Path], object], words: str
+) -> None:
+    spoil(applied)
+    plain_git(applied, "add", "-A", "-f")
+    plain_git(applied, "commit", "-q", "-m", "Odd")
+    before = snapshot(world)
+    with pytest.raises(TreeStateError, match=words):
+        refresh(world.target, applied)
+    assert snapshot(world) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["---\nrest", "diff --git a b", "From x Mon Jan 1 00:00:00 2026", "From: a@example.invalid",
+     "Index: core/alloc.h"],
+)  # fmt: skip
+def test_messages_that_git_am_would_cut(world: World, applied: Path, body: str) -> None:
+    world.commit(applied, {"core/alloc.h": "// new\n"}, f"Odd\n\n{body}\n\nMore of it")
+    with pytest.raises(TreeStateError, match=r"\(Odd\) cannot become a patch"):
+        refresh(world.target, applied)
 
 
 def test_refuses_a_checkout_without_the_runtime(world: World) -> None:
     with pytest.raises(TreeStateError, match="runtime"):
         refresh(world.target, world.clone())
+
+
+def test_refuses_the_checkout_of_another_tag(world: World) -> None:
+    clone = world.clone()
+    world.commit(clone, {"python/api.py": "other = 1\n"}, "Release 2.0")
+    patches = series_of(world.target).patches
+    plain_git(clone, "am", "-q", "--keep-cr", *(str(p.path) for p in patches[:2]))
+    with pytest.raises(MismatchError, match=r"python/api\.py"):
+        refresh(world.target, clone)
+
+
+def test_frameworks_keep_their_comments_and_order(world: World, applied: Path) -> None:
+    toml = world.project.frameworks_file
+    text = toml.read_text().replace('"python/api.py"', '# of the API\n"python/api.py"')
+    text = text.replace("[frameworks.alpha]", "# The one.\n[frameworks.alpha]")
+    text += "\n# the end\n"
+    toml.write_text(text)
+    world.commit(
+        applied,
+        {"core/alloc.h": "// hook\n", "core/CMakeLists.txt": UPSTREAM["core/CMakeLists.txt"]},
+        "Change the touched files",
+    )
+    refresh(world.target, applied)
+    changed = list(difflib.unified_diff(text.splitlines(), toml.read_text().splitlines(), n=0))[2:]
+    lines = [line for line in changed if not line.startswith("@@") and line[1:].strip()]
+    assert sorted(line.split(" = ")[0] for line in lines if " = " in line) == [
+        '+"core/alloc.h"'
+    ] and all("#" not in line for line in lines)
+
+
+def test_command_finds_the_checkout(
+    world: World, console: Console, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path = fetch(world.target, "git", None, console).path
+    apply(world.target, path, console)
+    world.commit(path, {"core/alloc.h": "// hook\n"}, "Another hook")
+    refs = plain_git(path, "for-each-ref")
+    assert run(["refresh", "v1.0", "--runtime"]) == 0
+    assert run(["refresh", "v1.0", "--dry-run"]) == 0
+    assert "would be written: v1.0/0003-Another-hook.patch" in capsys.readouterr().out
+    assert refs == plain_git(path, "for-each-ref")
+    clone = world.clone()
+    apply(world.target, clone, console)
+    monkeypatch.chdir(clone / "core")
+    assert run(["refresh", "v1.0"]) == 0
+    assert "every patch is as it should be" in capsys.readouterr().out
+    monkeypatch.chdir(world.folder)
+    assert run(["refresh", "v1.0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == str(path)
+    assert run(["refresh", "v1.0", "--runtime", "--from", str(path)]) == 2
 
 
 def test_refuses_two_files_for_one_path(world: World) -> None:

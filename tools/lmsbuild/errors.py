@@ -160,6 +160,11 @@ class ContainerError(LmsbuildError):
     meaning = "the container engine cannot be used, or the image was not built"
 
 
+class ConflictError(LmsbuildError):
+    exit_code = 23
+    meaning = "the same file changed on two sides; nothing was written"
+
+
 # Exit codes that are no class of failure: the process was told to end.
 STOPPED = {
     129: "stopped: the terminal was closed (SIGHUP)",

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from lmsbuild.frameworks import Target
-from lmsbuild.refresh import runtime_files
+from lmsbuild.layout import runtime_files
 from lmsbuild.series import NO_BLOB, Hunk, Line, Patch, series_of
 
 SUBJECT_LENGTH = 72

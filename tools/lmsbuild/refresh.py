@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From lms/ and from a checkout's commits back into patch files, byte for byte the same."""
+"""From lms/ and from a checkout's commits back into patch files, byte for byte the same.
+
+Three versions of everything: what the checkout had when the series was put there, what it has now,
+and what is on the disk. A side that did not change gives way; two changes are a conflict, and then
+nothing is written.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import tomlkit
 
-from lmsbuild.errors import ConfigError, TreeStateError, UsageError
-from lmsbuild.format import file_name, format_patches, patch_bytes
+from lmsbuild.checkin import REFRESHED_REF, Line, changes_of, earlier, read_checkout, same_series
+from lmsbuild.checkout import default_path, is_framework, standing_in
+from lmsbuild.errors import ConflictError, TreeStateError, UsageError
+from lmsbuild.format import file_name, patch_bytes
 from lmsbuild.frameworks import Target
-from lmsbuild.git import EMAIL, NAME, Git
+from lmsbuild.git import EMAIL, NAME
+from lmsbuild.hashing import git_blob
+from lmsbuild.layout import runtime_files, source_of
 from lmsbuild.mail import Mail
 from lmsbuild.scratch import Entry, scratch
-from lmsbuild.series import NO_BLOB, Patch, patch_files
+from lmsbuild.series import Patch, patch_files
+from lmsbuild.transaction import PROJECT_STATE, Content, FileTransaction
 
 RUNTIME_SUBJECT = "Add the Large Model Support runtime"
 RUNTIME_MESSAGE = f"""{RUNTIME_SUBJECT}
@@ -30,126 +40,201 @@ RUNTIME_MAIL = Mail(NAME, EMAIL, "Thu, 1 Jan 2026 00:00:00 +0000", RUNTIME_MESSA
 
 @dataclass(frozen=True)
 class Refreshed:
-    written: list[str]
+    source: Path | None  # the checkout that hooks and edits were taken from
+    written: list[str]  # patches
     removed: list[str]
     unchanged: list[str]
+    runtime: list[str]  # files of lms/ that were written or removed
+    notes: list[str]  # what became of commits that are no patch, or only in part
     preimage: dict[str, str]
 
 
-def runtime_files(target: Target) -> dict[str, Path]:
-    """Path in the framework -> file below lms/. Raises ConfigError when two map to one path."""
-    found: dict[str, Path] = {}
-    root = target.project.root
-    for entry in target.framework.layout:
-        folder = root / entry.source
-        for pattern in entry.patterns:
-            for file in sorted(folder.glob(pattern)):
-                if not file.is_file():
-                    continue
-                path = str(PurePosixPath(entry.target) / file.relative_to(folder).as_posix())
-                if found.setdefault(path, file) != file:
-                    raise ConfigError(
-                        f"the layout of {target.framework_name} is wrong because {found[path]} and "
-                        f"{file} both go to {path}; correct frameworks.toml"
-                    )
-    if not found:
-        raise ConfigError(
-            f"the runtime patch cannot be made because {root / 'lms'} has no files for "
-            f"{target.framework_name}; check out the whole project"
-        )
-    return found
+@dataclass
+class _Plan:
+    """Files below the project's root as they are to be; None for one that goes."""
+
+    files: dict[Path, bytes | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    preimage: dict[str, str] = field(default_factory=dict)
+
+    def changed(self) -> dict[Path, bytes | None]:
+        return {path: new for path, new in self.files.items() if _read(path) != new}
 
 
-def runtime_patch(target: Target) -> dict[str, bytes]:
-    """The runtime patch (file name -> content) made from lms/."""
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def runtime_patch(target: Target, contents: dict[str, bytes] | None = None) -> dict[str, bytes]:
+    """The runtime patch (file name -> content) made from lms/, or from `contents` instead."""
+    if contents is None:
+        contents = {path: file.read_bytes() for path, file in runtime_files(target).items()}
     with scratch() as room:
-        files = {
-            path: Entry("100644", room.add_blob(file.read_bytes()))
-            for path, file in runtime_files(target).items()
-        }
+        files = {p: Entry("100644", room.add_blob(content)) for p, content in contents.items()}
         trees = room.tree({}), room.tree(files)
         content = patch_bytes(room, RUNTIME_MAIL, *trees, "the runtime")
     return {file_name(1, RUNTIME_MAIL.subject): content}
 
 
-def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refreshed:
-    """Write the runtime patch from lms/ and, from `source`, the hook patches of the tag.
+def find_checkout(target: Target) -> Path | None:
+    """The clone the user stands in, else the work folder's, if it has one."""
+    work = default_path(target, None)
+    return standing_in(target) or (work if is_framework(target, work) else None)
 
-    The hooks are the commits after the runtime commit in the checkout `source`. Their
-    pre-image blob ids go into frameworks.toml.
+
+def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refreshed:
+    """Write the series anew: the runtime from lms/ and, with a checkout `source`, from its commits.
+
+    Edits of runtime files in the checkout go into lms/, everything else into the tag's patches,
+    the blob ids of the upstream files they touch into frameworks.toml. All files change or none.
+    Raises TreeStateError when the checkout is not fit, ConflictError, naming the files, when both
+    sides changed since the series was put there.
     """
     if target.project.installed and not dry_run:
         raise UsageError(
             "the patches of an installed lmsbuild are not written because an update would undo it; "
             "work in a clone of the project, or name one with LMSBUILD_ROOT"
         )
-    wanted: dict[Path, bytes] = {}
-    folders = [target.runtime_patches]
-    for name, content in runtime_patch(target).items():
-        wanted[target.runtime_patches / name] = content
-    preimage: dict[str, str] = dict(target.tag.preimage)
-    if source is not None:
-        hooks, preimage = _hooks(target, Git(source.expanduser().absolute()))
-        folders.append(target.tag_patches)
-        wanted.update({target.tag_patches / name: content for name, content in hooks.items()})
-    stale = [file for folder in folders for file in patch_files(folder) if file not in wanted]
-    changed = [p for p, content in wanted.items() if not p.is_file() or p.read_bytes() != content]
-    if not dry_run:
-        for path in changed:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(".new")
-            fresh.write_bytes(wanted[path])
-            fresh.replace(path)
-        for path in stale:
-            path.unlink()
-        if preimage != target.tag.preimage:
-            _record(target, preimage)
+    if dry_run:
+        return _refreshed(target, source, _plan(target, source)[0])
+    root = target.project.root
+    command = f"refresh {target.tag_name}"
+    with FileTransaction.begin(root, root / PROJECT_STATE, command) as transaction:
+        plan, line = _plan(target, source)
+        done = _refreshed(target, source, plan)
+        changes = plan.changed()
+        for path, content in changes.items():
+            name = path.relative_to(root).as_posix()
+            if content is None:
+                transaction.remove(name)
+            else:
+                transaction.put(name, Content(content))
+        if changes:
+            transaction.commit()
+    if line is not None:
+        line.git.run("update-ref", REFRESHED_REF, line.tip, check=False)  # a read-only clone
+    return done
+
+
+def _refreshed(target: Target, source: Path | None, plan: _Plan) -> Refreshed:
+    changes = plan.changed()
+    root = target.project.root
+    patches = [path for path in plan.files if path.suffix == ".patch"]
+    others = sorted(
+        path.relative_to(root).as_posix()
+        for path in changes
+        if path not in patches and path != target.project.frameworks_file
+    )
     return Refreshed(
-        [Patch(path).name for path in changed],
-        [Patch(path).name for path in stale],
-        [Patch(path).name for path in wanted if path not in changed],
-        preimage,
+        source,
+        [Patch(path).name for path in patches if changes.get(path) is not None],
+        [Patch(path).name for path in patches if path in changes and changes[path] is None],
+        [Patch(path).name for path in patches if path not in changes],
+        others,
+        plan.notes,
+        plan.preimage,
     )
 
 
-def _hooks(target: Target, git: Git) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Hook patches of a checkout and the pre-image of the files they touch."""
-    if git.changes():
-        raise TreeStateError(
-            f"{git.path} cannot be refreshed from because it is not clean; commit its changes first"
-        )
-    log = git.text("log", "--first-parent", "-n", "200", "--format=%H %P%x09%s").splitlines()
-    runtime = next((line for line in log if line.endswith(f"\t{RUNTIME_SUBJECT}")), None)
-    if runtime is None:
-        raise TreeStateError(
-            f"{git.path} cannot be refreshed from because none of its last 200 commits is "
-            f"{RUNTIME_SUBJECT!r}; run `lmsbuild apply` there first"
-        )
-    commit, base = runtime.split("\t")[0].split()[:2]
-    if git.text("rev-list", "--merges", f"{commit}..HEAD"):
-        raise TreeStateError(
-            f"{git.path} cannot be refreshed from because it has a merge after the runtime commit; "
-            "rebase it into a line of commits"
-        )
-    hooks = format_patches(git, commit, "HEAD")
-    touched = git.text("diff", "--name-only", "--no-renames", commit, "HEAD").splitlines()
-    runtime_paths = set(runtime_files(target))
-    misplaced = sorted(runtime_paths.intersection(touched))
-    if misplaced:
-        raise TreeStateError(
-            f"{git.path} cannot be refreshed from because a commit after the runtime commit edits "
-            f"{misplaced[0]}, which is generated from lms/; make that edit in lms/"
-        )
-    before = git.blobs(base, touched)
-    return hooks, {path: before[path] for path in sorted(before) if before[path] != NO_BLOB}
+def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
+    plan = _Plan(preimage=dict(target.tag.preimage))
+    runtime = {path: file.read_bytes() for path, file in runtime_files(target).items()}
+    line = None
+    if source is not None:
+        line = read_checkout(target, source.expanduser().absolute(), RUNTIME_SUBJECT)
+        before = earlier(line, _patches(target.runtime_patches), _patches(target.tag_patches))
+        plan.notes += line.notes(RUNTIME_SUBJECT)
+        _merge_runtime(target, plan, runtime, line, before)
+        _merge_hooks(target, plan, line, before)
+    _put_patches(plan, target.runtime_patches, runtime_patch(target, runtime))
+    if plan.preimage != target.tag.preimage:
+        plan.files[target.project.frameworks_file] = _recorded(target, plan.preimage)
+    return plan, line
 
 
-def _record(target: Target, preimage: dict[str, str]) -> None:
+def _patches(folder: Path) -> list[Patch]:
+    return [Patch(path) for path in patch_files(folder)]
+
+
+def _put_patches(plan: _Plan, folder: Path, made: dict[str, bytes]) -> None:
+    for path in patch_files(folder):
+        plan.files[path] = None
+    for name, content in made.items():
+        plan.files[folder / name] = content
+
+
+def _merge_hooks(target: Target, plan: _Plan, line: Line, before: Line | None) -> None:
+    disk = _patches(target.tag_patches)
+    if before is not None:
+        ours_changed = not same_series(before.hooks, disk)
+        theirs_changed = line.hooks != before.hooks
+        if ours_changed and not theirs_changed:
+            return  # the patches are newer than the checkout
+        if ours_changed and not same_series(line.hooks, disk):
+            raise ConflictError(
+                f"{target.label} was not refreshed because the hooks changed in {line.git.path} "
+                f"and {target.tag_patches} changed too since the series was applied there; run "
+                f"`lmsbuild apply {target.tag_name} --into ANOTHER` and cherry-pick your commits",
+                files=[patch.name for patch in disk],
+            )
+    _put_patches(plan, target.tag_patches, line.hooks)
+    plan.preimage = line.preimage()
+
+
+def _merge_runtime(
+    target: Target, plan: _Plan, runtime: dict[str, bytes], line: Line, before: Line | None
+) -> None:
+    """Take the checkout's edits of runtime files into `runtime` and the plan."""
+    files = runtime_files(target)
+    recorded = {c.path: c.after for c in changes_of(_patches(target.runtime_patches))}
+    base = before.runtime if before else line.runtime_in_commit(RUNTIME_SUBJECT)
+    conflicts = []
+    for path in sorted(runtime.keys() | line.runtime.keys()):
+        ours = git_blob(runtime[path]) if path in runtime else None
+        theirs = line.runtime.get(path)
+        started = (recorded if base is None else base).get(path)
+        if theirs == ours:
+            continue
+        if theirs == started:
+            # With no note of `apply`, the runtime commit may have been amended, or be an old one.
+            if before is None and theirs != recorded.get(path):
+                conflicts.append(path)
+            continue
+        if ours != started:
+            conflicts.append(path)
+            continue
+        name = source_of(target, path)
+        assert name is not None, path  # is_runtime
+        file = files.get(path, target.project.root / name)
+        if theirs is None:
+            del runtime[path]
+            plan.files[file] = None
+        else:
+            runtime[path] = line.content(path)
+            plan.files[file] = runtime[path]
+    if conflicts:
+        raise ConflictError(
+            f"{target.label} was not refreshed because {', '.join(conflicts)} changed both in lms/ "
+            f"and in {line.git.path} since the series was applied there; make the two equal (git "
+            "diff shows each change) and refresh again",
+            files=conflicts,
+        )
+    if not runtime:
+        raise TreeStateError(
+            f"{target.label} was not refreshed because the commits in {line.git.path} remove every "
+            "runtime file; restore them"
+        )
+
+
+def _recorded(target: Target, preimage: dict[str, str]) -> bytes:
+    """frameworks.toml with these blob ids; comments and the order of what stays are kept."""
     path = target.project.frameworks_file
     document = tomlkit.parse(path.read_text(encoding="utf-8"))
-    table = tomlkit.table()
-    for file, blob in sorted(preimage.items()):
-        table.add(file, blob)
     tag = document["frameworks"][target.framework_name]["tags"][target.tag_name]
-    tag["preimage"] = table
-    path.write_text(tomlkit.dumps(document), encoding="utf-8")
+    table = tag.setdefault("preimage", tomlkit.table())
+    for file in [name for name in table if name not in preimage]:
+        table.remove(file)
+    for file, blob in preimage.items():
+        if table.get(file) != blob:
+            table[file] = blob
+    return tomlkit.dumps(document).encode()

@@ -80,6 +80,7 @@ class Hunk:
 @dataclass(frozen=True)
 class Patch:
     path: Path
+    content: bytes | None = None  # when it is not, or not yet, what the file has
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ class Patch:
 
     @cached_property
     def data(self) -> bytes:
-        return self.path.read_bytes()
+        return self.path.read_bytes() if self.content is None else self.content
 
     @cached_property
     def text(self) -> str:

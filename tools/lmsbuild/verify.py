@@ -19,7 +19,8 @@ from lmsbuild.errors import ConfigError, TreeStateError
 from lmsbuild.format import file_name, patch_bytes
 from lmsbuild.frameworks import Target
 from lmsbuild.hashing import git_blob
-from lmsbuild.refresh import runtime_files, runtime_patch
+from lmsbuild.layout import runtime_files
+from lmsbuild.refresh import runtime_patch
 from lmsbuild.replay import Origin, Step, contents, find_origin, replay
 from lmsbuild.scratch import Scratch, scratch
 from lmsbuild.series import NO_BLOB, Hunk, Patch, Series, patch_files, series_of

@@ -8,35 +8,54 @@ from pathlib import Path
 import click
 
 from lmsbuild.console import Console
+from lmsbuild.errors import UsageError
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import dry_run_option, examples, json_option, tag_argument
 from lmsbuild.project import find_project
-from lmsbuild.refresh import refresh
+from lmsbuild.refresh import find_checkout, refresh
 
 
 @click.command(
     "refresh",
     epilog=examples(
-        "lmsbuild refresh v2.6.0                                 # runtime patch from lms/",
-        "lmsbuild refresh v2.6.0 --from work/pytorch-v2.6.0/source   # and the hooks",
+        "lmsbuild refresh v2.6.0             # from lms/ and the checkout's commits",
+        "lmsbuild refresh v2.6.0 --from ~/pytorch --dry-run",
+        "lmsbuild refresh v2.6.0 --runtime   # from lms/ alone",
     ),
 )
 @tag_argument
 @click.option(
-    "--from", "source", metavar="DIR",
+    "--from", "--into", "source", metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A checkout whose commits after the runtime commit are the hooks of TAG.",
+    help="The checkout to take commits from [default: the one you stand in, else "
+    "work/<framework>-<tag>/source if it is there].",
 )  # fmt: skip
+@click.option("--runtime", is_flag=True, help="Only the runtime patch, from lms/ alone.")
 @dry_run_option
 @json_option
-def command(tag: str, source: Path | None, dry_run: bool, console: Console) -> None:
-    """Write the patches of TAG anew: the runtime from lms/, the hooks from a checkout.
+def command(tag: str, source: Path | None, runtime: bool, dry_run: bool, console: Console) -> None:
+    """Write the patches of TAG anew, from lms/ and from the commits of a checkout.
 
-    Records the blob ids of the upstream files that the hooks touch in frameworks.toml.
+    A commit after the runtime commit is a patch of TAG. Its edits of runtime files go into lms/
+    instead, and the runtime patch is made from there; a commit with both is split. Only what is
+    committed counts. What changed both here and in the checkout since the series was applied is a
+    conflict, and nothing is written. `lmsbuild undo` takes a refresh back.
     """
+    if runtime and source:
+        raise UsageError(
+            "--runtime and --from cannot be combined because --runtime looks at no checkout; leave "
+            "one out"
+        )
     target = resolve(find_project(), tag)
-    done = refresh(target, source, dry_run)
+    place = None if runtime else source or find_checkout(target)
+    with console.task(f"refreshing {target.label}"):
+        done = refresh(target, place, dry_run)
     would = "would be " if dry_run else ""
+    console.say(f"from lms/ and the commits in {place}" if place else "from lms/ alone")
+    for note in done.notes:
+        console.say(note)
+    for name in done.runtime:
+        console.say(f"{would}changed: {name}")
     for name in done.written:
         console.say(f"{would}written: {name}")
     for name in done.removed:
