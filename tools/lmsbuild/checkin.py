@@ -7,25 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lmsbuild.checkout import APPLIED_REF, BASE_REF, is_framework
+from lmsbuild.apply import check_nothing_under_way
+from lmsbuild.checkout import is_framework
 from lmsbuild.errors import ConfigError, TreeStateError
 from lmsbuild.format import commits, fetch_blobs, format_patches, mail_of
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git, toplevel
+from lmsbuild.git import Git, checkout_git
 from lmsbuild.layout import source_of
 from lmsbuild.mail import Mail
 from lmsbuild.scratch import changed, entries
 from lmsbuild.series import FileChange, Patch, check_preimage
+from lmsbuild.switch import NOTHING, CheckoutTransaction, recorded, state_of
 
-REFRESHED_REF = "refs/lmsbuild/refreshed"  # HEAD when `refresh` last took its commits
+REFRESHED = "refreshed"  # the ref of HEAD when `refresh` last took its commits
 SEARCHED = 200  # commits looked at for the runtime commit
-UNDER_WAY = {
-    "rebase-apply": "`git am` (or a rebase)",
-    "rebase-merge": "a rebase",
-    "MERGE_HEAD": "a merge",
-    "CHERRY_PICK_HEAD": "a cherry-pick",
-    "REVERT_HEAD": "a revert",
-}
 
 
 @dataclass(frozen=True)
@@ -113,48 +108,55 @@ class Line:
 def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
     """The commits of the checkout at `path`. Raises TreeStateError when it is not fit,
     MismatchError when its base is not the tag's code."""
-    top = toplevel(path) if path.is_dir() else None
-    if top is None or not is_framework(target, top):
+    git = checkout_git(path) if path.is_dir() else None
+    if git is None or not is_framework(target, git.path):
         raise TreeStateError(
             f"{path} cannot be refreshed from because it is no clone of "
             f"{target.framework_name}; run `lmsbuild apply {target.tag_name}` and commit there"
         )
-    git = Git(top)
-    for name, what in UNDER_WAY.items():
-        if (top / git.text("rev-parse", "--git-path", name)).exists():
-            raise TreeStateError(
-                f"{top} cannot be refreshed from because {what} is under way; finish or abort it "
-                "first"
-            )
-    changes = git.changes()
-    if changes:
-        shown = ", ".join(entry[3:] for entry in changes[:5])
-        more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-        raise TreeStateError(
-            f"{top} cannot be refreshed from because it is not clean ({shown}{more}); commit what "
-            "belongs to the series, stash or remove the rest (--runtime takes nothing from there)",
-            changes=changes,
-        )
+    pending = CheckoutTransaction.pending(git.path, state_of(git))
+    if pending:
+        pending.check_complete()
+    check_nothing_under_way(git)
+    _check_clean(git)
     line = Line(target, git, _base(git, target, runtime_subject), git.head())
-    check_preimage(target, git, line.base, f"the base of {top}")
+    check_preimage(target, git, line.base, f"the base of {git.path}")
     merge = git.text("rev-list", "--merges", "-n", "1", f"{line.base}..{line.tip}")
     if merge:
         raise TreeStateError(
-            f"{top} cannot be refreshed from because commit {merge[:12]} is a merge; rebase into "
-            "a line of commits (`git rebase`)"
+            f"{git.path} cannot be refreshed from because commit {merge[:12]} is a merge; rebase "
+            "into a line of commits (`git rebase`)"
         )
     if not line.runtime:
         raise TreeStateError(
-            f"{top} cannot be refreshed from because the series is not applied there; run "
+            f"{git.path} cannot be refreshed from because the series is not applied there; run "
             f"`lmsbuild apply {target.tag_name}` there first"
         )
     return line
 
 
+def _check_clean(git: Git) -> None:
+    changes = git.changes()
+    if changes:
+        # Line ends and filters of the user's make an unchanged file look changed to us.
+        theirs = {entry[3:] for entry in Git(git.path, git.extra_env, as_user=True).changes()}
+        changes = [entry for entry in changes if entry[3:] in theirs]
+    if changes:
+        shown = ", ".join(entry[3:] for entry in changes[:5])
+        more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because it is not clean ({shown}{more}); commit "
+            "what belongs to the series, stash or remove the rest (--runtime takes nothing from "
+            "there)",
+            changes=changes,
+        )
+
+
 def _base(git: Git, target: Target, runtime_subject: str) -> str:
     """The tag's code below the series: what `apply` noted, else the runtime commit's parent."""
-    if git.ok("merge-base", "--is-ancestor", BASE_REF, "HEAD"):
-        return git.text("rev-parse", f"{BASE_REF}^{{commit}}")
+    noted = recorded(git, "base")
+    if noted != NOTHING and git.ok("merge-base", "--is-ancestor", noted, "HEAD"):
+        return noted
     options = ("--first-parent", "-n", str(SEARCHED), "--no-show-signature", "--no-color")
     log = git.text("--no-replace-objects", "log", *options, "--format=%H %s").splitlines()
     found = next((row for row in log if row.split(" ", 1)[1:] == [runtime_subject]), None)
@@ -172,9 +174,9 @@ def earlier(line: Line, runtime: list[Patch], hooks: list[Patch]) -> Line | None
     None when neither noted anything on this base.
     """
     noted = []
-    for ref in (REFRESHED_REF, APPLIED_REF):
-        if line.git.ok("merge-base", "--is-ancestor", line.base, ref):
-            tip = line.git.text("rev-parse", f"{ref}^{{commit}}")
+    for name in (REFRESHED, "applied"):
+        tip = recorded(line.git, name)
+        if tip != NOTHING and line.git.ok("merge-base", "--is-ancestor", line.base, tip):
             noted.append(Line(line.target, line.git, line.base, tip))
     wanted = {change.path: change.after for change in changes_of(runtime)}
     same = [one for one in noted if same_series(one.hooks, hooks)]

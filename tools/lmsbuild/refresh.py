@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tomlkit
 
-from lmsbuild.checkin import REFRESHED_REF, Line, changes_of, earlier, read_checkout, same_series
+from lmsbuild.checkin import REFRESHED, Line, changes_of, earlier, read_checkout, same_series
 from lmsbuild.checkout import default_path, is_framework, standing_in
 from lmsbuild.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.format import file_name, patch_bytes
@@ -24,6 +24,7 @@ from lmsbuild.layout import runtime_files, source_of
 from lmsbuild.mail import Mail
 from lmsbuild.scratch import Entry, scratch
 from lmsbuild.series import Patch, patch_files
+from lmsbuild.switch import REFS
 from lmsbuild.transaction import PROJECT_STATE, Content, FileTransaction
 
 RUNTIME_SUBJECT = "Add the Large Model Support runtime"
@@ -112,7 +113,7 @@ def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refre
         if changes:
             transaction.commit()
     if line is not None:
-        line.git.run("update-ref", REFRESHED_REF, line.tip, check=False)  # a read-only clone
+        line.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)  # a read-only clone
     return done
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from lmsbuild.git import Git
 from lmsbuild.project import cache_dir
 from lmsbuild.scratch import Entry, Scratch, entries
 from lmsbuild.series import NO_BLOB, Patch, Series
+from lmsbuild.states import explain
 from lmsbuild.switch import recorded
 
 
@@ -109,23 +109,12 @@ def replay(room: Scratch, series: Series, origin: Origin) -> list[Step]:
                 tree = step.after = room.apply(tree, part)
             except GitError as error:
                 lost[change.path] = patch
-                step.problems += _explain(patch, change.path, error.output)
+                conflict = explain(room.git, patch, error.output)
+                step.problems.append(
+                    f"{patch.name} is stale because {conflict.why}; rebase that commit on the "
+                    "tag's code and run `lmsbuild refresh`"
+                )
     return steps
-
-
-def _explain(patch: Patch, path: str, output: str) -> list[str]:
-    lines = re.findall(r"^error: patch failed: .+:(\d+)$", output, re.MULTILINE)
-    todo = "rebase that commit on the tag's code and run `lmsbuild refresh`"
-    failed = [hunk for hunk in patch.hunks_of(path) if str(hunk.source_start) in lines]
-    if failed:
-        return [
-            f"{patch.name} is stale because hunk {hunk.number} of {path} ({hunk.header}) finds "
-            f"other code there; {todo}"
-            for hunk in failed
-        ]
-    last = [line for line in output.splitlines() if line.startswith("error: ")]
-    said = last[-1].removeprefix("error: ") if last else "git refuses it"
-    return [f"{patch.name} is stale because {said}; {todo}"]
 
 
 def contents(room: Scratch, tree: str, paths: Sequence[str]) -> dict[str, bytes]:

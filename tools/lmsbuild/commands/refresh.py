@@ -39,7 +39,7 @@ def command(tag: str, source: Path | None, runtime: bool, dry_run: bool, console
     A commit after the runtime commit is a patch of TAG. Its edits of runtime files go into lms/
     instead, and the runtime patch is made from there; a commit with both is split. Only what is
     committed counts. What changed both here and in the checkout since the series was applied is a
-    conflict, and nothing is written. `lmsbuild undo` takes a refresh back.
+    conflict, and nothing is written. `lmsbuild undo --refresh` takes a refresh back.
     """
     if runtime and source:
         raise UsageError(
