@@ -287,11 +287,9 @@ def _check_clean(user: Git, shadow: Shadow) -> None:
 
 
 def _check_result(git: Git, series: Series) -> None:
-    wrong = {
-        file
-        for file, blob in series.after().items()
-        if git.blobs("HEAD", [file]).get(file, NOTHING) != blob
-    }
+    after = series.after()
+    found = git.blobs("HEAD", list(after))
+    wrong = {file for file, blob in after.items() if found.get(file, NOTHING) != blob}
     if wrong:
         raise PatchError(
             f"the series was not applied because {sorted(wrong)[0]} did not come out as the patch "

@@ -152,7 +152,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     what = under_way(user)
     top = user_commits(user, str(last.data["head"])) if last else []
     if running:
-        following = f"wait for `lmsbuild {running.command}` (process {running.pid})"
+        following = f"wait for {running}"
     elif unfinished:
         following = unfinished.next
     elif what:

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from lmsbuild.errors import GitError, TreeStateError
+from lmsbuild.errors import TreeStateError
 from lmsbuild.git import Git, checkout_git
 from lmsbuild.hashing import git_blob
 from lmsbuild.scratch import Raw
 from lmsbuild.shadow import Shadow, git_path
-from lmsbuild.transaction import Content, FileTransaction, Journal, fingerprint
+from lmsbuild.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
 
 # Of each worktree its own. `base` is the tag's code, `applied` HEAD right after `apply`.
 REFS = "refs/worktree/lmsbuild/"
@@ -171,12 +171,11 @@ class CheckoutTransaction(FileTransaction):
         git = self.git
         refs = self.journal.refs.items()
         back = {n: (before, after) for n, (before, after) in refs if resolve(git, n) == after}
-        try:
-            self._update(back)
-        except GitError:
-            # A git that was killed with its lock held.
+        self._update(back)
+
+    def recover(self) -> None:
+        if self.journal.phase == SWITCHING:
             self._remove_ref_locks()
-            self._update(back)
 
     def is_settled(self) -> bool:
         git = self.git
@@ -202,6 +201,7 @@ class CheckoutTransaction(FileTransaction):
             self.git.run("update-ref", "-m", reason, "--stdin", stdin=os.fsencode(text))
 
     def _remove_ref_locks(self) -> None:
+        """Of a git that was killed with us. Another program's would be gone after a moment."""
         deadline = time.monotonic() + _GIT_SECONDS
         names = ["HEAD", "packed-refs", *self.journal.refs]
         locks = [Path(f"{git_path(self.git, name)}.lock") for name in names]

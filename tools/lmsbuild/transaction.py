@@ -139,6 +139,11 @@ class Holder:
             pass
         return True
 
+    def __str__(self) -> str:
+        if self.alive:
+            return f"`lmsbuild {self.command}` (process {self.pid}, since {self.started})"
+        return f"a git process that `lmsbuild {self.command}` started before it was stopped"
+
 
 def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -171,8 +176,8 @@ def hold(lock: Path, command: str, what: Path) -> Iterator[int]:
                 # A killed holder may have left a child that is about to end.
                 if holder.alive or time.monotonic() > deadline:
                     raise BusyError(
-                        f"{what} cannot be worked on because `lmsbuild {holder.command}` (process "
-                        f"{holder.pid}, since {holder.started}) is at work on it; wait for its end",
+                        f"{what} cannot be worked on because {holder} is at work on it; wait for "
+                        "its end",
                         **dataclasses.asdict(holder),
                     ) from None
                 time.sleep(0.05)
@@ -241,6 +246,7 @@ class FileTransaction:
             unfinished = cls.pending(root, state, descriptor)
             if unfinished:
                 unfinished.check_complete()
+                unfinished.recover()
                 unfinished.finish()
             journal = Journal(
                 command.split()[0], command, _now(), os.getpid(), data=dict(data)
@@ -310,6 +316,9 @@ class FileTransaction:
 
     def unsettle(self) -> None:
         """Take back `settle`, done or not."""
+
+    def recover(self) -> None:
+        """Remove what a killed child of ours may have left."""
 
     def is_settled(self) -> bool:
         return True
@@ -533,6 +542,7 @@ def abort(
             _remove(state / "work")
             return None
         done = Aborted(found.journal.command, found.outcome())
+        found.recover()
         if done.outcome == "restored":
             found.roll_back()
         else:

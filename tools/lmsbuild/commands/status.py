@@ -44,7 +44,7 @@ def command(tag: str | None, into: Path | None, console: Console) -> None:
 def _say_project(project: ProjectStatus, console: Console) -> None:
     console.say(f"project {project.path}")
     if project.running:
-        console.say(f"  running: lmsbuild {project.running.command} ({project.running.pid})")
+        console.say(f"  running: {project.running}")
     elif project.unfinished:
         stopped = project.unfinished
         console.say(f"  unfinished: lmsbuild {stopped.command}, {stopped.state}; {stopped.next}")
@@ -65,7 +65,7 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     if found.under_way:
         console.say(f"  under way: {found.under_way}")
     if found.running:
-        console.say(f"  running: lmsbuild {found.running.command} ({found.running.pid})")
+        console.say(f"  running: {found.running}")
     if found.unfinished:
         stopped = found.unfinished
         console.say(f"  unfinished: lmsbuild {stopped.command}, {stopped.state}")
