@@ -18,6 +18,7 @@ SECTIONS = {
     "Build": ("wheel",),
     "When it stopped": ("status", "abort", "undo"),
     "Check": ("verify", "lint", "test"),
+    "The shell": ("completion",),
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
 

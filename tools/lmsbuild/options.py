@@ -64,8 +64,24 @@ def dry_run_option(function: F) -> F:
     )(function)
 
 
+def _completer(name: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """A function of lmsbuild.completion, imported when a shell asks."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        from lmsbuild import completion
+
+        found: list[str] = getattr(completion, name)(ctx, param, incomplete)
+        return found
+
+    return complete
+
+
 def tag_argument(function: F) -> F:
-    return click.argument("tag")(function)
+    return click.argument("tag", shell_complete=_completer("tags"))(function)
+
+
+def suite_argument(function: F) -> F:
+    return click.argument("suite", nargs=-1, shell_complete=_completer("suites"))(function)
 
 
 def tag_choice(function: F) -> F:
@@ -76,7 +92,9 @@ def tag_choice(function: F) -> F:
 def tags_option(function: F) -> F:
     """The argument `tags` and the flag `every` of a command that checks many tags at once."""
     every = click.option("--all", "every", is_flag=True, help="Every supported tag.")
-    return click.argument("tags", metavar="[TAG]...", nargs=-1)(every(function))
+    return click.argument("tags", metavar="[TAG]...", nargs=-1, shell_complete=_completer("tags"))(
+        every(function)
+    )
 
 
 def chosen(tags: Sequence[str], every: bool) -> list[Target]:
@@ -136,7 +154,7 @@ def into_option(function: F) -> F:
 def python_option(function: F) -> F:
     return click.option(
         "--python", "python", metavar="X.Y", default=_running_python,
-        help="Python version [default: the running one].",
+        shell_complete=_completer("pythons"), help="Python version [default: the running one].",
     )(function)  # fmt: skip
 
 

@@ -74,8 +74,8 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def suites(project: Project, names: Sequence[str]) -> list[Path]:
-    """The files or folders of the named suites, all of them for no names. Raises UsageError."""
+def _known(project: Project) -> dict[str, Path]:
+    """Suite -> its file or folder."""
     tests = project.root / "tests"
     folder = tests / "regression"
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -83,10 +83,20 @@ def suites(project: Project, names: Sequence[str]) -> list[Path]:
     for path in [*folders, tests / SIMULATOR]:
         if any(path.glob("test_*.py")):
             known[path.name] = path
+    return known
+
+
+def suite_names(project: Project) -> list[str]:
+    return list(_known(project))
+
+
+def suites(project: Project, names: Sequence[str]) -> list[Path]:
+    """The files or folders of the named suites, all of them for no names. Raises UsageError."""
+    known = _known(project)
     unknown = [name for name in names if name not in known]
     if unknown or not known:
         raise UsageError(
-            f"{', '.join(unknown) or 'a suite'} cannot be run because {tests} has "
+            f"{', '.join(unknown) or 'a suite'} cannot be run because {project.root / 'tests'} has "
             f"{', '.join(known) or 'no suites'}; name one of these"
         )
     return [known[name] for name in names] if names else list(known.values())

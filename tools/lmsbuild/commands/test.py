@@ -17,6 +17,7 @@ from lmsbuild.options import (
     examples,
     json_option,
     markdown_option,
+    suite_argument,
     tag_argument,
 )
 from lmsbuild.pipeline import prepared
@@ -33,7 +34,7 @@ from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
     ),
 )
 @tag_argument
-@click.argument("suite", nargs=-1)
+@suite_argument
 @click.option(
     "--device", "wanted", type=click.Choice(["sim", "cuda"]), default="sim", show_default=True,
     help="What the suites run on.",
