@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from lmsbuild_wheels import offer
 from lmsbuild_world import REPOSITORY, RUNTIME, TOML, UPSTREAM, ZERO, World, hook_files, write
 
 from lmsbuild.console import Console
@@ -64,6 +65,15 @@ def world(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wo
     monkeypatch.setenv("LMSBUILD_WORK", str(tmp_path / "work"))
     monkeypatch.chdir(tmp_path)
     return built
+
+
+@pytest.fixture
+def official(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The official wheel, where pip finds it."""
+    wheel, variables = offer(world)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return wheel
 
 
 @pytest.fixture

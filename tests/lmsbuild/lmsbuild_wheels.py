@@ -7,12 +7,21 @@ import base64
 import csv
 import hashlib
 import io
+import os
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
-from lmsbuild_world import UPSTREAM
+from lmsbuild_world import REPOSITORY, UPSTREAM, ZERO, World, write
 
+from lmsbuild import cache
+from lmsbuild.hashing import sha256_file
+from lmsbuild.refresh import refresh
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+# libcore must go on exporting what libuser imports.
+ENGINE = 'extern "C" int upstream() { return 40; }\nint engine() { return 2; }\n'
 USER = "int upstream(); extern int line20; int use() { return upstream() + line20; }\n"
 
 
@@ -74,3 +83,45 @@ def check_record(path: Path) -> None:
             content = archive.read(name)
             made = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             assert (digest, size) == (f"sha256={made}", str(len(content)))
+
+
+def offer(world: World) -> tuple[Path, dict[str, str]]:
+    """The official wheel, recorded in frameworks.toml, and what lets pip find it."""
+    folder = world.folder / "index"
+    folder.mkdir()
+    wheel = make_wheel(folder, build_libraries(folder), f"cp{PYTHON.replace('.', '')}")
+    toml = world.project.frameworks_file
+    entry = f'"3.11" = "{ZERO}"'
+    toml.write_text(toml.read_text().replace(entry, f'"{PYTHON}" = "{sha256_file(wheel)}"'))
+    edit(world, ENGINE)
+    return wheel, {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
+
+
+def edit(world: World, engine: str) -> None:
+    """The runtime as it is to be, in lms/ and in the series."""
+    write(world.project.root, {"lms/core/engine.cpp": engine})
+    refresh(world.target, None)
+
+
+def let_go() -> None:
+    """As if this process had ended: it holds no entry of the cache any longer."""
+    for path in list(cache._held):
+        cache._let_go(path)
+
+
+def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The tool in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lmsbuild", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools"), **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    process = start(*arguments, env=env)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from lmsbuild_wheels import build_libraries, check_record, make_wheel
-from lmsbuild_world import ZERO, World, write
+from lmsbuild_wheels import ENGINE, PYTHON, check_record, edit, let_go
+from lmsbuild_world import World, write
 
-from lmsbuild import cache, overlay, wheelfile
+from lmsbuild import overlay, wheelfile
 from lmsbuild.apply import apply
 from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
@@ -29,36 +29,6 @@ from lmsbuild.errors import (
 )
 from lmsbuild.hashing import sha256_file
 from lmsbuild.refresh import refresh
-
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-ENGINE = 'extern "C" int upstream() { return 40; }\nint engine() { return 2; }\n'
-
-
-@pytest.fixture
-def official(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The official wheel where pip finds it, and its hash in frameworks.toml."""
-    folder = world.folder / "index"
-    folder.mkdir()
-    wheel = make_wheel(folder, build_libraries(folder), f"cp{PYTHON.replace('.', '')}")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    toml = world.project.frameworks_file
-    entry = f'"3.11" = "{ZERO}"'
-    toml.write_text(toml.read_text().replace(entry, f'"{PYTHON}" = "{sha256_file(wheel)}"'))
-    # libcore must go on exporting what libuser imports.
-    edit(world, ENGINE)
-    return wheel
-
-
-def let_go() -> None:
-    """As if this process had ended: it holds no entry of the cache any longer."""
-    for path in list(cache._held):
-        cache._let_go(path)
-
-
-def edit(world: World, engine: str) -> None:
-    write(world.project.root, {"lms/core/engine.cpp": engine})
-    refresh(world.target, None)
 
 
 def build(world: World, console: Console) -> overlay.Built:

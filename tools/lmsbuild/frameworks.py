@@ -73,6 +73,14 @@ class Variant(_Model):
     headers: list[HeaderWheel]
 
 
+class Toolset(_Model):
+    """A container image to compile in, for wheels that run on older systems than this one."""
+
+    image: str
+    compilers: list[str]  # the first that the image has
+    packages: dict[str, list[str]] = {}  # per package manager: installed when there is none
+
+
 class CMakeList(_Model):
     """A variable of upstream's CMake that must list the same sources."""
 
@@ -120,6 +128,7 @@ class Tag(_Model):
     commit: Sha1
     debian: Debian | None = None
     cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
+    toolset: Toolset | None = None
     overlay: Overlay
     preimage: dict[str, Sha1] = {}
 

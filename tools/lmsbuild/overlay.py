@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from filelock import FileLock
@@ -47,6 +47,15 @@ _SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+)\.so\.\d+|ld-
 
 
 @dataclass(frozen=True)
+class Needs:
+    """The oldest C library that a wheel runs on, and the official wheel's."""
+
+    glibc: str
+    official: str
+    because: str
+
+
+@dataclass(frozen=True)
 class Built:
     wheel: Path
     manifest: Path
@@ -54,7 +63,7 @@ class Built:
     reused: bool  # nothing had changed
     compiled: int
     sha256: str
-    needs: str  # the oldest system that it runs on, and why
+    needs: Needs | None  # None: not built
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ def _gather(
 def _planned(inputs: _Inputs, output: Path) -> Built:
     name = WheelName.of(inputs.wheel)
     path = output / str(WheelName(name.project, inputs.target.version, name.python, name.abi, "*"))
-    return Built(path, Path(f"{path}{_BESIDE}"), inputs.key(), False, 0, "", "")
+    return Built(path, Path(f"{path}{_BESIDE}"), inputs.key(), False, 0, "", None)
 
 
 def _existing(output: Path, key: str) -> Built | None:
@@ -170,8 +179,8 @@ def _existing(output: Path, key: str) -> Built | None:
             if manifest["key"] == key and wheel.is_file():
                 digest = sha256_large_file(wheel, hash_memory())
                 if digest == manifest["wheel"]["sha256"]:
-                    return Built(wheel, note, key, True, 0, digest, manifest["needs"])
-        except (OSError, ValueError, KeyError):
+                    return Built(wheel, note, key, True, 0, digest, Needs(**manifest["needs"]))
+        except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
 
@@ -289,7 +298,7 @@ def _make(inputs: _Inputs, output: Path, jobs: int, console: Console) -> Built:
     changed.update(_identity(inputs, old, name))
     manifest = {
         **inputs.manifest(),
-        "needs": needs,
+        "needs": asdict(needs),
         "sources": sha256_value(objects.read),
         "members": {
             **{member: sha256_bytes(content) for member, content in sorted(changed.items())},
@@ -313,19 +322,15 @@ def _make(inputs: _Inputs, output: Path, jobs: int, console: Console) -> Built:
     return Built(wheel, note, inputs.key(), False, len(objects.compiled), digest, needs)
 
 
-def _needs(inputs: _Inputs, new: dict[str, elf.Library], official: dict[str, elf.Library]) -> str:
-    """Which C library the wheel needs, and which of the new libraries is why."""
-    theirs = newest_version((library.versions for library in official.values()), "GLIBC")
-    ours, because = theirs, "the official wheel needs it"
-    for member, library in new.items():
-        found = newest_version([library.versions], "GLIBC")
-        if Version(found) > Version(ours):
-            compiler = inputs.compiler.identity["compiler"]
-            ours = found
-            because = (
-                f"{member} was linked by {compiler} to a system with it (official wheel: {theirs})"
-            )
-    return f"glibc {ours}: {because}"
+def _needs(inputs: _Inputs, new: dict[str, elf.Library], official: dict[str, elf.Library]) -> Needs:
+    versions = [library.versions for library in official.values()]
+    theirs = newest_version(versions, "GLIBC")
+    found = {member: newest_version([lib.versions], "GLIBC") for member, lib in new.items()}
+    member = max(found, key=lambda name: Version(found[name]))
+    if Version(found[member]) <= Version(theirs):
+        return Needs(theirs, theirs, "as the official wheel")
+    compiler = inputs.compiler.identity["compiler"]
+    return Needs(found[member], theirs, f"{compiler} linked {member} to its own system's")
 
 
 def sha256_bytes(content: bytes) -> str:

@@ -6,7 +6,8 @@ Every stage is a step of the command's summary, and reuses what has not changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from lmsbuild.download import official_wheel
 from lmsbuild.environment import Environment, prepare
 from lmsbuild.frameworks import Target
 from lmsbuild.overlay import Built, build
+from lmsbuild.toolchain import Compiler
+
+# Gives the compiler of a container that can read a tree.
+Container = Callable[[Path], contextlib.AbstractContextManager[Compiler]]
 
 
 @dataclass(frozen=True)
@@ -56,15 +61,18 @@ def applied(target: Target, path: Path, console: Console, dry_run: bool = False)
 
 def wheel(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
-    dry_run: bool = False,
+    dry_run: bool = False, container: Container | None = None,
 ) -> tuple[Path, Built]:  # fmt: skip
-    """The patched tree, and the wheel built from it in `output`."""
+    """The patched tree, and the wheel built from it in `output`, compiled in a `container`."""
     target.official_sha256(choices.python)
     path = fetched(target, choices.source, choices.into, console, choices.reference).path
     applied(target, path, console, dry_run)
     with console.step("wheel") as step:
         folder = output.absolute() if output else target.work / "wheels"
-        done = build(target, path, choices.python, folder, console, choices.jobs, dry_run)
+        with container(path) if container else contextlib.nullcontext() as compiler:
+            done = build(
+                target, path, choices.python, folder, console, choices.jobs, dry_run, compiler
+            )
         step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
         if done.wheel.is_file() and not dry_run:
             step.size, step.digest = done.wheel.stat().st_size, done.sha256

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ from lmsbuild.project import find_project
     epilog=examples(
         "lmsbuild wheel v2.6.0",
         "lmsbuild wheel v2.6.0 --python 3.12 --output dist --jobs 4",
+        "lmsbuild wheel v2.6.0 --container       # runs on older systems than this one",
     ),
 )
 @tag_argument
@@ -35,27 +37,56 @@ from lmsbuild.project import find_project
     "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the wheel [default: work/<framework>-<tag>/wheels].",
 )  # fmt: skip
+@click.option(
+    "--container", "in_container", is_flag=True,
+    help="Compile in a container with the official wheel's toolset: the wheel then runs on older "
+    "systems than this one. Needs Docker.",
+)  # fmt: skip
+@click.option("--base-image", metavar="IMAGE", help="The container's image instead of the tag's.")
+@click.option("--render", is_flag=True, help="Print the container's Dockerfile and do nothing.")
 @build_options
 @dry_run_option
 @markdown_option
 @json_option
 def command(
-    tag: str, output: Path | None, choices: Choices, dry_run: bool, console: Console
+    tag: str,
+    output: Path | None,
+    in_container: bool,
+    base_image: str | None,
+    render: bool,
+    choices: Choices,
+    dry_run: bool,
+    console: Console,
 ) -> None:
     """Make the overlay wheel of TAG: the official wheel with the patched libraries and files.
 
     Fetches and applies first if need be. Says so, within two seconds, when nothing has changed.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
+    if render:
+        from lmsbuild.container import render as rendered
+
+        text = rendered(target, base_image)
+        console.say(text)
+        console.result({"dockerfile": text})
+        return
     path = default_path(target, choices.into)
     if dry_run and not (path.exists() and any(path.iterdir())):
         console.say(f"would fetch {target.label} to {path}, apply its series and build its wheel")
         console.result({"path": path, "wheel": target.version, "dry_run": True})
         return
-    _, done = wheel(target, choices, console, output, dry_run)
+    container = None
+    if in_container or base_image:
+        from lmsbuild.container import compiler
+
+        container = partial(compiler, target, base_image=base_image, console=console)
+    _, done = wheel(target, choices, console, output, dry_run, container)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")
     if not dry_run:
         console.say(f"manifest {done.manifest}")
-        console.say(f"needs {done.needs}")
+    if done.needs:
+        console.say(f"needs glibc {done.needs.glibc}: {done.needs.because}")
+        if container is None and done.needs.glibc != done.needs.official:
+            console.say(f"the official wheel needs {done.needs.official}; --container gets nearer")
     console.result(done)
