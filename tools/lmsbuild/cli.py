@@ -14,7 +14,7 @@ from lmsbuild.usage import near
 # What a user wants -> the commands for it, in the order of use.
 SECTIONS = {
     "Get started": ("doctor", "tags", "run"),
-    "Series": ("fetch", "apply", "refresh", "export"),
+    "Series": ("fetch", "apply", "refresh", "map", "export"),
     "Build": ("wheel",),
     "When it stopped": ("status", "abort", "undo"),
     "Check": ("verify", "lint", "test"),
