@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regression tests of a patched torch: `python -m pytest tests/regression --device sim|cuda`.
 
-They run in the interpreter they are started with, whose torch must carry Large Model Support;
+They run in the interpreter they are started with, whose torch must carry Large Model Support, or
+which must have torch_lms beside an official torch (tests marked `native` are left out then);
 --stock names a Python with the official torch of the same version, for the tests that show what it
 cannot do. Without --device (or LMS_DEVICE) nothing here is collected.
 """
@@ -43,12 +44,16 @@ def _option(config: pytest.Config, name: str, variable: str) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "negative: rebuilds torch without one safeguard")
+    config.addinivalue_line("markers", "native: what only the patched torch can do")
     kind = _option(config, "--device", "LMS_DEVICE")
     config.stash[KIND] = kind
     if not kind:
         return
     lms_device.use(kind)
     import torch
+
+    if lms_device.is_plugin():
+        import torch_lms  # noqa: F401
 
     if not hasattr(torch.cuda, "lms"):
         raise pytest.UsageError(
@@ -68,8 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in mine:
         item.add_marker(pytest.mark.engine)
     drop = set()
+    if mine and lms_device.is_plugin():
+        drop = {item for item in mine if item.get_closest_marker("native")}
     if config.getoption("--tier", "default") == "default":
-        drop = {item for item in mine if item.get_closest_marker("slow")}
+        drop |= {item for item in mine if item.get_closest_marker("slow")}
         if not all(arg.split("::")[0].endswith("test_negative.py") for arg in config.args):
             drop |= {item for item in mine if item.get_closest_marker("negative")}
     if shard := config.getoption("--shard", None):

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -114,7 +115,14 @@ def child_environment() -> dict[str, str]:
         ),
         "SIMCUDA_QUIET": "1",
         "OMP_NUM_THREADS": "1",
+        # The plug-in comes with torch, off, as the patched wheel has it.
+        **({"PYTORCH_LMS": "0"} if is_plugin() else {}),
     }
+
+
+def is_plugin() -> bool:
+    """Whether Large Model Support comes from torch_lms beside an official torch."""
+    return importlib.util.find_spec("torch_lms") is not None
 
 
 def reset() -> None:

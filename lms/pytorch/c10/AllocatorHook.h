@@ -2,6 +2,8 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/core/victims.h>
@@ -152,5 +154,17 @@ BlockInfo block_info(void* ptr);
 void free_settled(void* ptr);
 // Why LMS cannot work with the allocator in use; empty when it can.
 std::string allocator_obstacle();
+
+#ifdef LMS_PLUGIN
+// Whether a DataPtr with this deleter owns a block.
+bool is_block_deleter(DeleterFnPtr deleter) noexcept;
+// Lets the plug-in's allocator see the storage's frees and reallocations. Under the engine's lock.
+void adopt(StorageImpl* storage);
+#else
+inline bool is_block_deleter(DeleterFnPtr deleter) noexcept {
+  return deleter == CUDACachingAllocator::get()->raw_deleter();
+}
+inline void adopt(StorageImpl*) {}
+#endif
 
 }  // namespace c10::cuda::lms

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <c10/core/impl/COW.h>
-#include <c10/core/impl/COWDeleter.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -8,14 +6,13 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
+#include <c10/cuda/lms/compat.h>
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 namespace c10::cuda::lms {
-namespace cow = c10::impl::cow;
-
 namespace {
 
 using WeakStorage = weak_intrusive_ptr<StorageImpl>;
@@ -93,7 +90,7 @@ Acquired& acquired() {
 bool resident(const StorageImpl& storage) noexcept {
   const auto& pointer = const_cast<StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   return pointer.get() != nullptr && pointer.get() == pointer.get_context() &&
-         pointer.get_deleter() == CUDACachingAllocator::get()->raw_deleter();
+         is_block_deleter(pointer.get_deleter());
 }
 
 // What a storage on the host owns. Its bytes can be read once `written` is done.
@@ -123,7 +120,7 @@ void Backend::release_host_context(void* context) {
 bool Backend::may_manage(const StorageImpl& storage) noexcept {
   const auto& pointer = const_cast<StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   return pointer.device().is_cuda() && (pointer.get_deleter() == &release_host_context ||
-                                        resident(storage) || cow::is_cow_data_ptr(pointer));
+                                        resident(storage) || may_be_guarded(pointer));
 }
 
 bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
@@ -139,6 +136,7 @@ bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
 }
 
 void Backend::retain(::lms::Key key) {
+  adopt(storage_of(key));
   WeakStorage weak(intrusive_ptr<StorageImpl>::reclaim_copy(storage_of(key)));
   weak.release();
 }
@@ -167,8 +165,8 @@ bool Backend::acquire(::lms::Key key) {
     return {::lms::Place::kHost, host->range.ptr, host->bytes, device};
   }
   const auto guard = guards_.find(storage);
-  const bool guarded = guard != guards_.end() && guard->second == pointer.get_context() &&
-                       cow::is_cow_data_ptr(pointer);
+  const bool guarded =
+      may_be_guarded(pointer) && guard != guards_.end() && barrier_intact(storage, guard->second);
   if (guarded || resident(*storage)) {
     return {::lms::Place::kDevice, pointer.get(), storage->nbytes(), device};
   }
@@ -180,12 +178,7 @@ void Backend::guard(::lms::Key key) {
   if (!resident(*storage)) {
     return;
   }
-  DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
-  void* data = pointer.get();
-  const Device device = pointer.device();
-  auto* context = new cow::COWDeleterContext(pointer.move_context());
-  storage->set_data_ptr_noswap(DataPtr(data, context, cow::cow_deleter, device));
-  guards_[storage] = context;
+  guards_[storage] = arm_barrier(storage);
 }
 
 bool Backend::unguard(::lms::Key key) {
@@ -194,11 +187,10 @@ bool Backend::unguard(::lms::Key key) {
   if (guard == guards_.end()) {
     return false;
   }
-  const DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
-  const bool intact = guard->second == pointer.get_context() && cow::is_cow_data_ptr(pointer);
+  const bool intact = barrier_intact(storage, guard->second);
   guards_.erase(guard);
   if (intact) {
-    storage->mutable_data_ptr();  // takes the wrapper off: ours is the only reference
+    disarm_barrier(storage);
   }
   return intact;
 }
@@ -314,7 +306,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     CUDACachingAllocator::get()->recordStream(pointer, shared);
   }
   if (poison_) {
-    storage->clear_data_ptr_access_error();
+    clear_access_error(storage);
   }
   std::unique_ptr<HostContext> owned(host);
   rebind(storage, std::move(pointer));

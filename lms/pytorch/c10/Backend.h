@@ -23,8 +23,8 @@ class PinnedMemory final : public ::lms::HostMemory {
 // resize_ carry it along:
 //  - the allocator's own deleter: resident;
 //  - c10's copy-on-write deleter over a context that `guard` made: resident, host copy valid. Any
-//    mutable access to the storage takes the wrapper off (StorageImpl::maybe_materialize_cow),
-//    which is how a write that no op boundary saw is noticed;
+//    mutable access to the storage takes the wrapper off, which is how a write that no op boundary
+//    saw is noticed (from PyTorch 2.13 on by a materializer, and the deleter stays: compat.h);
 //  - release_host_context: in host memory, at the pinned buffer, which the device can address.
 class Backend final : public ::lms::Backend {
  public:
@@ -59,7 +59,7 @@ class Backend final : public ::lms::Backend {
   ::lms::HostPool* host_ = nullptr;
   std::atomic<size_t> on_host_{0};
   bool poison_ = false;
-  ska::flat_hash_map<StorageImpl*, void*> guards_;  // the contexts that `guard` made
+  ska::flat_hash_map<StorageImpl*, const void*> guards_;  // the barriers that `guard` armed
 };
 
 // Whether the storage's bytes are in a block of the caching allocator under its plain deleter.

@@ -84,12 +84,16 @@ def _ops() -> Any:
     return torch.ops.lms
 
 
+def _library() -> str:
+    return os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
+
+
 def _load() -> Any:
     """Loads the library with the operator boundary; nothing of it runs before the first enable."""
     global _loaded
     if not _loaded:
         torch.cuda._lazy_init()
-        library = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
+        library = _library()
         if not os.path.exists(library):
             raise RuntimeError(
                 f"Large Model Support is not part of this build of PyTorch: {library} is missing"

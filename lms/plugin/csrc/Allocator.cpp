@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/lms/AllocatorHook.h>
+#include <c10/cuda/lms/Lms.h>
+#include <plugin/Blocks.h>
+#include <plugin/Forward.h>
+
+#include <array>
+#include <cstdlib>
+#include <limits>
+
+// What the native series puts into the caching allocator, by its public interface: an allocator in
+// front of it, which learns of pool misses by the free-memory callback.
+namespace c10::cuda::lms {
+namespace {
+
+// As in CUDACachingAllocator.cpp.
+constexpr size_t kMinBlock = 512;
+constexpr size_t kSmall = size_t{1} << 20;
+constexpr size_t kSmallSegment = size_t{2} << 20;
+constexpr size_t kLargeSegment = size_t{20} << 20;
+constexpr size_t kMinLarge = size_t{10} << 20;
+constexpr size_t kRoundLarge = size_t{2} << 20;
+
+constexpr size_t kNoRoom = std::numeric_limits<size_t>::max();
+
+size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+int log2_of(size_t bytes) { return 63 - __builtin_clzll(bytes); }
+
+size_t segment_bytes(size_t block) {
+  if (block <= kSmall) {
+    return kSmallSegment;
+  }
+  return block < kMinLarge ? kLargeSegment : round_up(block, kRoundLarge);
+}
+
+// How far an attempt to allocate may go.
+enum class Reach : uint8_t {
+  kPool,  // a cached block
+  kFits,  // or a new segment that the device and all limits have room for
+  kAll,   // or whatever the allocator does, up to the device limit
+};
+
+// What the running allocation of this thread wants. Read by the callback.
+struct Request {
+  DeviceIndex device;
+  size_t bytes;
+  cudaStream_t stream;
+  Reach reach = Reach::kFits;
+  bool last = false;       // its out-of-memory error reaches the user
+  bool missed = false;     // no cached block was found
+  bool over_soft = false;  // only the soft limit was in the way
+};
+
+thread_local Request* current_request = nullptr;
+
+class RequestScope {
+ public:
+  explicit RequestScope(Request* request) : outer_(current_request) { current_request = request; }
+  ~RequestScope() { current_request = outer_; }
+  RequestScope(const RequestScope&) = delete;
+  RequestScope& operator=(const RequestScope&) = delete;
+
+ private:
+  Request* const outer_;
+};
+
+// Thrown by the callback through the allocator's malloc, which has changed nothing by then and
+// gives up its lock: so the engine's lock can be taken before the allocator's.
+struct OutOfReach {};
+
+std::atomic<CA::CreateContextFn> context_recorder{nullptr};
+
+// No Python under the engine's lock.
+std::shared_ptr<GatheredContext> record_context() {
+  const CA::CreateContextFn recorder = context_recorder;
+  return in_engine() || recorder == nullptr ? nullptr : recorder();
+}
+
+class Allocator final : public Forward {
+ public:
+  explicit Allocator(CA::CUDAAllocator* base) : Forward(base) { learn(); }
+
+  DataPtr allocate(size_t bytes) override;
+  DeleterFnPtr raw_deleter() const override;
+  void* raw_alloc(size_t bytes) override;
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* ptr) override;
+  void recordStream(const DataPtr& pointer, CUDAStream stream) override;
+  CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
+  void resetAccumulatedStats(DeviceIndex device) override;
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
+                           std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override;
+  CA::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                             std::shared_ptr<CA::AllocatorState> state) override;
+  void attachOutOfMemoryObserver(CA::OutOfMemoryObserver observer) override;
+
+  // Whether the running request may have a new segment. Under the allocator's lock.
+  bool reaches(Request* request);
+  // The block, or null when it is out of reach or the device refuses.
+  void* attempt(Request* request, Reach reach);
+  // Bytes that a new segment may measure.
+  size_t room(DeviceIndex device, size_t reserved);
+  size_t reserved(DeviceIndex device);
+  size_t block_bytes(size_t bytes) const;
+  CA::SnapshotInfo learn();
+
+  BlockInfo info(void* ptr);
+  void adopt(StorageImpl* storage);
+  void free_settled(void* ptr);
+
+ protected:
+  CA::CreateContextFn safe_recorder(CA::CreateContextFn recorder) override {
+    context_recorder = recorder;
+    return recorder == nullptr ? nullptr : &record_context;
+  }
+
+ private:
+  struct Pool {
+    DeviceIndex device;
+    MempoolId_t id;
+    std::function<bool(cudaStream_t)> filter;
+  };
+  // A graph is captured, or allocations are routed to a pool, on this device.
+  bool routed(DeviceIndex device);
+  bool private_pool(DeviceIndex device, cudaStream_t stream);
+  void* obtain(DeviceIndex device, size_t bytes, cudaStream_t stream);
+  void* obtain_last(Request* request);
+  void pass_on(void* ptr, const Block& block);
+  void count_oom(DeviceIndex device, int64_t difference);
+
+  Blocks blocks_;
+  std::mutex pools_mutex_;
+  std::vector<Pool> pools_;
+  std::atomic<size_t> pool_count_{0};
+  mutable std::mutex state_mutex_;
+  std::vector<size_t> divisions_;         // of powers of two; see roundup_power2_divisions
+  std::vector<int64_t> oom_differences_;  // by device: what users saw less what `base` counted
+};
+
+Allocator* the_allocator = nullptr;  // leaked: blocks are freed after static destructors ran
+
+void delete_block(void* ptr) { the_allocator->raw_delete(ptr); }
+
+class OnPoolMiss final : public FreeMemoryCallback {
+ public:
+  bool Execute() override {
+    Request* request = current_request;
+    if (request != nullptr) {
+      request->missed = true;
+      if (request->reach == Reach::kPool || !the_allocator->reaches(request)) {
+        throw OutOfReach{};
+      }
+    }
+    return false;
+  }
+};
+
+// What the engine sees of the pools, from the allocator's snapshot.
+class SnapshotLists final : public BlockLists {
+ public:
+  SnapshotLists(Allocator& allocator, Request* request)
+      : allocator_(allocator), request_(request) {}
+
+  void* taken() const { return taken_; }
+
+  bool take_free_block() override {
+    taken_ = allocator_.attempt(request_, Reach::kPool);
+    return taken_ != nullptr;
+  }
+
+  // The allocator gives back what is cached, and tries again, by itself.
+  bool take_new_segment(bool /*retry*/) override {
+    if (!small_segment_) {
+      taken_ = allocator_.attempt(request_, Reach::kAll);
+      return taken_ != nullptr;
+    }
+    Request segment{request_->device, kMinLarge, request_->stream};
+    void* ptr = allocator_.attempt(&segment, Reach::kAll);
+    if (ptr == nullptr) {
+      return false;
+    }
+    allocator_.base()->raw_delete(ptr);  // now cached, to be cut
+    return take_free_block();
+  }
+
+  // The smallest that can be had for a block of the large pool is of kMinLarge bytes.
+  bool shrink_segment() override {
+    const size_t block = allocator_.block_bytes(request_->bytes);
+    small_segment_ = block > kSmall && block < kMinLarge;
+    return small_segment_;
+  }
+
+  std::vector<::lms::Segment> segments(const IdleMap& idle) override {
+    const CA::SnapshotInfo snapshot = allocator_.learn();
+    const bool large = allocator_.block_bytes(request_->bytes) > kSmall;
+    expandable_ = snapshot.config_metadata.expandable_segments;
+    std::vector<::lms::Segment> result;
+    for (const auto& listed : snapshot.segments) {
+      if (listed.device != request_->device) {
+        continue;
+      }
+      const bool common = listed.owner_private_pool_id == MempoolId_t{0, 0};
+      ::lms::Segment segment;
+      segment.can_hold = common && listed.is_large == large && listed.stream == request_->stream;
+      segment.releasable = common && !listed.is_expandable;
+      segment.cells.reserve(listed.blocks.size());
+      auto* ptr = reinterpret_cast<char*>(listed.address);
+      for (const auto& block : listed.blocks) {
+        segment.cells.push_back(cell(ptr, block.active, block.size, idle));
+        ptr += block.size;
+      }
+      result.push_back(std::move(segment));
+    }
+    return result;
+  }
+
+  // There is no way to name them: everything cached goes.
+  void release_segments(const std::vector<size_t>& /*indices*/) override { CA::emptyCache(); }
+
+  void settle_and_release() override { CA::emptyCache(); }
+
+  size_t shortfall() override {
+    if (expandable_) {
+      return 0;  // segments grow and shrink in place
+    }
+    const size_t need = segment_bytes(allocator_.block_bytes(request_->bytes));
+    const size_t room = allocator_.room(request_->device, allocator_.reserved(request_->device));
+    return need > room ? need - room : 1;
+  }
+
+ private:
+  static ::lms::Cell cell(void* ptr, bool active, size_t bytes, const IdleMap& idle) {
+    using State = ::lms::Cell::State;
+    if (!active) {
+      return {State::kFree, bytes, 0, 0};
+    }
+    const auto found = idle.find(ptr);
+    if (found == idle.end()) {
+      return {State::kBusy, bytes, 0, 0};
+    }
+    return {State::kIdle, bytes, found->second.cost, found->second.victim};
+  }
+
+  Allocator& allocator_;
+  Request* const request_;
+  void* taken_ = nullptr;
+  bool expandable_ = false;
+  bool small_segment_ = false;
+};
+
+// ---- allocating
+
+DataPtr Allocator::allocate(size_t bytes) {
+  const DeviceIndex device = current_device();
+  void* ptr = raw_alloc_with_stream(bytes, getCurrentCUDAStream(device));
+  return {ptr, ptr, &delete_block, Device(kCUDA, device)};
+}
+
+DeleterFnPtr Allocator::raw_deleter() const { return &delete_block; }
+
+void* Allocator::raw_alloc(size_t bytes) {
+  return raw_alloc_with_stream(bytes, getCurrentCUDAStream());
+}
+
+void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  const DeviceIndex device = current_device();
+  const bool own_pool = private_pool(device, stream);
+  void* ptr = C10_LIKELY(!reclaiming()) || routed(device)
+                  ? base()->raw_alloc_with_stream(bytes, stream)
+                  : obtain(device, bytes, stream);
+  blocks_.add(ptr, {stream, {}, device, !own_pool, true});
+  return ptr;
+}
+
+void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+  Request request{device, bytes, stream};
+  if (void* ptr = attempt(&request, Reach::kFits)) {
+    count(device, request.missed ? Route::kCudaMalloc : Route::kFreelist);
+    return ptr;
+  }
+  const ReleaseScope release;
+  {
+    ReclaimScope scope(device);
+    SnapshotLists lists(*this, &request);
+    const size_t need = block_bytes(bytes);
+    if (request.over_soft) {
+      if (scope.make_room(lists, need, /*last_resort=*/false)) {
+        return lists.taken();
+      }
+      if (lists.take_new_segment(/*retry=*/false)) {
+        count(device, Route::kCudaMalloc);
+        return lists.taken();
+      }
+    }
+    if (scope.make_room(lists, need, /*last_resort=*/true)) {
+      return lists.taken();
+    }
+  }
+  return obtain_last(&request);
+}
+
+void* Allocator::attempt(Request* request, Reach reach) {
+  request->reach = reach;
+  request->missed = request->over_soft = false;
+  const RequestScope scope(request);
+  try {
+    return base()->raw_alloc_with_stream(request->bytes, request->stream);
+  } catch (const OutOfReach&) {
+  } catch (const OutOfMemoryError&) {
+    count_oom(request->device, -1);
+  }
+  return nullptr;
+}
+
+void* Allocator::obtain_last(Request* request) {
+  request->reach = Reach::kAll;
+  request->last = true;
+  const RequestScope scope(request);
+  try {
+    return base()->raw_alloc_with_stream(request->bytes, request->stream);
+  } catch (const OutOfReach&) {
+    count_oom(request->device, 1);
+    C10_THROW_ERROR(
+        OutOfMemoryError,
+        c10::str("CUDA out of memory. Tried to allocate ", request->bytes, " bytes on GPU ",
+                 static_cast<int>(request->device), ". ", describe(request->device)));
+  } catch (const OutOfMemoryError& error) {
+    C10_THROW_ERROR(OutOfMemoryError,
+                    c10::str(error.what_without_backtrace(), " ", describe(request->device)));
+  }
+}
+
+bool Allocator::reaches(Request* request) {
+  const size_t held = reserved(request->device);
+  const size_t need = segment_bytes(block_bytes(request->bytes));
+  if (over_limit(held + need)) {
+    return false;
+  }
+  if (request->reach == Reach::kAll) {
+    return true;
+  }
+  if (need > room(request->device, held)) {
+    return false;
+  }
+  request->over_soft = over_soft_limit(held + need);
+  return !request->over_soft;
+}
+
+size_t Allocator::reserved(DeviceIndex device) {
+  return static_cast<size_t>(base()->getDeviceStats(device).reserved_bytes[0].current);
+}
+
+size_t Allocator::room(DeviceIndex device, size_t reserved) {
+  const CUDAGuard guard(device);
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const auto allowed =
+      static_cast<size_t>(base()->getMemoryFraction(device) * static_cast<double>(total));
+  return std::min({free, limit_headroom(reserved), allowed > reserved ? allowed - reserved : 0});
+}
+
+// The size that the allocator gives a block of this many bytes.
+size_t Allocator::block_bytes(size_t bytes) const {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  if (!divisions_.empty() && bytes > 0) {
+    const int last = static_cast<int>(divisions_.size()) - 1;
+    const size_t divisions = divisions_[std::clamp(log2_of(bytes) - 20, 0, last)];
+    if (divisions > 1 && bytes > kMinBlock * divisions) {
+      const size_t step = (size_t{1} << log2_of(bytes)) >> log2_of(divisions);
+      return step == 0 ? bytes : round_up(bytes, step);
+    }
+  }
+  return std::max(round_up(bytes, kMinBlock), kMinBlock);
+}
+
+CA::SnapshotInfo Allocator::learn() {
+  CA::SnapshotInfo snapshot = blocks();
+  blocks_.learn(snapshot.segments);
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  divisions_ = snapshot.config_metadata.roundup_power2_divisions;
+  return snapshot;
+}
+
+// ---- freeing, and the streams that must be waited for
+
+void Allocator::raw_delete(void* ptr) {
+  if (const auto block = blocks_.take(ptr)) {
+    pass_on(ptr, *block);
+  }
+  base()->raw_delete(ptr);
+}
+
+void Allocator::pass_on(void* ptr, const Block& block) {
+  if (block.used_on.empty() || !block.ours) {
+    return;
+  }
+  DataPtr pointer(ptr, ptr, base()->raw_deleter(), Device(kCUDA, block.device));
+  for (const CUDAStream& stream : block.used_on) {
+    base()->recordStream(pointer, stream);
+  }
+  pointer.release_context();
+}
+
+void Allocator::recordStream(const DataPtr& pointer, CUDAStream stream) {
+  const EngineLock lock;
+  if (record_stream_on_host(pointer, stream) || pointer.get() == nullptr ||
+      blocks_.record(pointer.get(), stream)) {
+    return;
+  }
+  base()->recordStream(pointer, stream);
+}
+
+void Allocator::free_settled(void* ptr) {
+  blocks_.take(ptr);
+  base()->raw_delete(ptr);
+}
+
+BlockInfo Allocator::info(void* ptr) {
+  auto block = blocks_.find(ptr);
+  if (!block) {
+    learn();
+    block = blocks_.find(ptr);
+  }
+  if (!block) {
+    return {};
+  }
+  return {block->stream, block->used_on, block->movable && !routed(block->device)};
+}
+
+void Allocator::adopt(StorageImpl* storage) {
+  DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
+  if (pointer.get() == pointer.get_context() &&
+      pointer.compare_exchange_deleter(base()->raw_deleter(), &delete_block)) {
+    info(pointer.get());  // learns of it
+    blocks_.adopt(pointer.get());
+  }
+  if (storage->allocator() == base()) {
+    storage->set_allocator(this);
+  }
+}
+
+// ---- pools of graphs and of the user
+
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
+                                    std::function<bool(cudaStream_t)> filter) {
+  {
+    std::lock_guard<std::mutex> lock(pools_mutex_);
+    pools_.push_back({device, pool, filter});
+    pool_count_ = pools_.size();
+  }
+  base()->beginAllocateToPool(device, pool, std::move(filter));
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
+  base()->endAllocateToPool(device, pool);
+  std::lock_guard<std::mutex> lock(pools_mutex_);
+  const auto found = std::find_if(pools_.begin(), pools_.end(), [&](const Pool& entry) {
+    return entry.device == device && entry.id == pool;
+  });
+  if (found != pools_.end()) {
+    pools_.erase(found);
+  }
+  pool_count_ = pools_.size();
+}
+
+bool Allocator::routed(DeviceIndex device) {
+  if (C10_LIKELY(pool_count_ == 0)) {
+    return false;
+  }
+  std::lock_guard<std::mutex> lock(pools_mutex_);
+  return std::any_of(pools_.begin(), pools_.end(),
+                     [&](const Pool& pool) { return pool.device == device; });
+}
+
+bool Allocator::private_pool(DeviceIndex device, cudaStream_t stream) {
+  if (C10_LIKELY(pool_count_ == 0)) {
+    return false;
+  }
+  std::vector<std::function<bool(cudaStream_t)>> filters;
+  {
+    std::lock_guard<std::mutex> lock(pools_mutex_);
+    for (const Pool& pool : pools_) {
+      if (pool.device == device) {
+        filters.push_back(pool.filter);
+      }
+    }
+  }
+  return std::any_of(filters.begin(), filters.end(),
+                     [&](const auto& filter) { return filter(stream); });
+}
+
+CA::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
+                                                      std::shared_ptr<CA::AllocatorState> state) {
+  auto delta = base()->setCheckpointPoolState(device, std::move(state));
+  for (DataPtr& pointer : delta.dataptrs_allocd) {
+    if (pointer.compare_exchange_deleter(base()->raw_deleter(), &delete_block)) {
+      blocks_.add(pointer.get(), {nullptr, {}, device, /*movable=*/false, /*ours=*/true});
+    }
+  }
+  return delta;
+}
+
+// ---- statistics
+
+CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
+  auto stats = base()->getDeviceStats(device);
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  const auto index = static_cast<size_t>(device);
+  if (index < oom_differences_.size()) {
+    stats.num_ooms += oom_differences_[index];
+  }
+  return stats;
+}
+
+void Allocator::resetAccumulatedStats(DeviceIndex device) {
+  base()->resetAccumulatedStats(device);
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  const auto index = static_cast<size_t>(device);
+  if (index < oom_differences_.size()) {
+    oom_differences_[index] = 0;
+  }
+}
+
+void Allocator::count_oom(DeviceIndex device, int64_t difference) {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  const auto index = static_cast<size_t>(device);
+  if (oom_differences_.size() <= index) {
+    oom_differences_.resize(index + 1);
+  }
+  oom_differences_[index] += difference;
+}
+
+// They may want the GIL, and look for errors that reach the user.
+void Allocator::attachOutOfMemoryObserver(CA::OutOfMemoryObserver observer) {
+  base()->attachOutOfMemoryObserver([observer = std::move(observer)](int64_t device,
+                                                                     size_t allocated, size_t total,
+                                                                     size_t free) {
+    if (!in_engine() && (current_request == nullptr || current_request->last)) {
+      observer(device, allocated, total, free);
+    }
+  });
+}
+
+bool install() {
+  CA::CUDAAllocator* base = CA::get();
+  if (base->name() != "native") {
+    return false;
+  }
+  the_allocator = new Allocator(base);
+  CA::allocator.store(the_allocator);
+  SetAllocator(kCUDA, the_allocator, /*priority=*/1);
+  return true;
+}
+
+[[maybe_unused]] const bool installed = install();
+
+}  // namespace
+
+BlockInfo block_info(void* ptr) { return the_allocator->info(ptr); }
+
+void free_settled(void* ptr) { the_allocator->free_settled(ptr); }
+
+bool is_block_deleter(DeleterFnPtr deleter) noexcept {
+  return deleter == &delete_block ||
+         (the_allocator != nullptr && deleter == the_allocator->base()->raw_deleter());
+}
+
+void adopt(StorageImpl* storage) { the_allocator->adopt(storage); }
+
+std::string allocator_obstacle() {
+  if (the_allocator == nullptr || CA::get() != the_allocator) {
+    return "the allocator in use is not PyTorch's native one (" + CA::get()->name() +
+           "); remove backend:cudaMallocAsync from PYTORCH_CUDA_ALLOC_CONF, or the pluggable "
+           "allocator";
+  }
+  if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
+    return "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off; unset it";
+  }
+  return "";
+}
+
+}  // namespace c10::cuda::lms
+
+namespace c10 {
+using LmsOnPoolMiss = cuda::lms::OnPoolMiss;
+REGISTER_FREE_MEMORY_CALLBACK("large_model_support", LmsOnPoolMiss)
+}  // namespace c10

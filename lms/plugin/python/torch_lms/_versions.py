@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which PyTorch this build is for, and which have been tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch_lms._build import BUILT_FOR, TESTED
+
+FORCE = "TORCH_LMS_FORCE"
+
+
+def minor(version: str) -> tuple[int, int]:
+    """(2, 6) of "2.6.0+cu124"."""
+    major, rest = version.split(".")[:2]
+    return int(major), int(rest)
+
+
+def _nearest(version: str) -> str:
+    at = minor(version)
+    return min(TESTED, key=lambda v: (abs(minor(v)[0] - at[0]), abs(minor(v)[1] - at[1]), v))
+
+
+def check(version: str, environment: Mapping[str, str]) -> None:
+    """Raises ImportError unless this build and its tests are for PyTorch `version`."""
+    if environment.get(FORCE, "") not in ("", "0"):
+        return
+    if minor(version) != minor(BUILT_FOR):
+        raise ImportError(
+            f"torch_lms cannot be used because it was built for PyTorch {BUILT_FOR} and this is "
+            f"{version}; install the build for this version (`lmsbuild plugin {version}`; the "
+            f"nearest tested one is {_nearest(version)}), or set {FORCE}=1 to try"
+        )
+    if minor(version) not in [minor(tested) for tested in TESTED]:
+        raise ImportError(
+            f"torch_lms cannot be used because it was not tested with PyTorch {version}; the "
+            f"nearest tested version is {_nearest(version)}; set {FORCE}=1 to use it all the same"
+        )
+
+
+def library() -> str:
+    return str(Path(__file__).with_name("libtorch_lms.so"))
