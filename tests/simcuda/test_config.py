@@ -92,6 +92,12 @@ def test_missing_headers_name_the_wheels(tmp_path: Path) -> None:
         cuda_includes(TORCH, [tmp_path])
 
 
+def test_header_wheels_are_named_as_their_cuda_names_them() -> None:
+    assert TORCH.header_wheels[1] == "nvidia-cuda-nvcc-cu12==12.4.*"
+    newer = Torch(TORCH.path, "2.15.0+cu132", "13.2")
+    assert newer.header_wheels[1] == "nvidia-cuda-crt==13.2.*"
+
+
 def test_headers_of_another_cuda_are_refused(headers: Path) -> None:
     other = Torch(TORCH.path, "2.11.0+cu130", "13.0")
     assert cuda_includes(TORCH, [headers]) == [headers.resolve()]

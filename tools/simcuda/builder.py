@@ -144,7 +144,7 @@ def _locked(target: Path) -> Iterator[None]:
 def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Progress) -> None:
     objects = work / "objects"
     objects.mkdir()
-    common = ["-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+    common = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
     cuda = [flag for folder in folders for flag in ("-isystem", str(folder))]
     headers = [torch.path / "include", torch.path / "include/torch/csrc/api/include"]
     against = [flag for folder in headers for flag in ("-isystem", str(folder))]

@@ -31,6 +31,16 @@ class Torch:
     def cuda_major(self) -> int:
         return int(self.cuda.split(".")[0])
 
+    @property
+    def header_wheels(self) -> list[str]:
+        """Requirements for the wheels with the CUDA headers of this torch."""
+        if self.cuda_major < 13:
+            suffix = f"-cu{self.cuda_major}"
+            names = ("cuda-runtime", "cuda-nvcc", "nvml-dev")
+        else:
+            suffix, names = "", ("cuda-runtime", "cuda-crt", "nvml-dev")
+        return [f"nvidia-{name}{suffix}=={self.cuda}.*" for name in names]
+
 
 def find_torch(path: Path | None = None) -> Torch | None:
     """The torch at `path`, else the one that ``import torch`` would take; None if there is none."""
@@ -60,11 +70,9 @@ def cuda_includes(torch: Torch, given: list[Path]) -> list[Path]:
     folders = list(dict.fromkeys(folder.resolve() for folder in folders))
     missing = [h for h in HEADERS if not any((folder / h).is_file() for folder in folders)]
     if missing:
-        cu = f"cu{torch.cuda_major}"
         raise SimcudaError(
             f"the CUDA headers {', '.join(missing)} were not found; install the wheels "
-            f"nvidia-cuda-runtime-{cu}, nvidia-cuda-nvcc-{cu} and nvidia-nvml-dev-{cu} of "
-            f"CUDA {torch.cuda}, or name their folders with --cuda-include or "
+            f"{' '.join(torch.header_wheels)}, or name their folders with --cuda-include or "
             f"SIMCUDA_CUDA_INCLUDE"
         )
     header = next(f / "cuda_runtime_api.h" for f in folders if (f / "cuda_runtime_api.h").is_file())

@@ -306,31 +306,3 @@ SIMCUDA_CUDA cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cud
 SIMCUDA_CUDA cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* out, cudaIpcEventHandle_t) {
   return cudaEventCreateWithFlags(out, cudaEventDisableTiming);
 }
-
-// ---- capture: graphs are not simulated, so nothing is ever captured
-
-SIMCUDA_CUDA cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-#if CUDART_VERSION >= 13000
-SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
-                                                  unsigned long long* id, cudaGraph_t*,
-                                                  const cudaGraphNode_t**,
-                                                  const cudaGraphEdgeData**, size_t*) {
-#else
-SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t, cudaStreamCaptureStatus* status,
-                                                     unsigned long long* id, cudaGraph_t*,
-                                                     const cudaGraphNode_t**, size_t*) {
-#endif
-  *status = cudaStreamCaptureStatusNone;
-  if (id) *id = 0;
-  return cudaSuccess;
-}
-
-SIMCUDA_CUDA cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  std::swap(*mode, current);
-  return cudaSuccess;
-}

@@ -120,16 +120,6 @@ SIMCUDA_CUDA cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3,
                                                      cudaStream_t stream) {
   return launch(function, arguments, stream);
 }
-#if CUDART_VERSION >= 13000
-SIMCUDA_CUDA cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
-  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
-  return cudaSuccess;
-}
-SIMCUDA_CUDA cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments,
-                                            size_t, cudaStream_t stream) {
-  return launch(reinterpret_cast<const void*>(kernel), arguments, stream);
-}
-#endif
 
 // What a program asks before a launch.
 SIMCUDA_CUDA cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {

@@ -150,6 +150,10 @@ void drain_device(Lock& lock, int device);  // -1: all
 void legacy_order(Lock& lock, Stream& stream);
 TicketPtr mark(Stream& stream);
 
+// capture.cpp
+cudaError_t capture_info(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                         unsigned long long* id, cudaGraph_t* graph);
+
 // refuse.cpp
 void refuse(const std::string& what);
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What differs between the CUDA versions that a wheel is built for: new entry points, and old ones
+// with another signature. Everything else is written against the headers of the wheel's version.
+#include <dlfcn.h>
+
+#include <string>
+
+#include "state.h"
+
+using namespace simcuda;
+
+// ---- launches: CUDA 13's compiler makes a handle of the kernel first
+
+#if CUDART_VERSION >= 13000
+SIMCUDA_CUDA cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+SIMCUDA_CUDA cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block,
+                                            void** arguments, size_t shared, cudaStream_t stream) {
+  auto* function = reinterpret_cast<const void*>(kernel);
+  return cudaLaunchKernel(function, grid, block, arguments, shared, stream);
+}
+#endif
+
+// ---- the driver's functions: by dlsym of libcuda.so.1, by name, or by name and version
+
+static cudaError_t entry_point(const char* name, void** out,
+                               cudaDriverEntryPointQueryResult* status) {
+  *out = nullptr;
+  // A later version of a function has a suffix; a program that asks by name gets the last one.
+  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
+    *out = dlsym(RTLD_DEFAULT, (std::string(name) + suffix).c_str());
+    if (*out != nullptr) break;
+  }
+  if (status) *status = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
+SIMCUDA_CUDA cudaError_t cudaGetDriverEntryPoint(const char* name, void** out, unsigned long long,
+                                                 cudaDriverEntryPointQueryResult* status) {
+  return entry_point(name, out, status);
+}
+#if CUDART_VERSION >= 12050
+SIMCUDA_CUDA cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsigned,
+                                                          unsigned long long,
+                                                          cudaDriverEntryPointQueryResult* status) {
+  return entry_point(name, out, status);
+}
+#endif
+
+// ---- capture: the second version came with CUDA 12.0 and became the only one, with edge data, in
+// 13
+
+#if CUDART_VERSION >= 13000
+SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                                  cudaStreamCaptureStatus* status,
+                                                  unsigned long long* id, cudaGraph_t* graph,
+                                                  const cudaGraphNode_t** dependencies,
+                                                  const cudaGraphEdgeData** edges, size_t* count) {
+  if (edges) *edges = nullptr;
+#else
+SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream,
+                                                     cudaStreamCaptureStatus* status,
+                                                     unsigned long long* id, cudaGraph_t* graph,
+                                                     const cudaGraphNode_t** dependencies,
+                                                     size_t* count) {
+#endif
+  if (dependencies) *dependencies = nullptr;
+  if (count) *count = 0;
+  return capture_info(stream, status, id, graph);
+}
