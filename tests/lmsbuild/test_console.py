@@ -22,17 +22,17 @@ sys.path.insert(0, {tools!r})
 from lmsbuild import console
 console.QUIET_SECONDS = 0.2
 shown = console.Console(markdown={markdown})
-with shown.step("first | step", total=4) as step:
-    step.advance()
-    with shown.task("inner part"):
-        time.sleep({seconds})
-    step.size, step.digest, step.note = 2_000_000, "0123456789abcdef", "made"
-shown.warn("[bold]careful[/bold]")
-with shown.step("second"):
-    shown.say("said")
-shown.table("", ["what", "state"], [["thing", "MISSING"]])
-shown.result(None)
-shown.finish()
+with shown.running("everything"):
+    with shown.step("first | step", total=4) as step:
+        step.advance()
+        with shown.task("inner part"):
+            time.sleep({seconds})
+        step.size, step.digest, step.note = 2_000_000, "0123456789abcdef", "made"
+    shown.warn("[bold]careful[/bold]")
+    with shown.step("second"):
+        shown.say("said")
+    shown.table("", ["what", "state"], [["thing", "MISSING"]])
+    shown.result(None)
 """
 
 
@@ -91,7 +91,8 @@ def test_neither_colour_nor_bars_in_a_pipe() -> None:
     done = subprocess.run(program(), env=variables(), capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout + done.stderr
     # The innermost task is the one that is told about.
-    assert done.stderr.splitlines()[0].startswith("  inner part: (")
+    told = [line for line in done.stderr.splitlines() if line.endswith(" s)")]
+    assert len(told) == 1 and told[0].startswith("  inner part: (")
     assert "warning: [bold]careful[/bold]" in done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
     assert ["said"] in lines
@@ -152,6 +153,12 @@ def test_progress_comes_after_two_seconds(capfd: pytest.CaptureFixture[str]) -> 
         time.sleep(2.3)
     errors = capfd.readouterr().err
     assert "quick" not in errors and "slow: 25% (2 s)" in errors
+
+
+def test_every_command_has_progress(capfd: pytest.CaptureFixture[str]) -> None:
+    with Console().running("verify"):
+        time.sleep(2.3)
+    assert capfd.readouterr().err == "  verify: (2 s)\n"
 
 
 TAGS = [sys.executable, "-m", "lmsbuild", "tags"]

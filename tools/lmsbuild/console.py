@@ -56,6 +56,8 @@ class Task:
         self.size: int | None = None
         self.digest = ""
         self.note = ""
+        self.command = False  # stands for the whole command
+        self.whole = True  # no task has begun inside it
         self.total = total
         self.done = 0.0
         self.began = time.monotonic()
@@ -85,7 +87,8 @@ class _Display:
         self._console = console
         self._live = live
         self._tasks: list[Task] = []
-        self._lines: dict[Task, float] = {}
+        self._told: set[Task] = set()
+        self._last_line = -LINE_SECONDS
         self._bars: Progress | None = None
         self._bar_of: dict[Task, TaskID] = {}
         self._lock = threading.RLock()
@@ -93,6 +96,8 @@ class _Display:
 
     def add(self, task: Task) -> None:
         with self._lock:
+            if self._tasks:
+                self._tasks[-1].whole = False
             self._tasks.append(task)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -101,7 +106,7 @@ class _Display:
     def remove(self, task: Task) -> None:
         with self._lock:
             self._tasks.remove(task)
-            self._lines.pop(task, None)
+            self._told.discard(task)
             bar = self._bar_of.pop(task, None)
             if self._bars and bar is not None:
                 self._bars.remove_task(bar)
@@ -130,6 +135,8 @@ class _Display:
                     return
                 now = time.monotonic()
                 old = [task for task in self._tasks if now - task.began >= QUIET_SECONDS]
+                # The command as a whole is shown where it has no parts that could be.
+                old = old[1:] if len(old) > 1 and old[0].command else old
                 if old and self._live:
                     self._draw(old)
                 elif old:
@@ -156,8 +163,11 @@ class _Display:
             self._bars.update(self._bar_of[task], completed=task.done, total=task.total)
 
     def _print(self, task: Task, now: float) -> None:
-        if now - self._lines.get(task, -LINE_SECONDS) >= LINE_SECONDS:
-            self._lines[task] = now
+        """A task that has no parts is told of at once, any other when nothing was for a while."""
+        new = task.whole and task not in self._told
+        if new or now - self._last_line >= LINE_SECONDS:
+            self._told.add(task)
+            self._last_line = now
             line = f"  {task.title}:{task.share} ({now - task.began:.0f} s)"
             self._console.print(line, markup=False)
 
@@ -216,10 +226,18 @@ class Console:
         if sum(step.seconds for step in self.steps if step.depth == 0) >= QUIET_SECONDS:
             self._summarise()
 
-    def finish(self) -> None:
-        """Called however a command ends: a report in Markdown is wanted of a failure too."""
-        if self.markdown:
-            self._summarise()
+    @contextmanager
+    def running(self, command: str) -> Iterator[None]:
+        """Progress for whatever part of a command has none of its own."""
+        task = Task(command, None)
+        task.command = True
+        self._display.add(task)
+        try:
+            yield
+        finally:
+            self._display.remove(task)
+            if self.markdown:  # also of a command that failed
+                self._summarise()
 
     @contextmanager
     def task(self, title: str, total: float | None = None) -> Iterator[Task]:
@@ -296,8 +314,8 @@ class Console:
                 sys.stdout.write(f"| {' | '.join(cells)} |\n")
         else:
             self.table("", [header[i] for i in used], rows_used)
-        if log.path():
-            self.say(f"full log: {log.path()}")
+            if log.path():
+                self.say(f"full log: {log.path()}")
 
 
 class _Rich(RichConsole):

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmsbuild import device as devices
-from lmsbuild import picture
+from lmsbuild import log, picture
 from lmsbuild.console import Console
 from lmsbuild.device import Device
 from lmsbuild.environment import Environment
@@ -139,30 +138,24 @@ class _Runner:
             "memory": memory or ample,
             "result": str(result),
         }
-        log = stem.with_suffix(".log")
-        with self._console.task(f"training: {label}"), log.open("wb") as out:
-            subprocess.run(
+        with self._console.task(f"training: {label}"):
+            done = log.run(
                 [str(environment.python), str(PROGRAM), json.dumps(order)],
                 env=environment.run_environment({**self._variables, **(variables or {})}),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                check=False,
             )
         if not result.is_file():
-            last = (log.read_text(encoding="utf-8", errors="replace").splitlines() or ["nothing"])[
-                -1
-            ]
+            last = ((done.stderr or done.stdout).splitlines() or ["nothing was said"])[-1]
             raise DemoError(
                 f"the run {label!r} gave no result because its process ended early ({last}); see "
-                f"{log}"
+                "the full log"
             )
         value: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         value["label"] = label
-        value["log"] = log
         value["losses"] = json.loads(losses.read_text()) if losses.is_file() else None
         if value["outcome"] == "failed":
-            raise DemoError(f"the run {label!r} failed because of {value['message']}; see {log}")
+            raise DemoError(
+                f"the run {label!r} failed because of {value['message']}; see the full log"
+            )
         return value
 
     def reference(self, stock: Environment, roomy: dict[str, Any]) -> dict[str, Any]:
@@ -181,12 +174,12 @@ def _check(done: Demonstration, swapped: dict[str, Any]) -> None:
     if done.lms != "finished":
         raise DemoError(
             f"LMS did not train the network because it ended with {done.lms}: "
-            f"{swapped['message']}; see {swapped['log']}"
+            f"{swapped['message']}; see the full log"
         )
     if not done.losses_equal:
         raise DemoError(
             f"LMS trained wrongly because its losses or parameters differ from those of "
-            f"{done.reference}; see {swapped['log']}"
+            f"{done.reference}; see the full log"
         )
     if done.paged_out < done.needed - done.capacity:
         raise DemoError(

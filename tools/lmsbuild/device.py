@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmsbuild import log
 from lmsbuild.console import Console
 from lmsbuild.doctor import gpu
 from lmsbuild.environment import Environment
@@ -60,18 +60,11 @@ def build_simulated(
     """Build the simulated device for the torch in `environment`; a finished build is reused."""
     command = [str(environment.python), "-m", "simcuda", "build", "-j", str(jobs or processors())]
     with console.task(f"building the simulated device for {environment.path.name}"):
-        done = subprocess.run(
-            command,
-            env=environment.run_environment(variables(target, console)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = log.run(command, env=environment.run_environment(variables(target, console)))
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise CompileError(
-            f"the simulated device was not built because {last}; see `{' '.join(command)}`",
+            f"the simulated device was not built because {last}; see the full log",
             output=done.stderr,
         )
     return Path(done.stdout.strip().splitlines()[-1])

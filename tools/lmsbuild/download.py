@@ -10,9 +10,7 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -27,7 +25,7 @@ from lmsbuild.frameworks import HeaderWheel, Target
 from lmsbuild.hashing import sha256_value
 from lmsbuild.project import cache_dir
 
-_PROGRESS = re.compile(rb"^Progress (\d+) of (\d+)")
+_PROGRESS = re.compile(r"^Progress (\d+) of (\d+)")
 _TIMEOUT = 60.0
 _CHUNK = 1 << 20
 
@@ -83,31 +81,19 @@ def pip_download(title: str, words: Sequence[str], console: Console) -> None:
         "--disable-pip-version-check", *_progress_options(), *words,
     ]  # fmt: skip
     with console.task(f"downloading {title}") as task:
-        output = b""
-        began = time.monotonic()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                progress = _PROGRESS.match(line)
-                if progress:
-                    task.update(int(progress[1]), int(progress[2]))
-                else:
-                    output += line
-        except BaseException:
-            process.terminate()
-            raise
-        finally:
-            code = process.wait()
-    text = output.decode(errors="replace")
-    log.process(command, code, text, time.monotonic() - began)
-    if code != 0:
+
+        def line(text: str) -> bool:
+            progress = _PROGRESS.match(text)
+            if progress:
+                task.update(int(progress[1]), int(progress[2]))
+            return progress is None
+
+        done = log.follow(command, line)
+    if done.returncode != 0:
         raise DownloadError(
-            f"{title} was not downloaded because {_pips_reason(text)}; check the network and run "
-            "again",
-            output=text,
+            f"{title} was not downloaded because {_pips_reason(done.stdout)}; check the network "
+            "and run again",
+            output=done.stdout,
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 from packaging.requirements import Requirement
 
-from lmsbuild import wheelfile
+from lmsbuild import log, wheelfile
 from lmsbuild.console import Console
 from lmsbuild.download import hash_memory
 from lmsbuild.errors import DownloadError, MissingToolError
@@ -140,14 +140,12 @@ def prepare(
 
 def _pip(environment: Environment, arguments: list[str]) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(environment.python)]
-    options = ["--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
+    options = ["--progress-bar=off", "--disable-pip-version-check", "--no-warn-script-location"]
     _run([*pip, "install", *options, "--no-compile", *arguments])
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = log.run(command)
     if done.returncode != 0:
         text = (done.stderr or done.stdout).strip()
         errors = [line for line in text.splitlines() if line.startswith("ERROR:")]

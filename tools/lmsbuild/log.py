@@ -16,9 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -95,10 +96,10 @@ def process(command: Sequence[str], code: int, output: str, seconds: float | Non
     note(f"$ {shlex.join(command)}\nexit code {code}{took}\n{output}".rstrip())
 
 
-def run(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """subprocess.run with text captured and noted, no input, and no error for a failure."""
     began = time.monotonic()
-    done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -109,6 +110,34 @@ def run(command: Sequence[str], **options: object) -> subprocess.CompletedProces
     )
     process(command, done.returncode, done.stdout + done.stderr, time.monotonic() - began)
     return done
+
+
+def follow(
+    command: Sequence[str], line: Callable[[str], bool], **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Like run, with both outputs in one, and `line` called with each line as it comes; what it
+    returns says whether the line is worth keeping. Stopped with the command."""
+    began = time.monotonic()
+    kept: list[str] = []
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        **options,
+    ) as running:
+        assert running.stdout is not None
+        try:
+            kept.extend(text for text in running.stdout if line(text))
+        except BaseException:
+            running.terminate()
+            process(command, -1, "".join(kept), time.monotonic() - began)
+            raise
+    output = "".join(kept)
+    process(command, running.returncode, output, time.monotonic() - began)
+    return subprocess.CompletedProcess(command, running.returncode, output, "")
 
 
 def _header() -> str:

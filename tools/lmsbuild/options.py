@@ -27,7 +27,8 @@ def _console(ctx: click.Context) -> Console:
     key = "lmsbuild.console"
     if key not in ctx.meta:
         ctx.meta[key] = Console()
-        ctx.call_on_close(ctx.meta[key].finish)
+        if not ctx.resilient_parsing:  # as for a completion
+            ctx.with_resource(ctx.meta[key].running(ctx.info_name or ""))
     found: Console = ctx.meta[key]
     return found
 

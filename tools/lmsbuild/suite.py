@@ -9,8 +9,6 @@ interpreter with the official wheel), --tier and --shard; LMS_SOURCE names the p
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import jinja2
 
+from lmsbuild import log
 from lmsbuild.console import Console
 from lmsbuild.device import Device
 from lmsbuild.environment import Environment
@@ -28,6 +27,7 @@ from lmsbuild.project import Project
 TIERS = ("default", "full")
 _MARKS = {"default": "not slow", "full": ""}
 _NO_TESTS = 5
+_SHARE = re.compile(r"\[ *(\d+)%\]\s*$")
 SIMULATOR = "simcuda"  # the suite in tests/simcuda
 
 
@@ -103,7 +103,7 @@ def suites(project: Project, names: Sequence[str]) -> list[Path]:
 
 
 def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome:
-    """Run pytest on `files`; its own output goes to standard error as progress."""
+    """Run pytest on `files`; its own output goes to the log, and its share is the progress."""
     folder = order.target.work / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     part = f"-{order.shard[0]}of{order.shard[1]}" if order.shard else ""
@@ -119,13 +119,13 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
         if order.shard:
             options.append(f"--shard={order.shard[0]}/{order.shard[1]}")
         reports.append(folder / f"{stem}.xml")
-        _pytest(order, order.lms, regression, options, reports[-1])
+        _pytest(order, order.lms, regression, options, reports[-1], console)
     simulator = [file for file in files if file.name == SIMULATOR]
     # The simulated device has tests of its own, which load it into their process with the
     # official wheel; the first shard runs them.
     if simulator and order.device.kind == "sim" and (not order.shard or order.shard[0] == 1):
         reports.append(folder / f"{stem}-{SIMULATOR}.xml")
-        _pytest(order, order.stock, simulator, [], reports[-1])
+        _pytest(order, order.stock, simulator, [], reports[-1], console)
     cases = [case for report in reports for case in read_junit(report)]
     outcome = _outcome(cases, reports[0], folder / f"{stem}.html")
     outcome.html.write_text(_html(order, cases, outcome), encoding="utf-8")
@@ -133,8 +133,9 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
 
 
 def _pytest(
-    order: Order, environment: Environment, files: list[Path], options: list[str], junit: Path
-) -> None:
+    order: Order, environment: Environment, files: list[Path], options: list[str], junit: Path,
+    console: Console,
+) -> None:  # fmt: skip
     junit.unlink(missing_ok=True)
     command = [
         str(environment.python),
@@ -145,17 +146,21 @@ def _pytest(
         *("-W", "ignore::pytest.PytestUnknownMarkWarning"),
     ]
     variables = {**order.variables, "LMS_SOURCE": str(order.source)}
-    code = subprocess.run(
-        command,
-        cwd=order.target.project.root,
-        env=environment.run_environment(variables),
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-        check=False,
-    ).returncode
+    with console.task(f"testing {', '.join(file.stem for file in files)}") as task:
+
+        def line(text: str) -> bool:
+            if share := _SHARE.search(text):
+                task.update(int(share[1]), 100)
+            return True
+
+        done = log.follow(
+            command, line,
+            cwd=order.target.project.root, env=environment.run_environment(variables),
+        )  # fmt: skip
+    code = done.returncode
     if code not in (0, 1) or not junit.is_file():
         why = "no test was selected" if code == _NO_TESTS else f"pytest ended with code {code}"
-        raise SuiteError(f"the suites gave no result because {why}; see its output above")
+        raise SuiteError(f"the suites gave no result because {why}; see its output in the full log")
 
 
 def read_junit(path: Path) -> list[Case]:
