@@ -48,9 +48,9 @@ _SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+)\.so\.\d+|ld-
 
 @dataclass(frozen=True)
 class Needs:
-    """The oldest C library that a wheel runs on, and the official wheel's."""
+    """The oldest systems that a wheel runs on, told by its platform tag and the official one's."""
 
-    glibc: str
+    platform: str
     official: str
     because: str
 
@@ -290,11 +290,9 @@ def _make(inputs: _Inputs, output: Path, jobs: int, console: Console) -> Built:
     for source, text in objects.warnings.items():
         if source in inputs.series.before:
             console.warn(f"{source} compiles with warnings:\n{text}")
-    everything = [library.versions for library in {**official.result(), **new}.values()]
-    platform = platform_tag(inputs.compiler.machine, everything)
     needs = _needs(inputs, new, official.result())
     old = WheelName.of(inputs.wheel)
-    name = WheelName(old.project, inputs.target.version, old.python, old.abi, platform)
+    name = WheelName(old.project, inputs.target.version, old.python, old.abi, needs.platform)
     changed.update(_identity(inputs, old, name))
     manifest = {
         **inputs.manifest(),
@@ -323,14 +321,20 @@ def _make(inputs: _Inputs, output: Path, jobs: int, console: Console) -> Built:
 
 
 def _needs(inputs: _Inputs, new: dict[str, elf.Library], official: dict[str, elf.Library]) -> Needs:
-    versions = [library.versions for library in official.values()]
-    theirs = newest_version(versions, "GLIBC")
-    found = {member: newest_version([lib.versions], "GLIBC") for member, lib in new.items()}
-    member = max(found, key=lambda name: Version(found[name]))
-    if Version(found[member]) <= Version(theirs):
-        return Needs(theirs, theirs, "as the official wheel")
+    machine = inputs.compiler.machine
+    theirs = [library.versions for library in official.values()]
+    ours = [library.versions for library in {**official, **new}.values()]
+    before, after = platform_tag(machine, theirs), platform_tag(machine, ours)
+    if before == after:
+        return Needs(after, before, "as the official wheel")
+    raised = []
+    for member, library in new.items():
+        for family in ("GLIBC", "GLIBCXX", "CXXABI"):
+            found = newest_version([library.versions], family)
+            if Version(found) > Version(newest_version(theirs, family)):
+                raised.append(f"{member.rsplit('/', 1)[-1]} needs {family}_{found}")
     compiler = inputs.compiler.identity["compiler"]
-    return Needs(found[member], theirs, f"{compiler} linked {member} to its own system's")
+    return Needs(after, before, f"{', '.join(raised)}, which {compiler} linked it to")
 
 
 def sha256_bytes(content: bytes) -> str:

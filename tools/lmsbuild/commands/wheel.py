@@ -86,7 +86,7 @@ def command(
     if not dry_run:
         console.say(f"manifest {done.manifest}")
     if done.needs:
-        console.say(f"needs glibc {done.needs.glibc}: {done.needs.because}")
-        if container is None and done.needs.glibc != done.needs.official:
-            console.say(f"the official wheel needs {done.needs.official}; --container gets nearer")
+        console.say(f"runs on {done.needs.platform} and later: {done.needs.because}")
+        if container is None and done.needs.platform != done.needs.official:
+            console.say(f"the official wheel: {done.needs.official}; --container gets nearer to it")
     console.result(done)
