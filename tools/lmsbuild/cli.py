@@ -20,7 +20,37 @@ SECTIONS = {
     "Check": ("verify", "lint", "test"),
     "The shell": ("completion",),
 }
+# The way of a change, for --help and docs/cli.md.
+WALKTHROUGH = {
+    "lmsbuild apply v2.6.0": "the source with the series on it",
+    "cd work/pytorch-v2.6.0/source": "a commit is a patch: edit, then commit, amend or rebase",
+    "lmsbuild refresh v2.6.0": "the commits back into patches/, the runtime's into lms/",
+    "lmsbuild verify v2.6.0": "the patches are whole, apply, and are in normal form",
+    "lmsbuild lint v2.6.0": "they keep the project's rules",
+    "lmsbuild wheel v2.6.0": "the wheel, in work/pytorch-v2.6.0/wheels",
+    "lmsbuild test v2.6.0": "the regression suites on it",
+}
+TAGS = (
+    "A TAG is a tag name (v2.6.0) or framework:tag (pytorch:v2.6.0). A bare tag means the "
+    "supported framework that has it."
+)
+_LONG = 300  # characters: a command's first sentence is never cut
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
+
+
+def walkthrough() -> str:
+    """One command a line, each with what it is for."""
+    width = max(map(len, WALKTHROUGH))
+    return "\n".join(f"{line.ljust(width)}  # {why}" for line, why in WALKTHROUGH.items())
+
+
+def _epilog() -> str:
+    steps = walkthrough().replace("\n", "\n  ")
+    return (
+        f"\b\nTo change a hook, and build and test it:\n  {steps}\n\n"
+        "When a command was stopped, `lmsbuild status` says where things stand, `abort` puts them "
+        f"back, and `undo` takes the last finished change back.\n\n{TAGS}"
+    )
 
 
 def _debug_option() -> click.Option:
@@ -64,7 +94,7 @@ class _Lazy(click.Group):
             for name in names:
                 command = self.get_command(ctx, name)
                 assert command is not None
-                rows.append((name.ljust(width), command.get_short_help_str(formatter.width)))
+                rows.append((name.ljust(width), command.get_short_help_str(_LONG)))
             with formatter.section(title):
                 formatter.write_dl(rows)
 
@@ -73,7 +103,7 @@ class _Lazy(click.Group):
     cls=_Lazy,
     params=[_debug_option()],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="A TAG is a tag name (v2.6.0) or framework:tag (pytorch:v2.6.0).",
+    epilog=_epilog(),
 )
 @click.version_option(__version__, prog_name="lmsbuild")
 def cli() -> None:

@@ -8,7 +8,7 @@ import inspect
 
 import click
 
-from lmsbuild.cli import COMMANDS, cli
+from lmsbuild.cli import SECTIONS, TAGS, cli, walkthrough
 from lmsbuild.errors import STOPPED, all_errors
 from lmsbuild.frameworks import targets
 from lmsbuild.project import find_project
@@ -16,6 +16,21 @@ from lmsbuild.series import patch_files
 
 _TAGS_BEGIN = "<!-- tags: rendered by `python -m lmsbuild.docs` -->"
 _TAGS_END = "<!-- end of tags -->"
+
+
+_OUTPUT = """\
+- Text for people goes to standard output, progress and errors to standard error. With `--json`
+  standard output holds one JSON value, also for an error.
+- The console is terse. What git, pip, the compiler and pytest say is in the full log of the
+  command, whose place an error names; the last 50 logs are kept.
+- `--markdown` prints the table of steps (time, size, hash), for the summary of a CI job.
+- Colour and bars are for terminals (`NO_COLOR`, `FORCE_COLOR` and `TERM` are heeded).
+- Ctrl-C and SIGTERM end child processes and clean up, as an error does."""
+_PLACES = """\
+- Patches and sources: `LMSBUILD_ROOT`, else the checkout of the project that you stand in, else the
+  one that lmsbuild was installed from with `pip install -e`, else what its package carries.
+- Checkouts, environments and wheels: `work/` of that checkout; of the current folder when they come
+  from the package, which is only read (`refresh` needs a checkout)."""
 
 
 def render() -> str:
@@ -26,14 +41,27 @@ def render() -> str:
         "<!-- Rendered by `python -m lmsbuild.docs`; do not edit. -->",
         "# lmsbuild",
         inspect.cleandoc(cli.help or ""),
-        f"{cli.epilog} A bare tag means the supported framework that has it.",
-        "Text for people goes to standard output, progress and errors to standard error. With "
-        "`--json` standard output holds one JSON value, also for an error.",
+        TAGS,
+        "## Change a hook",
+        "A series is one commit of new files (the runtime, made from `lms/`) and small commits of "
+        "hooks into upstream's code. To change a hook, and build and test it:",
+        f"```sh\n{walkthrough()}\n```",
+        "`refresh` writes patches from commits, so commit first. An edit of a runtime file, in any "
+        "commit, goes back into `lms/`. Commit what `refresh` wrote to this repository. A command "
+        "finishes or leaves everything as it was; when one was stopped, `lmsbuild status` says "
+        "where things stand, `lmsbuild abort` puts them back, and `lmsbuild undo` takes the last "
+        "finished `apply` or `refresh` back.",
+        "## Output",
+        _OUTPUT,
+        "## Where things are",
+        _PLACES,
     ]
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert command is not None
-        parts += _command(name, command, context)
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}")
+        for name in names:
+            command = cli.get_command(context, name)
+            assert command is not None
+            parts += _command(name, command, context)
     parts += ["## Exit codes", _exit_codes(), "## Environment variables", _variables()]
     return "\n\n".join(parts) + "\n"
 
@@ -48,7 +76,7 @@ def _command(name: str, command: click.Command, parent: click.Context) -> list[s
             rows.append(f"| `{record[0].replace('|', chr(92) + '|')}` | {record[1]} |")
     examples = (command.epilog or "").replace("\b\n", "").replace("Examples:\n", "")
     return [
-        f"## {name}",
+        f"### {name}",
         f"    {' '.join(usage.split())}",
         inspect.cleandoc(command.help or ""),
         "\n".join(rows),
