@@ -119,7 +119,7 @@ def test_works_outside_the_repository(
     assert isinstance(listed, list)
     assert [row["tag"] for row in listed] == [target.label for target in ours]
     for target in ours:
-        installed.json("export", target.label, "-o", "out", cwd=place)
+        installed.json("export", target.label, "-o", "out/", cwd=place)
         (written,) = (place / "out").glob(f"{target.framework_name}_{target.tag_name}_*.patch")
         assert written.read_bytes() == export(target)
     for name, flag in (("verify", "--all"), ("map", ours[0].tag_name)):

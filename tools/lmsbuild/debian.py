@@ -153,7 +153,7 @@ def _download(package: Debian, folder: Path) -> None:
             "configured in /etc/apt; configure one or use --source git or a PATH"
         )
     with cache.scratch() as state:
-        apt = _PrivateApt(state, archive, package.suite)
+        apt = PrivateApt(state, archive, package.suite)
         apt.run("apt-get", "update", cwd=folder)
         version = apt.newest(package)
         name = f"{package.package}={version}"
@@ -165,7 +165,7 @@ def _download(package: Debian, folder: Path) -> None:
         )
 
 
-class _PrivateApt:
+class PrivateApt:
     """apt whose lists, caches and source entries lie in `folder`."""
 
     def __init__(self, folder: Path, archive: Archive, suite: str) -> None:

@@ -54,8 +54,12 @@ def sha256_large_file(path: Path, memory: Path) -> str:
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace `path` in one step, so that a reader never sees half of it, power loss or not."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with fresh.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
+    try:
+        with fresh.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise

@@ -3,40 +3,63 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from lmsbuild.console import Console
+from lmsbuild.errors import FileError, UsageError
 from lmsbuild.frameworks import resolve
+from lmsbuild.hashing import sha256_bytes, write_atomic
 from lmsbuild.options import dry_run_option, examples, json_option, tag_argument
 from lmsbuild.project import find_project
-from lmsbuild.series import export, export_name
+from lmsbuild.series import export, export_name, series_of
 
 
 @click.command(
     "export",
     epilog=examples(
-        "lmsbuild export v2.6.0",
-        "lmsbuild export v2.6.0 --output /tmp && git am "
-        "/tmp/pytorch_v2.6.0_large_model_support.patch",
+        "lmsbuild export v2.6.0     # pytorch_v2.6.0_large_model_support.patch",
+        "lmsbuild export v2.6.0 -o /tmp/lms.patch",
+        "lmsbuild export v2.6.0 -o - | git -C ~/src/pytorch am",
     ),
 )
 @tag_argument
 @click.option(
-    "--output", "-o", metavar="DIR", default=Path(),
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the file [default: the current one].",
+    "--output", "-o", metavar="FILE|-", default=".", type=click.Path(allow_dash=True),
+    help="The file to write, or a folder for it, or - for standard output [default: "
+    "<framework>_<tag>_large_model_support.patch in the current folder].",
 )  # fmt: skip
 @dry_run_option
 @json_option
-def command(tag: str, output: Path, dry_run: bool, console: Console) -> None:
+def command(tag: str, output: str, dry_run: bool, console: Console) -> None:
     """Write the series of TAG as one mail file that `git am` applies."""
+    if output == "-" and console.json_mode:
+        raise UsageError(
+            "-o - and --json cannot be combined because both write to standard output; give a FILE"
+        )
     target = resolve(find_project(), tag)
+    for patch in series_of(target).patches:
+        _ = patch.changes  # one that git could not apply safely is refused
     content = export(target)
-    path = output.absolute() / export_name(target)
+    if output == "-":
+        if not dry_run:
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        return
+    path = Path(output).expanduser().absolute()
+    if path.is_dir() or output.endswith("/"):
+        path /= export_name(target)
     if not dry_run:
-        output.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, content)
+        except OSError as error:
+            raise FileError(
+                f"{path} was not written because {error.strerror}; choose another file with -o"
+            ) from error
     console.say(f"{'would write' if dry_run else 'wrote'} {path} ({len(content):,} bytes)")
-    console.result({"path": path, "bytes": len(content), "dry_run": dry_run})
+    console.result(
+        {"path": path, "bytes": len(content), "sha256": sha256_bytes(content), "dry_run": dry_run}
+    )
