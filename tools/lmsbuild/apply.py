@@ -199,7 +199,7 @@ def _prepare(target: Target, user: Git, series: Series, shadow: Shadow) -> tuple
     try:
         shadow.git.run("am", *AM_OPTIONS, "--", *files)
     except GitError as failure:
-        raise _conflict(target, plan.todo, shadow, failure) from failure
+        raise _conflict(target, plan.todo, shadow, failure) from None
     _check_result(shadow.git, series)
     return plan, shadow.git.head()
 
@@ -247,13 +247,15 @@ def _advice(target: Target) -> str:
 
 def _conflict(
     target: Target, patches: list[Patch], shadow: Shadow, failure: GitError
-) -> PatchError:
+) -> LmsbuildError:
     try:
         index = int((shadow.repository / "rebase-apply" / "next").read_text()) - 1
     except (OSError, ValueError):
         index = 0
     index = min(index, len(patches) - 1)
-    conflict: Conflict = explain(shadow.git, patches[index], failure.output)
+    conflict = explain(shadow.git, patches[index], failure.output)
+    if conflict is None:  # a full disk, say
+        return failure
     return error(stopped(patches, index), conflict, _advice(target))
 
 

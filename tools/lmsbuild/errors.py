@@ -95,7 +95,9 @@ class GitError(LmsbuildError):
     meaning = "a git command failed for a reason that lmsbuild does not know"
 
     def __init__(self, arguments: Sequence[str], output: str) -> None:
-        last = (output.strip().splitlines() or ["no message"])[-1]
+        lines = output.strip().splitlines() or ["no message"]
+        # What follows such a line is advice.
+        last = next((x for x in lines if x.startswith(("fatal:", "error:"))), lines[-1])
         super().__init__(
             f"`git {' '.join(arguments)}` failed because git says: {last}; check disk space and "
             "permissions",

@@ -8,6 +8,7 @@ on every machine.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -170,6 +171,8 @@ class Git:
         output = (done.stdout + done.stderr).decode(errors="replace")
         log.process(["git", *arguments], done.returncode, output, time.monotonic() - began)
         if check and done.returncode != 0:
+            if done.returncode < 0:
+                output += f"\nfatal: ended by {signal.Signals(-done.returncode).name}"
             raise GitError(arguments, output)
         return done
 

@@ -108,8 +108,10 @@ def replay(room: Scratch, series: Series, origin: Origin) -> list[Step]:
                 part = patch.part(change.path).encode(errors="surrogateescape")
                 tree = step.after = room.apply(tree, part)
             except GitError as error:
-                lost[change.path] = patch
                 conflict = explain(room.git, patch, error.output)
+                if conflict is None:
+                    raise
+                lost[change.path] = patch
                 step.problems.append(
                     f"{patch.name} is stale because {conflict.why}; rebase that commit on the "
                     "tag's code and run `lmsbuild refresh`"

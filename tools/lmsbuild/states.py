@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
-from lmsbuild.errors import PatchError
+from lmsbuild.errors import GitError, PatchError
 from lmsbuild.git import Git
 from lmsbuild.series import Patch
 
@@ -26,6 +26,11 @@ _FAILED_FILE = re.compile(
     r"^error: (.+): (already exists in (?:index|working directory)|does not exist in index|"
     r"does not match index|patch does not apply|No such file or directory|wrong type)$",
     re.MULTILINE,
+)
+_BROKEN = re.compile(
+    r"^(?:error|fatal): (.*(?:corrupt patch|without header|No valid patches|unrecognized input|"
+    r"cannot apply binary|format detection failed|garbage|lacks filename|recreate).*)$",
+    re.MULTILINE | re.IGNORECASE,
 )
 _APPLY = ("apply", "--cached", "--whitespace=nowarn", "-")
 
@@ -80,22 +85,25 @@ def survey(git: Git, patches: Sequence[Patch]) -> tuple[list[PatchState], Confli
         elif git.run(*_APPLY, "--reverse", "--check", stdin=content, check=False).returncode == 0:
             states.append(PatchState(patch.name, UPSTREAM))
         else:
-            rest = stopped(patches[index:], 0)
-            return [*states, *rest], explain(git, patch, done.stderr.decode(errors="replace"))
+            output = done.stderr.decode(errors="replace")
+            conflict = explain(git, patch, output)
+            if conflict is None:
+                raise GitError(_APPLY, output)
+            return [*states, *stopped(patches[index:], 0)], conflict
     return states, None
 
 
-def explain(git: Git, patch: Patch, output: str) -> Conflict:
-    """git's text about a patch that does not fit the index of `git`."""
+def explain(git: Git, patch: Patch, output: str) -> Conflict | None:
+    """git's text about a patch that does not fit the index of `git`; None when the patch is not
+    what it complains of."""
     hunk = _FAILED_HUNK.search(output)
     if hunk:
         return _hunk(git, patch, hunk[1], int(hunk[2]))
     whole = _FAILED_FILE.search(output)
     if whole:
         return Conflict(patch.name, whole[1], 0, "", f"{whole[1]} {whole[2]}")
-    lines = output.strip().splitlines()
-    said = next((line for line in lines if line.startswith(("error:", "fatal:"))), "nothing")
-    return Conflict(patch.name, "", 0, "", f"git says: {said}")
+    broken = _BROKEN.search(output)
+    return Conflict(patch.name, "", 0, "", f"git says: {broken[1]}") if broken else None
 
 
 def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
@@ -119,8 +127,11 @@ def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
         why = f"{where} does not fit there, though its lines do (the patch file is damaged)"
     else:
         text, other = pairs[first]
+        want = text.strip()
         have = f"the tree has `{other.strip()}`" if other is not None else "the file has ended"
-        why = f"{where} expects `{text.strip()}` where {have} in line {start + 1 + first}"
+        if other is not None and other.strip() == want:  # white space is all they differ in
+            want, have = repr(text), f"the tree has {other!r}"
+        why = f"{where} expects `{want}` where {have} in line {start + 1 + first}"
     return Conflict(patch.name, file, number, header, why, expected, found)
 
 
