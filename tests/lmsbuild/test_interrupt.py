@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lmsbuild_world import REPOSITORY, World
+from lmsbuild_world import REPOSITORY, World, plain_git
 
-# A git that never ends its fetch, and has a child of its own that does not end either.
+# A git that never ends one of its commands, and has a child of its own that does not end either.
 HANGING = """#!/bin/sh
 case " $* " in
-*" fetch "*) sleep 1000 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait;;
+*" {command} "*) sleep 1000 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait;;
 esac
 exec {git} "$@"
 """
@@ -37,6 +37,16 @@ def start(world: World, *arguments: str, path: Path | None = None) -> subprocess
     )
 
 
+def hanging(folder: Path, command: str) -> tuple[Path, Path]:
+    """A folder for PATH with such a git, and the file that tells the pids when it hangs."""
+    programs, pids = folder / "programs", folder / "pids"
+    programs.mkdir()
+    git = programs / "git"
+    git.write_text(HANGING.format(command=command, pids=pids, git=shutil.which("git")))
+    git.chmod(0o755)
+    return programs, pids
+
+
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 30
     while not path.exists():
@@ -51,12 +61,7 @@ def wait_for(path: Path) -> None:
 def test_children_and_folders_go(
     world: World, tmp_path: Path, number: signal.Signals, code: int, why: str
 ) -> None:
-    pids = tmp_path / "pids"
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    git = programs / "git"
-    git.write_text(HANGING.format(pids=pids, git=shutil.which("git")))
-    git.chmod(0o755)
+    programs, pids = hanging(tmp_path, "fetch")
     process = start(world, "fetch", "v1.0", "--source", "git", path=programs)
     wait_for(pids)
     process.send_signal(number)
@@ -71,6 +76,23 @@ def test_children_and_folders_go(
     # And it goes on from there.
     process = start(world, "fetch", "v1.0", "--source", "git")
     assert process.wait(timeout=60) == 0
+
+
+def test_checkout_stays_as_it_was(world: World, tmp_path: Path) -> None:
+    clone = world.clone()
+    before = plain_git(clone, "rev-parse", "HEAD")
+    programs, pids = hanging(tmp_path, "am")
+    process = start(world, "apply", "v1.0", "--into", str(clone), path=programs)
+    wait_for(pids)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and "lmsbuild status" in errors
+    assert plain_git(clone, "rev-parse", "HEAD") == before
+    assert not plain_git(clone, "status", "--porcelain", "--ignored")
+    process = start(world, "status", "v1.0", "--into", str(clone))
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "unfinished" not in text
+    assert start(world, "apply", "v1.0", "--into", str(clone)).wait(timeout=60) == 0
 
 
 def test_no_traceback_however_early(world: World) -> None:

@@ -90,8 +90,8 @@ class _Report:
     def stopped(self, error: interrupt.Interrupted) -> int:
         during = f" ({error.during})" if error.during else ""
         message = (
-            f"stopped{during} because {error.why}; nothing is left half done, run the same "
-            "command to go on"
+            f"stopped{during} because {error.why}; nothing is left half done: run the "
+            "same command to go on, or see `lmsbuild status`"
         )
         return self._say("Stopped", message, error.exit_code, {}, True)
 
