@@ -125,7 +125,7 @@ def test_real_wheel_twice(tmp_path: Path) -> None:
             if (shared / kind).is_dir():
                 shutil.copytree(shared / kind, own / kind, copy_function=os.link)
         code, out, err = run(
-            "wheel", "v2.6.0", "--jobs", jobs, "--json",
+            "wheel", "v2.6.0", "--jobs", jobs, "--json", timeout=3600,
             env={"LMSBUILD_WORK": str(base / "work"), "LMSBUILD_CACHE": str(own),
                  "LMSBUILD_ROOT": str(REPOSITORY)},
         )  # fmt: skip

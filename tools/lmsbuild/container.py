@@ -37,7 +37,7 @@ from lmsbuild.hashing import sha256_value
 from lmsbuild.project import cache_dir
 from lmsbuild.toolchain import Compiler
 
-TEMPLATE = Path("docker") / "toolset.Dockerfile.j2"
+TEMPLATE = "toolset.Dockerfile.j2"
 _OWNER = "lmsbuild.owner"  # label: host, process and its start
 _PACKAGES = "dpkg-query -W || rpm -qa || apk info -v"
 _FAILURES = (DockerException, requests.RequestException, OSError)
@@ -47,10 +47,12 @@ def render(target: Target, base_image: str | None = None) -> str:
     """The Dockerfile for a tag. Raises ConfigError when the tag has no toolset."""
     toolset = _toolset(target)
     environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
+        loader=jinja2.PackageLoader("lmsbuild"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
     )
-    template = (target.project.root / TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(template).render(
+    return environment.get_template(TEMPLATE).render(
         image=base_image or toolset.image,
         compilers=toolset.compilers,
         packages=toolset.packages,
