@@ -20,7 +20,7 @@ from lmsbuild.format import format_patches, mail_of
 from lmsbuild.git import Git
 from lmsbuild.hashing import git_blob
 from lmsbuild.refresh import RUNTIME_SUBJECT, refresh, runtime_patch
-from lmsbuild.series import series_of
+from lmsbuild.series import patch_files, series_of
 
 
 def snapshot(world: World) -> dict[str, bytes]:
@@ -192,6 +192,31 @@ def test_refresh_after_refresh(world: World, applied: Path) -> None:
         assert [name for name in done.written if f"Change-{number}" in name]
         assert done.runtime == [ENGINE]
     assert not refresh(world.target, applied).written
+
+
+def test_apply_goes_on_from_refreshed_commits(
+    world: World, applied: Path, console: Console
+) -> None:
+    """Hook edited and refreshed, then lms/: the commits are in the patches, so apply may take
+    them off; after `undo --refresh` they are not."""
+    world.commit(applied, {"core/alloc.h": "// hook\n"}, "Another hook")
+    before = snapshot(world)
+    refresh(world.target, applied)
+    write(world.project.root, {ENGINE: "newer\n"})
+    refresh(world.target, None)
+    done = apply(world.target, applied, console)
+    assert done.replaced and ours(applied) == "newer\n"
+    assert ours(applied, "core/alloc.h") == "// hook\n"
+    world.commit(applied, {"core/alloc.h": "// changed\n"}, "One more")
+    head = plain_git(applied, "rev-parse", "HEAD")
+    refresh(world.target, applied)
+    for name, content in before.items():
+        (world.project.patches / name).write_bytes(content)
+    for patch in patch_files(world.target.tag_patches)[2:]:
+        patch.unlink()
+    with pytest.raises(TreeStateError):
+        apply(world.target, applied, console)
+    assert plain_git(applied, "rev-parse", "HEAD") == head
 
 
 def test_a_damaged_patch_is_written_anew(world: World, applied: Path) -> None:

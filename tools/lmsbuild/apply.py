@@ -12,7 +12,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.checkout import is_framework
+from lmsbuild.checkin import holds_refreshed
+from lmsbuild.checkout import check_nothing_under_way, is_framework
 from lmsbuild.console import Console
 from lmsbuild.errors import GitError, LmsbuildError, PatchError, TreeStateError
 from lmsbuild.frameworks import Target
@@ -53,13 +54,6 @@ AM_OPTIONS = (
     "--committer-date-is-author-date",
     "--quiet",
 )
-_UNDER_WAY = {
-    "rebase-apply": "`git am` (or a rebase)",
-    "rebase-merge": "a rebase",
-    "MERGE_HEAD": "a merge",
-    "CHERRY_PICK_HEAD": "a cherry-pick",
-    "REVERT_HEAD": "a revert",
-}
 
 
 @dataclass(frozen=True)
@@ -157,20 +151,6 @@ def open_checkout(target: Target, path: Path) -> Git:
     return user
 
 
-def under_way(user: Git) -> str | None:
-    """What git itself has not finished in the checkout, in words."""
-    return next((what for name, what in _UNDER_WAY.items() if git_path(user, name).exists()), None)
-
-
-def check_nothing_under_way(user: Git) -> None:
-    what = under_way(user)
-    if what:
-        raise TreeStateError(
-            f"{user.path} cannot be worked on because {what} is under way there; finish or abort "
-            "that first"
-        )
-
-
 def _has_all(series: Series, user: Git) -> bool:
     try:
         return series.applied(user) == len(series.patches)
@@ -210,10 +190,12 @@ def _plan(target: Target, user: Git, series: Series, shadow: Shadow) -> _Plan:
         count = series.applied(user)
     except TreeStateError as mismatch:
         base = recorded(user, "base")
-        if recorded(user, "applied") != start or base == NOTHING:
+        own = recorded(user, "applied") == start or holds_refreshed(target, user)
+        if not own or base == NOTHING:
             _explain_other_code(target, user, series, shadow, mismatch)
             raise
-        # Only commits that `apply` made itself lie on the base: an older version of the series.
+        # Only commits that `apply` made itself, or that `refresh` put into the patches, lie on the
+        # base: an older version of the series.
         check_preimage(target, user, base, str(user.path))
         count = series.applied(user, base)
         return _Plan(start, base, base, series.patches[count:], count, True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lmsbuild.apply import check_nothing_under_way
-from lmsbuild.checkout import is_framework
+from lmsbuild.checkout import check_nothing_under_way, is_framework
 from lmsbuild.errors import ConfigError, TreeStateError
 from lmsbuild.format import commits, fetch_blobs, format_patches, mail_of
 from lmsbuild.frameworks import Target
@@ -16,7 +15,7 @@ from lmsbuild.git import Git, checkout_git
 from lmsbuild.layout import source_of
 from lmsbuild.mail import Mail
 from lmsbuild.scratch import changed, entries
-from lmsbuild.series import FileChange, Patch, check_preimage
+from lmsbuild.series import FileChange, Patch, check_preimage, patch_files
 from lmsbuild.switch import NOTHING, CheckoutTransaction, recorded, state_of
 
 REFRESHED = "refreshed"  # the ref of HEAD when `refresh` last took its commits
@@ -182,6 +181,15 @@ def earlier(line: Line, runtime: list[Patch], hooks: list[Patch]) -> Line | None
     same = [one for one in noted if same_series(one.hooks, hooks)]
     whole = [one for one in same if one.runtime == wanted]
     return next(iter([*whole, *same, *reversed(noted)]), None)
+
+
+def holds_refreshed(target: Target, git: Git) -> bool:
+    """Is HEAD what `refresh` took its commits from, and are the hooks still in the patches?"""
+    base, tip = recorded(git, "base"), git.head()
+    if recorded(git, REFRESHED) != tip or NOTHING in (base, tip):
+        return False
+    hooks = [Patch(path) for path in patch_files(target.tag_patches)]
+    return same_series(Line(target, git, base, tip).hooks, hooks)
 
 
 def same_series(made: dict[str, bytes], disk: list[Patch]) -> bool:

@@ -15,8 +15,17 @@ from lmsbuild.errors import TreeStateError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git, checkout_git, toplevel
 from lmsbuild.series import check_preimage, series_of
+from lmsbuild.shadow import git_path
 from lmsbuild.source import Source, obtain
 from lmsbuild.switch import NOTHING, REFS, recorded
+
+_UNDER_WAY = {
+    "rebase-apply": "`git am` (or a rebase)",
+    "rebase-merge": "a rebase",
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,20 @@ def standing_in(target: Target) -> Path | None:
 
 def default_path(target: Target, into: Path | None) -> Path:
     return into.expanduser().absolute() if into else target.work / "source"
+
+
+def under_way(user: Git) -> str | None:
+    """What git itself has not finished in the checkout, in words."""
+    return next((what for name, what in _UNDER_WAY.items() if git_path(user, name).exists()), None)
+
+
+def check_nothing_under_way(user: Git) -> None:
+    what = under_way(user)
+    if what:
+        raise TreeStateError(
+            f"{user.path} cannot be worked on because {what} is under way there; finish or abort "
+            "that first"
+        )
 
 
 def fetch(

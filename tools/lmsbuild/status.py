@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.apply import under_way, user_commits
-from lmsbuild.checkout import default_path, is_framework
+from lmsbuild.apply import user_commits
+from lmsbuild.checkout import default_path, is_framework, under_way
 from lmsbuild.errors import LmsbuildError, TreeStateError
 from lmsbuild.frameworks import Target, resolve, targets
 from lmsbuild.git import Git, checkout_git, toplevel
