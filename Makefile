@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-fast test-full test-negative lint patches bench clean help
+.PHONY: run test test-fast test-full test-negative lint patches clean help
 
 help:
 	@echo "make run            train a model that does not fit the device, without and with LMS"
@@ -31,7 +31,7 @@ run: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy tools/lmsbuild tools/simcuda
+	$(BIN)/mypy tools/lmsbuild tools/simcuda tests/lmsbuild
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
 	$(BIN)/lmsbuild verify --all
 	$(BIN)/lmsbuild lint --all
