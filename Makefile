@@ -37,14 +37,14 @@ lint: $(STAMP)
 	$(BIN)/lmsbuild lint --all
 
 test-fast: lint
-	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine
+	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin
 
 test: lint
-	$(BIN)/python -m pytest -m 'not slow' tests/lmsbuild tests/engine
+	$(BIN)/python -m pytest -m 'not slow' tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG)
 
 test-full: lint
-	$(BIN)/python -m pytest tests/lmsbuild tests/engine
+	$(BIN)/python -m pytest tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
 
 test-negative: $(STAMP)

@@ -15,7 +15,7 @@ from lmsbuild.usage import near
 SECTIONS = {
     "Get started": ("doctor", "tags", "run"),
     "Series": ("fetch", "apply", "refresh", "map", "export"),
-    "Build": ("wheel",),
+    "Build": ("wheel", "plugin"),
     "When it stopped": ("status", "abort", "undo"),
     "Check": ("verify", "lint", "test"),
     "The shell": ("completion",),

@@ -24,7 +24,7 @@ from lmsbuild.hashing import sha256_large_file, sha256_value, write_atomic
 
 _STAMP = "lmsbuild.json"
 # Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
-_GPU_ONLY = ("nvidia-", "triton")
+_GPU_ONLY = ("nvidia-", "triton", "cuda-")
 TEST_TOOLS = (
     "pytest>=8,<9",
     "pytest-timeout",
@@ -101,10 +101,12 @@ def prepare(
     on_gpu: bool,
     tools: Sequence[str],
     console: Console,
+    beside: Path | None = None,
 ) -> Environment:
     """The environment env-<kind> of a tag with `wheel` and `tools` in it, made anew if it differs.
 
-    On a GPU it gets everything the wheel requires, else only the light requirements.
+    On a GPU it gets everything the wheel requires, else only the light requirements. `beside` is
+    another wheel, which requires nothing but this one.
     """
     path = target.work / f"env-{kind}"
     requirements = [] if on_gpu else light_requirements(wheel, python)
@@ -116,6 +118,7 @@ def prepare(
         "packages": packages,
         "on_gpu": on_gpu,
         "tools": str(target.project.tools),
+        **({"beside": sha256_large_file(beside, hash_memory())} if beside else {}),
     }
     key = sha256_value(facts)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,6 +135,8 @@ def prepare(
             else:
                 _pip(environment, ["--no-deps", str(wheel)])
                 _pip(environment, packages)
+            if beside:
+                _pip(environment, ["--no-deps", str(beside)])
             site = next(path.glob("lib/python*/site-packages"))
             (site / "lmsbuild_project.pth").write_text(f"{facts['tools']}\n", encoding="utf-8")
             write_atomic(stamp, json.dumps({"key": key, **facts}, indent=2).encode())

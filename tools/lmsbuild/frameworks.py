@@ -133,12 +133,34 @@ class Tag(_Model):
     preimage: dict[str, Sha1] = {}
 
 
+class Release(_Model):
+    """An official release that the plug-in is built for and tested with."""
+
+    requires: str  # of the framework's version, in the wheel's metadata
+    cxx_standard: str
+    tag: str | None = None  # whose variants these are
+    cuda: dict[str, Variant] = {}
+
+
+class Plugin(_Model):
+    """The runtime as a package of its own, beside an official wheel."""
+
+    version: str
+    sources: str  # folder with its Python side
+    layout: list[Layout]  # in addition to the framework's
+    include: list[str]
+    flags: list[str]
+    link: list[str]
+    releases: dict[str, Release]
+
+
 class Framework(_Model):
     url: str
     recognise: list[str]
     layout: list[Layout]
     line_length: dict[str, int] = {}  # upstream's own limit for files that match the glob
     tags: dict[str, Tag]
+    plugin: Plugin | None = None
 
 
 class Frameworks(_Model):

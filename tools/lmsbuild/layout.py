@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from lmsbuild.errors import ConfigError
-from lmsbuild.frameworks import Target
+from lmsbuild.frameworks import Layout, Target
 
 
 def runtime_files(target: Target) -> dict[str, Path]:
     """Path in the framework -> file below lms/. Raises ConfigError when two map to one path."""
+    return files_of(target, target.framework.layout)
+
+
+def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
+    """Path in a tree of this `layout` -> file below lms/. Raises as `runtime_files`."""
     found: dict[str, Path] = {}
     root = target.project.root
-    for entry in target.framework.layout:
+    for entry in layout:
         folder = root / entry.source
         for pattern in entry.patterns:
             for file in sorted(folder.glob(pattern)):

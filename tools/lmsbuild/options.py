@@ -110,7 +110,7 @@ def chosen(tags: Sequence[str], every: bool) -> list[Target]:
 
 def source_option(function: F) -> F:
     """The argument `source` of a command that fetches, and --offline, which every such one has."""
-    return _offline_option(
+    return offline_option(
         click.option(
             "--source", default="auto", show_default=True, metavar="auto|git|debian|PATH|URL",
             help="Where the source comes from. auto: upstream git if it answers within 5 s, "
@@ -119,7 +119,7 @@ def source_option(function: F) -> F:
     )  # fmt: skip
 
 
-def _offline_option(function: F) -> F:
+def offline_option(function: F) -> F:
     def switch_off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value:
             os.environ["LMSBUILD_OFFLINE"] = "1"  # child processes obey it too

@@ -358,30 +358,31 @@ def _unpack_all(inputs: _Inputs, console: Console) -> dict[str, Path]:
     target = inputs.target
     digest = target.wheel.sha256[inputs.python]
     members = [member for member in wheelfile.names(inputs.wheel) if of_official(member)]
-    roots = {"wheel": _unpack(inputs.wheel, digest, members, target, console)}
+    roots = {"wheel": unpack(inputs.wheel, digest, members, target, console)}
     for header in target.variant.headers:
         wheel = inputs.headers[header.project]
-        roots[header.project] = _unpack_headers(header, wheel, target, console)
+        roots[header.project] = unpack_headers(header, wheel, target, console)
     return roots
 
 
-def _unpack_headers(header: HeaderWheel, wheel: Path, target: Target, console: Console) -> Path:
+def unpack_headers(header: HeaderWheel, wheel: Path, target: Target, console: Console) -> Path:
+    """A folder with the headers and link libraries of a header wheel."""
     below = re.compile(rf"{re.escape(header.root)}/(include|lib)/")
     wanted = [name for name in wheelfile.names(wheel) if below.match(name)]
-    return _unpack(wheel, header.sha256, wanted, target, console)
+    return unpack(wheel, header.sha256, wanted, target, console)
 
 
 def header_folders(target: Target, console: Console) -> list[Path]:
     """The CUDA include folders of a tag, downloaded and unpacked if need be."""
     return [
-        _unpack_headers(header, header_wheel(header, target, console), target, console)
+        unpack_headers(header, header_wheel(header, target, console), target, console)
         / header.root
         / "include"
         for header in target.variant.headers
     ]
 
 
-def _unpack(wheel: Path, digest: str, members: list[str], target: Target, console: Console) -> Path:
+def unpack(wheel: Path, digest: str, members: list[str], target: Target, console: Console) -> Path:
     """A folder with these members of the wheel with this hash."""
 
     def fill(folder: Path) -> None:
@@ -427,14 +428,15 @@ def _link(
     for library in inputs.target.tag.overlay.libraries:
         out = folder / library.name
         places = [folder, *roots.fixed.values()]
-        libraries = [_find_library(name, places) or name for name in library.link]
+        libraries = [find_library(name, places) or name for name in library.link]
         rpath = official.result()[library.like].rpath
         link(inputs.compiler, objects[library.path], out, rpath, libraries)
         built[library.path] = out
     return built
 
 
-def _find_library(name: str, places: list[Path]) -> Path | None:
+def find_library(name: str, places: list[Path]) -> Path | None:
+    """The file that -l`name` stands for, in the first of `places` that has one."""
     for place in places:
         found = sorted(place.rglob(f"lib{name}.so")) or sorted(place.rglob(f"lib{name}.so.*"))
         if found:

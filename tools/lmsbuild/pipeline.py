@@ -7,11 +7,12 @@ Every stage is a step of the command's summary, and reuses what has not changed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild import device as devices
+from lmsbuild import plugin
 from lmsbuild.apply import Applied, apply
 from lmsbuild.checkout import Checkout, fetch
 from lmsbuild.choices import Choices
@@ -21,6 +22,7 @@ from lmsbuild.download import official_wheel
 from lmsbuild.environment import Environment, prepare
 from lmsbuild.frameworks import Target
 from lmsbuild.overlay import Built, build
+from lmsbuild.plugin import PluginTarget
 from lmsbuild.toolchain import Compiler
 
 # Gives the compiler of a container that can read a tree.
@@ -32,7 +34,7 @@ class Prepared:
     """Everything that a program needs to run on the official wheel and on ours."""
 
     source: Path  # the patched tree
-    built: Built
+    built: Built | plugin.Built
     stock: Environment
     lms: Environment
     variables: dict[str, str]  # what the device needs
@@ -85,12 +87,52 @@ def prepared(
 ) -> Prepared:  # fmt: skip
     """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them."""
     source, built = wheel(target, choices, console)
+    official = official_wheel(target, choices.python, console)
+    wanted = {"stock": (official, None), "lms": (built.wheel, None)}
+    return _ready(target, choices, device, prefix, tools, wanted, source, built, console)
+
+
+def plugin_wheel(
+    found: PluginTarget, choices: Choices, console: Console, output: Path | None = None,
+    dry_run: bool = False,
+) -> plugin.Built:  # fmt: skip
+    """The plug-in for one release, in `output`."""
+    with console.step("plugin") as step:
+        folder = output.absolute() if output else found.target.work / "wheels"
+        done = plugin.build(found, choices.python, folder, console, choices.jobs, dry_run)
+        step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+        if done.wheel.is_file() and not dry_run:
+            step.size, step.digest = done.wheel.stat().st_size, done.sha256
+    return done
+
+
+def plugin_prepared(
+    found: PluginTarget, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
+    console: Console,
+) -> Prepared:  # fmt: skip
+    """As `prepared`, with the plug-in beside the official wheel in `<prefix>plugin`.
+
+    The source is a checkout of the tag, if there is one.
+    """
+    target = found.target
+    built = plugin_wheel(found, choices, console)
+    official = official_wheel(target, choices.python, console)
+    wanted = {"stock": (official, None), "plugin": (official, built.wheel)}
+    source = target.work / "source"
+    return _ready(target, choices, device, prefix, tools, wanted, source, built, console)
+
+
+def _ready(
+    target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
+    wanted: Mapping[str, tuple[Path, Path | None]], source: Path, built: Built | plugin.Built,
+    console: Console,
+) -> Prepared:  # fmt: skip
+    """Environments by name with a wheel and one beside it, and the device for them."""
     on_gpu = device.kind == "cuda"
     with console.step("environments") as step:
-        official = official_wheel(target, choices.python, console)
         stock, lms = (
-            prepare(target, prefix + kind, file, choices.python, on_gpu, tools, console)
-            for kind, file in (("stock", official), ("lms", built.wheel))
+            prepare(target, prefix + kind, file, choices.python, on_gpu, tools, console, beside)
+            for kind, (file, beside) in wanted.items()
         )
         step.note = "reused" if stock.reused and lms.reused else "made"
     variables = {}

@@ -107,7 +107,8 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     folder = order.target.work / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     part = f"-{order.shard[0]}of{order.shard[1]}" if order.shard else ""
-    stem = f"{order.device.kind}-{order.tier}{part}"
+    of = "-plugin" if order.lms.path.name.endswith("plugin") else ""
+    stem = f"{order.device.kind}-{order.tier}{of}{part}"
     reports = []
     regression = [file for file in files if file.name != SIMULATOR]
     if regression:

@@ -138,16 +138,40 @@ def repack(
                     else:
                         _copy_member(raw, info, out, name)
                 for name in sorted(set(changed) - written):
-                    mode = 0o100755 if ".so" in name.rsplit("/", 1)[-1] else 0o100644
-                    record[name] = _write(out, name, changed[name], mode << 16)
-                rows = io.StringIO()
-                writer = csv.writer(rows, lineterminator="\n")
-                writer.writerows([name, *entry] for name, entry in record.items())
-                writer.writerow([record_name, "", ""])
-                _write(out, record_name, rows.getvalue().encode(), 0o100644 << 16)
+                    record[name] = _write(out, name, changed[name], _mode(name))
+                _write_record(out, record_name, record)
         fresh.replace(to)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def create(to: Path, members: Mapping[str, bytes]) -> None:
+    """Write a wheel with these members and their RECORD. Same inputs give the same bytes."""
+    record_name = f"{WheelName.of(to).dist_info}/RECORD"
+    fresh = to.with_name(f".{to.name}.new")
+    try:
+        with zipfile.ZipFile(fresh, "w") as out:
+            record = {
+                name: _write(out, name, members[name], _mode(name)) for name in sorted(members)
+            }
+            _write_record(out, record_name, record)
+        fresh.replace(to)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _write_record(
+    out: zipfile.ZipFile, record_name: str, record: Mapping[str, tuple[str, str]]
+) -> None:
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    writer.writerows([name, *entry] for name, entry in record.items())
+    writer.writerow([record_name, "", ""])
+    _write(out, record_name, rows.getvalue().encode(), _mode(record_name))
+
+
+def _mode(name: str) -> int:
+    return (0o100755 if ".so" in name.rsplit("/", 1)[-1] else 0o100644) << 16
 
 
 def _write(out: zipfile.ZipFile, name: str, content: bytes, external_attr: int) -> tuple[str, str]:

@@ -20,7 +20,8 @@ from lmsbuild.options import (
     suite_argument,
     tag_argument,
 )
-from lmsbuild.pipeline import prepared
+from lmsbuild.pipeline import plugin_prepared, prepared
+from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import find_project
 from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
 
@@ -31,6 +32,7 @@ from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
         "lmsbuild test v2.6.0",
         "lmsbuild test v2.6.0 allocator training",
         "lmsbuild test v2.6.0 --tier full --shard 2/8 --device sim",
+        "lmsbuild test v2.11.0 --plugin training",
     ),
 )
 @tag_argument
@@ -44,6 +46,10 @@ from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
     help="How much of each matrix.",
 )  # fmt: skip
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts, counted from 1.")
+@click.option(
+    "--plugin", is_flag=True,
+    help="Test torch_lms beside the official wheel instead of the patched wheel.",
+)  # fmt: skip
 @build_options
 @dry_run_option
 @markdown_option
@@ -54,6 +60,7 @@ def command(
     wanted: str,
     tier: str,
     shard: str | None,
+    plugin: bool,
     choices: Choices,
     dry_run: bool,
     console: Console,
@@ -62,7 +69,8 @@ def command(
 
     Prepares both environments first; writes JUnit XML and a one-page HTML report.
     """
-    target = resolve(find_project(), tag).for_cuda(choices.cuda)
+    found = resolve_plugin(find_project(), tag) if plugin else None
+    target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     part = parse_shard(shard)
     files = suites(target.project, suite)
     if dry_run:
@@ -70,7 +78,11 @@ def command(
         console.result({"suites": files, "device": wanted, "tier": tier, "dry_run": True})
         return
     device = devices.choose(wanted)
-    ready = prepared(target, choices, device, "test-", TEST_TOOLS, console)
+    ready = (
+        plugin_prepared(found, choices, device, "test-", TEST_TOOLS, console)
+        if found
+        else prepared(target, choices, device, "test-", TEST_TOOLS, console)
+    )
     order = Order(target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables)
     with console.step("suites") as step:
         done = run_suites(order, files, console)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch_lms._build import BUILT_FOR, TESTED
+from torch_lms._built_for import BUILT_FOR
+from torch_lms._tested import TESTED
 
 FORCE = "TORCH_LMS_FORCE"
 

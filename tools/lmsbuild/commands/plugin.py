@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild plugin"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild.choices import Choices
+from lmsbuild.console import Console
+from lmsbuild.options import (
+    dry_run_option,
+    examples,
+    jobs_option,
+    json_option,
+    markdown_option,
+    offline_option,
+    python_option,
+    tag_argument,
+)
+from lmsbuild.pipeline import plugin_wheel
+from lmsbuild.plugin import resolve
+from lmsbuild.project import find_project
+
+
+@click.command(
+    "plugin",
+    epilog=examples(
+        "lmsbuild plugin v2.11.0",
+        "lmsbuild plugin v2.6.0 --output dist --jobs 4",
+        "lmsbuild test v2.11.0 --plugin",
+    ),
+)
+@tag_argument
+@click.option(
+    "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the wheel and the sdist [default: work/<framework>-<tag>/wheels].",
+)  # fmt: skip
+@python_option
+@jobs_option
+@offline_option
+@dry_run_option
+@markdown_option
+@json_option
+def command(
+    tag: str,
+    output: Path | None,
+    python: str,
+    jobs: int | None,
+    dry_run: bool,
+    console: Console,
+) -> None:
+    """Make torch_lms for the official release TAG: a wheel, and an sdist that builds at install.
+
+    Needs only the headers of the official wheel. One wheel is for all Pythons, and for all patch
+    releases of its minor version.
+    """
+    found = resolve(find_project(), tag)
+    choices = Choices("auto", None, None, python, None, jobs)
+    done = plugin_wheel(found, choices, console, output, dry_run)
+    what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
+    console.say(f"{what} {done.wheel}")
+    console.say(f"sdist {done.sdist}")
+    console.result(done)
