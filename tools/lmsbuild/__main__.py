@@ -99,7 +99,7 @@ class _Report:
         self, kind: str, message: str, code: int, details: dict[str, object], with_log: bool
     ) -> int:
         from lmsbuild import log
-        from lmsbuild.console import Console
+        from lmsbuild.console import Console, jsonable
 
         if self.debug:
             traceback.print_exc()
@@ -109,7 +109,7 @@ class _Report:
             where = log.path()
         if self.json_mode:
             value = {"kind": kind, "message": message, "exit_code": code, "log": where, **details}
-            sys.stdout.write(json.dumps({"error": value}, default=str, indent=2) + "\n")
+            sys.stdout.write(json.dumps({"error": value}, default=jsonable, indent=2) + "\n")
         Console(self.json_mode).fail(message, where)
         return code
 

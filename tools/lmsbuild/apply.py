@@ -23,6 +23,7 @@ from lmsbuild.series import Patch, Series, check_preimage, names, series_of
 from lmsbuild.shadow import Shadow, bring_blobs, git_path
 from lmsbuild.states import (
     EMPTY,
+    NOT_REACHED,
     Conflict,
     PatchState,
     error,
@@ -106,6 +107,7 @@ def _apply(target: Target, path: Path, console: Console, dry_run: bool) -> Appli
         pending.check_complete()
     check_nothing_under_way(user)
     series = series_of(target)
+    _check_not_empty(target, series.patches)
     if dry_run or _has_all(series, user):
         with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
             shadow = Shadow(user, Path(name))
@@ -151,6 +153,24 @@ def open_checkout(target: Target, path: Path) -> Git:
     return user
 
 
+def _check_not_empty(target: Target, patches: list[Patch]) -> None:
+    empty = [patch for patch in patches if is_empty(patch)]
+    if empty:
+        raise PatchError(
+            f"{empty[0].name} does not apply because it is empty; remove it, or write the series "
+            f"anew with `lmsbuild refresh {target.tag_name}`",
+            patch=empty[0].name,
+            states=[PatchState(p.name, EMPTY if p in empty else NOT_REACHED) for p in patches],
+        )
+
+
+def is_own(target: Target, user: Git) -> bool:
+    """On the base lie only commits that `apply` made itself or that `refresh` put into the
+    patches: nothing would be lost with them."""
+    own = recorded(user, "applied") == user.head() or holds_refreshed(target, user)
+    return own and recorded(user, "base") != NOTHING
+
+
 def _has_all(series: Series, user: Git) -> bool:
     try:
         return series.applied(user) == len(series.patches)
@@ -166,15 +186,6 @@ def _prepare(target: Target, user: Git, series: Series, shadow: Shadow) -> tuple
         return plan, plan.start
     bring_blobs(user, plan.base, list(series.before))
     shadow.stand_on(plan.base)
-    empty = next((i for i, patch in enumerate(plan.todo) if is_empty(patch)), None)
-    if empty is not None:
-        patch = plan.todo[empty]
-        raise PatchError(
-            f"{patch.name} does not apply because it is empty; remove it, or write the series "
-            f"anew with `lmsbuild refresh {target.tag_name}`",
-            patch=patch.name,
-            states=stopped(plan.todo, empty, EMPTY),
-        )
     files = [str(patch.path.resolve()) for patch in plan.todo]
     try:
         shadow.git.run("am", *AM_OPTIONS, "--", *files)
@@ -190,12 +201,10 @@ def _plan(target: Target, user: Git, series: Series, shadow: Shadow) -> _Plan:
         count = series.applied(user)
     except TreeStateError as mismatch:
         base = recorded(user, "base")
-        own = recorded(user, "applied") == start or holds_refreshed(target, user)
-        if not own or base == NOTHING:
+        if not is_own(target, user):
             _explain_other_code(target, user, series, shadow, mismatch)
             raise
-        # Only commits that `apply` made itself, or that `refresh` put into the patches, lie on the
-        # base: an older version of the series.
+        # An older version of the series.
         check_preimage(target, user, base, str(user.path))
         count = series.applied(user, base)
         return _Plan(start, base, base, series.patches[count:], count, True)

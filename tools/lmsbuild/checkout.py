@@ -26,6 +26,7 @@ _UNDER_WAY = {
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
 }
+_NEW = ".new-"
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,10 @@ def fetch(
     with FileLock(path.parent / f".{path.name}.lock"):
         if path.exists() and any(path.iterdir()):
             return _present(target, path)
+        for left in path.parent.glob(f"{_NEW}*"):  # of a run that was killed
+            shutil.rmtree(left)
         source = obtain(target, wanted, console, reference)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=_NEW) as folder:
             fresh = Path(folder) / "source"
             with console.task(f"checking out {target.label}"):
                 _check_out(target, source, fresh)
@@ -101,12 +104,12 @@ def fetch(
 
 
 def _present(target: Target, path: Path) -> Checkout:
-    if toplevel(path) != path.resolve() or not is_framework(target, path):
+    git = checkout_git(path)
+    if git is None or git.path != path.resolve() or not is_framework(target, path):
         raise TreeStateError(
             f"{path} cannot take the source of {target.label} because it is not empty and no "
             f"clone of {target.framework_name}; choose another folder with --into"
         )
-    git = Git(path)
     base = recorded(git, "base")
     if base != NOTHING:
         check_preimage(target, git, base, str(path))

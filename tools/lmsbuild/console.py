@@ -220,7 +220,7 @@ class Console:
         """The end of a command that succeeded: its machine-readable result with --json, else the
         summary of its steps if they took long."""
         if self.json_mode:
-            sys.stdout.write(json.dumps(self._with_steps(value), default=_jsonable, indent=2))
+            sys.stdout.write(json.dumps(self._with_steps(value), default=jsonable, indent=2))
             sys.stdout.write("\n")
             return
         if sum(step.seconds for step in self.steps if step.depth == 0) >= QUIET_SECONDS:
@@ -276,7 +276,7 @@ class Console:
     def _with_steps(self, value: object) -> object:
         if not self.steps:
             return value
-        plain = value if isinstance(value, dict) else _jsonable(value)
+        plain = value if isinstance(value, dict) else jsonable(value)
         steps = [
             {
                 "step": step.title,
@@ -335,7 +335,7 @@ def _is_live(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
-def _jsonable(value: object) -> object:
+def jsonable(value: object) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from packaging.version import Version
 
 from lmsbuild import __version__, cache, cmake, elf, wheelfile
@@ -25,7 +25,7 @@ from lmsbuild.console import Console
 from lmsbuild.download import hash_memory, header_wheel, official_wheel
 from lmsbuild.errors import ConfigError, FileError, MismatchError, WheelError
 from lmsbuild.frameworks import HeaderWheel, Library, Target
-from lmsbuild.git import Git
+from lmsbuild.git import Git, checkout_git
 from lmsbuild.hashing import (
     git_blob,
     sha256_file,
@@ -128,7 +128,7 @@ def build(
     output.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(output / ".lock"):
-            _finish(output)
+            tidy(output)
             found = _existing(output, inputs.key())
             if found:
                 return found
@@ -142,7 +142,7 @@ def _gather(
     target: Target, tree: Path, python: str, console: Console, compiler: Compiler
 ) -> _Inputs:
     series = series_of(target)
-    git = Git(tree)
+    git = checkout_git(tree) or Git(tree)
     if series.applied(git) != len(series.patches):
         raise WheelError(
             f"no wheel can be made of {tree} because the series of {target.label} is not applied "
@@ -191,11 +191,14 @@ def _existing(output: Path, key: str) -> Built | None:
 def _publish(output: Path, folder: Path) -> None:
     """Move the files of `folder` to `output`: the one rename decides whether they are there."""
     folder.rename(output / _READY)
-    _finish(output)
+    tidy(output)
 
 
-def _finish(output: Path) -> None:
-    """What a killed run left: files that were ready go to their place, unfinished ones go."""
+def tidy(output: Path) -> None:
+    """What a killed run left: files that were ready go to their place, unfinished ones go.
+
+    For who holds the lock of `output`.
+    """
     ready = output / _READY
     if ready.is_dir():
         for file in sorted(ready.iterdir()):
@@ -208,6 +211,19 @@ def _finish(output: Path) -> None:
 def leftovers(output: Path) -> list[Path]:
     """Folders of runs that were killed; who holds the lock of `output` may remove them."""
     return sorted(output.glob(f"{_BUILDING}*"))
+
+
+def abandon(output: Path, dry_run: bool = False) -> bool:
+    """Tidy after a build that was killed; False when there was none, or one is at work."""
+    if not leftovers(output) and not (output / _READY).exists():
+        return False
+    try:
+        with FileLock(output / ".lock", timeout=0):
+            if not dry_run:
+                tidy(output)
+            return True
+    except Timeout:
+        return False
 
 
 # What goes where ---------------------------------------------------------------------------------

@@ -65,9 +65,9 @@ def is_empty(patch: Patch) -> bool:
     return not re.search(r"^diff --git ", patch.text, re.MULTILINE)
 
 
-def stopped(patches: Sequence[Patch], index: int, state: str = CONFLICT) -> list[PatchState]:
+def stopped(patches: Sequence[Patch], index: int) -> list[PatchState]:
     """The states when the patches up to `index` went on and that one did not."""
-    words = [APPLIED] * index + [state] + [NOT_REACHED] * len(patches)
+    words = [APPLIED] * index + [CONFLICT] + [NOT_REACHED] * len(patches)
     return [PatchState(patch.name, word) for patch, word in zip(patches, words, strict=False)]
 
 
@@ -76,9 +76,6 @@ def survey(git: Git, patches: Sequence[Patch]) -> tuple[list[PatchState], Confli
     states: list[PatchState] = []
     for index, patch in enumerate(patches):
         content = patch.path.read_bytes()
-        if is_empty(patch):
-            states.append(PatchState(patch.name, EMPTY))
-            continue
         done = git.run(*_APPLY, stdin=content, check=False)
         if done.returncode == 0:
             states.append(PatchState(patch.name, APPLIED))

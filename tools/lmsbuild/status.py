@@ -6,11 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.apply import user_commits
+from lmsbuild.apply import is_own, user_commits
 from lmsbuild.checkout import default_path, is_framework, under_way
 from lmsbuild.errors import LmsbuildError, TreeStateError
 from lmsbuild.frameworks import Target, resolve, targets
 from lmsbuild.git import Git, checkout_git, toplevel
+from lmsbuild.overlay import abandon
 from lmsbuild.project import Project
 from lmsbuild.series import Series, series_of
 from lmsbuild.states import APPLIED, PatchState
@@ -60,6 +61,7 @@ class ProjectStatus:
     running: Holder | None
     unfinished: Unfinished | None
     undo: str | None
+    wheels: list[Path]  # folders in which a build was killed
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,17 @@ def project_status(project: Project) -> ProjectStatus:
     running = holder_of(state / "lock")
     pending = None if running else FileTransaction.pending(root, state)
     last = Journal.load(state / "last")
-    return ProjectStatus(root, running, _unfinished(pending), last.command if last else None)
+    return ProjectStatus(
+        path=root,
+        running=running,
+        unfinished=_unfinished(pending),
+        undo=last.command if last else None,
+        wheels=[folder for folder in wheel_folders(project) if abandon(folder, dry_run=True)],
+    )
+
+
+def wheel_folders(project: Project) -> list[Path]:
+    return [target.work / "wheels" for target in targets(project)]
 
 
 def checkout_status(place: Place) -> CheckoutStatus:
@@ -146,6 +158,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     pending = None if running else CheckoutTransaction.pending(user.path, state)
     unfinished = _unfinished(pending)
     series = series_of(target)
+    older = is_own(target, user)
     patches, other = _patches(series, user)
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == _HALF else _users_changes(user)
@@ -157,6 +170,9 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = unfinished.next
     elif what:
         following = f"finish or abort {what} with git"
+    elif other and older:
+        other = "an older version of the series is applied"
+        following = f"lmsbuild apply {target.tag_name} (replaces it)"
     elif other:
         following = "use a checkout of the tag itself, or take the other commits off"
     elif changes:

@@ -10,8 +10,9 @@ import click
 
 from lmsbuild.console import Console
 from lmsbuild.options import dry_run_option, examples, into_option, json_option, tag_choice
+from lmsbuild.overlay import abandon
 from lmsbuild.project import find_project
-from lmsbuild.status import places
+from lmsbuild.status import places, wheel_folders
 from lmsbuild.switch import CheckoutTransaction, state_of
 from lmsbuild.transaction import PROJECT_STATE, FileTransaction, abort
 
@@ -60,6 +61,12 @@ def command(tag: str | None, into: Path | None, dry_run: bool, console: Console)
             done.append(_Done(root, found.command, found.outcome))
             would = "would be: " if dry_run else ""
             console.say(f"{root}: lmsbuild {found.command}: {would}{_WORDS[found.outcome]}")
+    if into is None:
+        for folder in wheel_folders(project):
+            if abandon(folder, dry_run):
+                done.append(_Done(folder, "wheel", "nothing"))
+                would = "would be " if dry_run else ""
+                console.say(f"{folder}: a build that was killed {would}cleaned up")
     if not done:
         console.say("nothing was stopped in the middle")
     console.result({"aborted": done, "dry_run": dry_run})

@@ -48,6 +48,8 @@ def _say_project(project: ProjectStatus, console: Console) -> None:
     elif project.unfinished:
         stopped = project.unfinished
         console.say(f"  unfinished: lmsbuild {stopped.command}, {stopped.state}; {stopped.next}")
+    for folder in project.wheels:
+        console.say(f"  unfinished: a build in {folder}; lmsbuild wheel goes on, abort cleans up")
     if project.undo:
         console.say(f"  can be taken back: lmsbuild {project.undo} (lmsbuild undo --refresh)")
 

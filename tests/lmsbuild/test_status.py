@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""status, abort and undo as a user meets them; test_kill.py kills what they look at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lmsbuild_kill import snapshot
+from lmsbuild_world import World, plain_git, write
+
+from lmsbuild.__main__ import run
+from lmsbuild.errors import TreeStateError, UsageError
+from lmsbuild.switch import CheckoutTransaction
+from lmsbuild.transaction import SWITCHING, FileTransaction
+
+
+class Tool:
+    def __init__(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+        self.world = world
+        self.capsys = capsys
+        self.clone = world.clone()
+        plain_git(self.clone, "checkout", "-q", "-b", "mine")
+
+    def __call__(self, *arguments: str, code: int = 0) -> Any:
+        self.capsys.readouterr()
+        assert run([*arguments, "--json"]) == code, self.capsys.readouterr().err
+        return json.loads(self.capsys.readouterr().out)
+
+    def on(self, name: str, *options: str, code: int = 0) -> Any:
+        return self(name, "v1.0", "--into", str(self.clone), *options, code=code)
+
+    def checkout(self) -> Any:
+        return self.on("status")["checkouts"][0]
+
+
+@pytest.fixture
+def tool(world: World, capsys: pytest.CaptureFixture[str]) -> Tool:
+    return Tool(world, capsys)
+
+
+class Killed(BaseException):
+    pass
+
+
+def stop_in_the_switch(tool: Tool, monkeypatch: pytest.MonkeyPatch, *command: str) -> None:
+    """As a kill would: after the first file was switched nothing more happens."""
+    forward = FileTransaction._forward
+
+    def once(self: FileTransaction, number: int, step: Any) -> None:
+        if number:
+            raise Killed
+        forward(self, number, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTransaction, "_forward", once)
+        patch.setattr(CheckoutTransaction, "_forward", once)
+        patch.setattr(FileTransaction, "roll_back", lambda self: None)
+        with pytest.raises(Killed):
+            run([*command])
+
+
+def test_a_whole_life(tool: Tool) -> None:
+    before = snapshot(tool.clone)
+    found = tool.checkout()
+    assert found["branch"] == "refs/heads/mine"
+    assert [patch["state"] for patch in found["patches"]] == ["not applied"] * 3
+    assert found["next"] == "lmsbuild apply v1.0" and found["undo"] is None
+    tool.on("apply")
+    found = tool.checkout()
+    assert [patch["state"] for patch in found["patches"]] == ["applied"] * 3
+    assert found["next"] == "lmsbuild wheel v1.0"
+    assert found["undo"] == "apply alpha:v1.0"
+    assert tool.on("abort")["aborted"] == []
+    assert tool.on("undo", "--dry-run")["command"] == "apply alpha:v1.0"
+    assert tool.checkout() == found
+    tool.on("undo")
+    after = snapshot(tool.clone)
+    assert {**after, "index file": ""} == {**before, "index file": ""}
+    tool.on("undo", code=TreeStateError.exit_code)
+
+
+def test_changes_and_commits_of_the_user(tool: Tool) -> None:
+    tool.on("apply")
+    write(tool.clone, {"core/alloc.h": "changed\n", "new.txt": "new\n"})
+    assert sorted(entry[3:] for entry in tool.checkout()["changes"]) == ["core/alloc.h", "new.txt"]
+    plain_git(tool.clone, "add", "-A")
+    plain_git(tool.clone, "commit", "-q", "-m", "Mine")
+    found = tool.checkout()
+    assert found["on_top"][0].endswith(" Mine") and "refresh" in found["next"]
+    before = snapshot(tool.clone)
+    error = tool.on("undo", code=TreeStateError.exit_code)["error"]
+    assert " Mine" in error["message"] and "git reset --keep" in error["message"]
+    assert snapshot(tool.clone) == before
+
+
+def test_undo_refuses_changed_files_and_other_branches(tool: Tool) -> None:
+    tool.on("apply")
+    write(tool.clone, {"core/alloc.cpp": "mine\n"})
+    error = tool.on("undo", code=TreeStateError.exit_code)["error"]
+    assert error["files"] == ["core/alloc.cpp"]
+    assert (tool.clone / "core/alloc.cpp").read_text() == "mine\n"
+    plain_git(tool.clone, "checkout", "-q", "core/alloc.cpp")
+    plain_git(tool.clone, "checkout", "-q", "-b", "other")
+    error = tool.on("undo", code=TreeStateError.exit_code)["error"]
+    assert "refs/heads/other is checked out" in error["message"]
+
+
+def test_git_under_way(tool: Tool) -> None:
+    world = tool.world
+    world.commit(tool.clone, {"core/alloc.cpp": "one\n"}, "One")
+    plain_git(tool.clone, "checkout", "-q", "-b", "side", "HEAD~1")
+    world.commit(tool.clone, {"core/alloc.cpp": "two\n"}, "Two")
+    assert "conflict" in json.dumps(_failing_merge(tool.clone)).lower()
+    assert tool.checkout()["under_way"] == "a merge"
+
+
+def _failing_merge(clone: Path) -> str:
+    import subprocess
+
+    done = subprocess.run(
+        ["git", "-c", "user.name=u", "-c", "user.email=u@u", "merge", "mine"],
+        cwd=clone, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    return done.stdout
+
+
+def test_stopped_in_the_middle(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(tool.clone)
+    stop_in_the_switch(tool, monkeypatch, "apply", "v1.0", "--into", str(tool.clone))
+    found = tool.checkout()["unfinished"]
+    assert found["command"] == "apply alpha:v1.0" and "lmsbuild abort" in found["next"]
+    for command in ("apply", "undo"):
+        error = tool.on(command, code=17)["error"]
+        assert "lmsbuild abort" in error["message"]
+    assert tool.on("abort", "--dry-run")["aborted"][0]["outcome"] == "restored"
+    # Other git programs cannot make it worse meanwhile.
+    assert (tool.clone / ".git/index.lock").exists()
+    # Nor does abort destroy what the user does.
+    first = next(name for name in ("core/CMakeLists.txt",))
+    write(tool.clone, {first: "mine\n"})
+    error = tool.on("abort", code=TreeStateError.exit_code)["error"]
+    assert error["files"] == [first]
+    (tool.clone / first).rename(tool.world.folder / "saved")
+    tool.on("abort")
+    assert snapshot(tool.clone) == before
+
+
+def test_stopped_refresh_and_its_undo(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tool.world.project.root
+
+    def patches() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in root.rglob("*") if p.is_file() and "work" not in
+                p.parts and ".lmsbuild" not in p.parts}  # fmt: skip
+
+    write(root, {"lms/core/engine.cpp": "int engine() { return 9; }\n", "lms/core/new.h": "//\n"})
+    before = patches()
+    tool("refresh", "v1.0")
+    after = patches()
+    assert after != before
+    assert tool("status")["project"]["undo"] == "refresh v1.0"
+    tool("undo", "--refresh", "v1.0", code=UsageError.exit_code)
+    tool("undo", "--refresh")
+    assert patches() == before
+    tool("undo", "--refresh", code=TreeStateError.exit_code)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTransaction, "settle", _kill)
+        patch.setattr(FileTransaction, "roll_back", lambda self: None)
+        patch.setattr(FileTransaction, "_forward", lambda self, number, step: None)
+        with pytest.raises(Killed):
+            run(["refresh", "v1.0"])
+    found = tool("status")["project"]["unfinished"]
+    assert "middle" in found["state"]
+    tool("refresh", "v1.0", code=17)
+    assert tool("abort")["aborted"][0]["outcome"] == "restored"
+    assert patches() == before
+    tool("refresh", "v1.0")
+    assert patches() == after
+
+
+def _kill(self: FileTransaction) -> None:
+    assert self.journal.phase == SWITCHING
+    raise Killed
+
+
+def test_a_killed_build_is_shown_and_cleaned(tool: Tool) -> None:
+    left = tool.world.target.work / "wheels/.build-left"
+    left.mkdir(parents=True)
+    assert tool("status")["project"]["wheels"] == [str(left.parent)]
+    assert tool("abort", "--dry-run")["aborted"][0]["path"] == str(left.parent)
+    assert left.exists()
+    tool("abort")
+    assert not left.exists() and tool("status")["project"]["wheels"] == []
+
+
+def test_which_checkouts_are_meant(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tool("status")["checkouts"] == []
+    tool("undo", code=UsageError.exit_code)
+    tool("fetch", "v1.0")
+    work = tool.world.target.work / "source"
+    assert [found["path"] for found in tool("status")["checkouts"]] == [str(work)]
+    monkeypatch.chdir(tool.clone / "core")
+    assert [found["path"] for found in tool("status", "v1.0")["checkouts"]] == [str(tool.clone)]
+    assert {found["path"] for found in tool("status")["checkouts"]} == {str(work), str(tool.clone)}
+    tool("status", "--into", str(tool.world.folder), code=TreeStateError.exit_code)
+
+
+def test_text(tool: Tool, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.on("apply")
+    for command in (["status"], ["abort"], ["undo"]):
+        assert run([*command, "v1.0", "--into", str(tool.clone)]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "  mine at ", "  applied      runtime/0001-", "  next: lmsbuild wheel v1.0",
+        "nothing was stopped in the middle", "took back lmsbuild apply alpha:v1.0: ",
+    ):  # fmt: skip
+        assert text in out, out
