@@ -52,7 +52,7 @@ test-negative: $(STAMP)
 	$(BIN)/lmsbuild test $(TAG) negative
 
 patches: $(STAMP)
-	$(BIN)/lmsbuild refresh $(TAG)
+	$(BIN)/lmsbuild refresh $(TAG) --runtime
 
 clean:
 	rm -rf $(VENV) work build

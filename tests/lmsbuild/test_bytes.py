@@ -26,6 +26,8 @@ from lmsbuild.refresh import refresh, runtime_patch
 from lmsbuild.series import export, patch_files
 from lmsbuild.verify import verify
 
+pytestmark = pytest.mark.default
+
 # Functions with blank lines between them, where heuristics and algorithms of a diff disagree.
 CODE = "".join(f"int f{n}()\n{{\n\n  return {n};\n\n}}\n\n" for n in range(12))
 LATER = CODE.replace("return 4", "return 44").replace("return 5", "return 55").replace(

@@ -71,6 +71,7 @@ def test_a_good_series_passes(tidy: World) -> None:
     assert series(tidy, (GOOD, CALL), (again.replace("Call", "Ask"), second)) == []
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     ("message", "rule"),
     [
@@ -93,6 +94,7 @@ def test_messages(tidy: World, message: str, rule: str) -> None:
     assert found[0].patch.startswith("v1.0/0001-") and found[0].todo
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     ("files", "file", "line", "rule", "words"),
     [

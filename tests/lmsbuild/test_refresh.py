@@ -124,6 +124,7 @@ def test_a_mixed_commit_is_split(world: World, applied: Path, console: Console) 
     )
 
 
+@pytest.mark.default
 def test_an_amended_runtime_commit_is_taken_too(world: World, applied: Path) -> None:
     """`git commit --fixup` and an autosquash, as many do."""
     write(applied, {"core/lms/engine.cpp": "int engine() { return 6; }\n"})
@@ -159,6 +160,7 @@ def test_edits_of_different_files_are_joined(world: World, applied: Path) -> Non
     assert (lms(world), lms(world, "lms/core/engine.h")) == ("theirs\n", "ours\n")
 
 
+@pytest.mark.default
 def test_an_older_checkout_gives_way(world: World, applied: Path, console: Console) -> None:
     """The project moved on (a pull): a checkout without commits of its own takes nothing back."""
     other = world.clone("other")
@@ -172,6 +174,7 @@ def test_an_older_checkout_gives_way(world: World, applied: Path, console: Conso
     assert (snapshot(world), lms(world)) == (before, "newer\n")
 
 
+@pytest.mark.default
 def test_hooks_that_changed_on_both_sides(world: World, applied: Path, console: Console) -> None:
     other = world.clone("other")
     apply(world.target, other, console)
@@ -184,6 +187,7 @@ def test_hooks_that_changed_on_both_sides(world: World, applied: Path, console: 
     assert snapshot(world) == before
 
 
+@pytest.mark.default
 def test_refresh_after_refresh(world: World, applied: Path) -> None:
     for number in range(2):
         world.commit(applied, {"core/alloc.h": f"// {number}\n"}, f"Change {number}")
@@ -194,6 +198,7 @@ def test_refresh_after_refresh(world: World, applied: Path) -> None:
     assert not refresh(world.target, applied).written
 
 
+@pytest.mark.default
 def test_apply_goes_on_from_refreshed_commits(
     world: World, applied: Path, console: Console
 ) -> None:
@@ -228,6 +233,7 @@ def test_a_damaged_patch_is_written_anew(world: World, applied: Path) -> None:
     assert snapshot(world) == before
 
 
+@pytest.mark.default
 def test_clone_that_was_patched_by_git_alone(world: World) -> None:
     """No note of `apply`: the runtime commit itself says what the checkout began with."""
     clone = world.clone()
@@ -264,6 +270,7 @@ def _runtime_with_hook(clone: Path) -> None:
     plain_git(clone, "commit", "-q", "-a", "--amend", "--no-edit")
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -285,6 +292,7 @@ def test_checkouts_that_are_not_fit(
     assert snapshot(world) == before
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -307,6 +315,7 @@ def test_commits_that_no_patch_can_hold(
     assert snapshot(world) == before
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     "body",
     ["---\nrest", "diff --git a b", "From x Mon Jan 1 00:00:00 2026", "From: a@example.invalid",
@@ -407,6 +416,7 @@ lines = st.lists(
 )
 
 
+@pytest.mark.default
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

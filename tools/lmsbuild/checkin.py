@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from lmsbuild.checkout import check_nothing_under_way, is_framework
-from lmsbuild.errors import ConfigError, TreeStateError
+from lmsbuild.errors import ConfigError, GitError, TreeStateError
 from lmsbuild.format import commits, fetch_blobs, format_patches, mail_of
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git, checkout_git
@@ -138,8 +139,9 @@ def _check_clean(git: Git) -> None:
     changes = git.changes()
     if changes:
         # Line ends and filters of the user's make an unchanged file look changed to us.
-        theirs = {entry[3:] for entry in Git(git.path, git.extra_env, as_user=True).changes()}
-        changes = [entry for entry in changes if entry[3:] in theirs]
+        with contextlib.suppress(GitError):
+            theirs = {entry[3:] for entry in Git(git.path, git.extra_env, as_user=True).changes()}
+            changes = [entry for entry in changes if entry[3:] in theirs]
     if changes:
         shown = ", ".join(entry[3:] for entry in changes[:5])
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""

@@ -12,9 +12,9 @@ from lmsbuild.errors import GitError, TreeStateError
 from lmsbuild.format import fetch_blobs
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git
-from lmsbuild.project import cache_dir
 from lmsbuild.scratch import Entry, Scratch, entries
 from lmsbuild.series import NO_BLOB, Patch, Series
+from lmsbuild.source import cached
 from lmsbuild.states import explain
 from lmsbuild.switch import recorded
 
@@ -45,7 +45,7 @@ def find_origin(target: Target, path: Path | None = None) -> Origin | None:
     work = default_path(target, None)
     places = [here] if here else []
     places += [work] if is_framework(target, work) else []
-    places += sorted((cache_dir() / "sources").glob(f"{target.slug}-*.git"))
+    places += cached(target)
     return next((origin for place in places if (origin := _origin(target, place))), None)
 
 

@@ -66,6 +66,11 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
     return _from_path(way, path)
 
 
+def cached(target: Target) -> list[Path]:
+    """The bare repositories in the cache that have the tag's code. Gets and checks nothing."""
+    return sorted((cache_dir() / _KIND).glob(f"{target.slug}-*.git"))
+
+
 def _auto(way: _Way) -> Source:
     url = way.target.framework.url
     for route, location, fill in (("git", url, way.from_git), ("debian", "", way.from_debian)):
