@@ -183,17 +183,6 @@ def hostile(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     return text
 
 
-def test_hostile_configuration_gives_the_same_commits(
-    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = apply(world.target, world.clone("calm"), console).head
-    clone = world.clone()
-    text = hostile(world, monkeypatch)
-    with (clone / ".git/config").open("a") as config:
-        config.write(text)
-    assert apply(world.target, clone, console).head == expected
-
-
 def test_hostile_configuration_gives_the_same_patches(
     world: World, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lmsbuild_kill import snapshot
 from lmsbuild_world import World, plain_git, write
 
+from lmsbuild.__main__ import run
 from lmsbuild.apply import apply, undo
 from lmsbuild.console import Console
 from lmsbuild.git import checkout_git
@@ -497,3 +498,19 @@ def test_attributes_of_upstream(world: World, console: Console, rule: str) -> No
         found = [plain_git(clone, "rev-parse", f"HEAD:{path}") for clone in (plain, ruled)]
         assert found[0] == found[1], path
         assert (plain / path).read_bytes() == (ruled / path).read_bytes(), path
+
+
+def test_every_command_on_a_hostile_repository(
+    world: World, capsys: pytest.CaptureFixture[str], calm: tuple[str, dict[str, bytes]]
+) -> None:
+    """What the tool made and the user spoiled: found, looked at and worked on all the same."""
+    assert run(["fetch", "v1.0"]) == 0
+    path = world.target.work / "source"
+    with (path / ".git/config").open("a") as config:
+        config.write(SETTINGS["hooks"].format(folder=helpers(world)))
+        config.write(SETTINGS["aliases and includes"].format(folder=world.folder))
+        config.write("[core]\n\tbare = true\n\tworktree = /nowhere\n")
+    for command in ("fetch", "status", "apply", "apply", "status", "abort", "undo", "apply"):
+        assert run([command, *(["v1.0"] if command != "abort" else [])]) == 0, command
+    capsys.readouterr()
+    assert tracked(path) == calm[1]

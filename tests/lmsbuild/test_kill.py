@@ -134,3 +134,86 @@ def test_apply_and_its_git_killed_while_refs_are_locked(runs: Runs, killer: Kill
     assert killer.at_git(number, "both", apply, checkout)
     assert list((checkout / ".git").rglob("mine.lock"))
     assert check_recovery(runs, checkout, before, "both") == "restored"
+
+
+def project_files(world: World) -> dict[str, bytes]:
+    root = world.project.root
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and ".lmsbuild" not in path.relative_to(root).parts
+    }
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("every", TIERS)
+def test_refresh_killed_at_a_change_of_a_file(world: World, runs: Runs, every: bool) -> None:
+    """Edits in lms/ and commits in a checkout go into four files, or none."""
+    checkout = runs.fresh()
+    runs.tool("apply", "v1.0", "--into", str(checkout))
+    world.commit(checkout, {"python/api.py": "def memory():\n    return 5\n"}, "Show\n\nMore.")
+    engine = "int engine() { return 8; }\n"
+    world.commit(checkout, {"core/lms/engine.cpp": engine}, "Edit the engine\n\nA reason.")
+    pristine = world.folder / "pristine-project"
+    shutil.copytree(world.project.root, pristine)
+
+    def fresh() -> None:
+        shutil.rmtree(world.project.root)
+        shutil.copytree(pristine, world.project.root)
+
+    folder = world.folder / "killer"
+    folder.mkdir()
+    killer = Killer(folder, world.project.root)
+    refresh = ["refresh", "v1.0", "--from", str(checkout)]
+    before = project_files(world)
+    steps = killer.file_steps(refresh, world.folder)
+    after = project_files(world)
+    assert len({name for name in after if after[name] != before.get(name)}) >= 3
+    outcomes = set()
+    for number in chosen(steps, every, "os.rename"):
+        where = steps[number - 1]
+        fresh()
+        assert killer.at_file(number, refresh, world.folder), where
+        unfinished = runs.tool("status")["project"]["unfinished"]
+        aborted = runs.tool("abort")["aborted"]
+        assert bool(unfinished) == bool(aborted), where
+        outcome = aborted[0]["outcome"] if aborted else "none"
+        outcomes.add(outcome)
+        if project_files(world) != before:
+            assert outcome in ("completed", "none"), where
+            assert project_files(world) == after, where
+        else:
+            runs.tool(*refresh)
+            assert project_files(world) == after, where
+        runs.tool("undo", "--refresh")
+        assert project_files(world) == before, where
+    assert "restored" in outcomes
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("every", TIERS)
+def test_undo_killed_at_a_change_of_a_file(runs: Runs, killer: Killer, every: bool) -> None:
+    into = ["v1.0", "--into", str(runs.root / "checkout")]
+    checkout = runs.fresh()
+    before = snapshot(checkout)
+    runs.tool("apply", *into)
+    saved = runs.world.folder / "applied"
+    shutil.copytree(checkout, saved, symlinks=True)
+
+    def fresh() -> None:
+        shutil.rmtree(checkout)
+        shutil.copytree(saved, checkout, symlinks=True)
+        plain_git(checkout, "update-index", "-q", "--refresh")
+
+    fresh()
+    steps = killer.file_steps(["undo", *into], checkout)
+    for number in chosen(steps, every, "os.rename /checkout"):
+        fresh()
+        after = snapshot(checkout)
+        assert killer.at_file(number, ["undo", *into], checkout), steps[number - 1]
+        runs.tool("abort", *into)
+        if snapshot(checkout) == after:
+            runs.tool("undo", *into)
+        now = snapshot(checkout)
+        assert {**now, "index file": ""} == {**before, "index file": ""}, steps[number - 1]
+        assert plain_git(checkout, "status", "--porcelain") == "", steps[number - 1]
