@@ -74,6 +74,11 @@ def check_nothing_under_way(user: Git) -> None:
         )
 
 
+def working_path(target: Target, into: Path | None) -> Path:
+    """What a command works on: `into`, else the clone the user stands in, else the work folder."""
+    return default_path(target, into or standing_in(target))
+
+
 def fetch(
     target: Target,
     wanted: str,

@@ -14,7 +14,7 @@ from pathlib import Path
 from lmsbuild import device as devices
 from lmsbuild import plugin
 from lmsbuild.apply import Applied, apply
-from lmsbuild.checkout import Checkout, fetch
+from lmsbuild.checkout import Checkout, fetch, working_path
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.device import Device
@@ -67,7 +67,8 @@ def wheel(
 ) -> tuple[Path, Built]:  # fmt: skip
     """The patched tree, and the wheel built from it in `output`, compiled in a `container`."""
     target.official_sha256(choices.python)
-    path = fetched(target, choices.source, choices.into, console, choices.reference).path
+    into = working_path(target, choices.into)
+    path = fetched(target, choices.source, into, console, choices.reference).path
     applied(target, path, console, dry_run)
     with console.step("wheel") as step:
         folder = output.absolute() if output else target.work / "wheels"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.checkout import default_path, standing_in
+from lmsbuild.checkout import working_path
 from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import (
@@ -44,15 +44,14 @@ def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Co
     when it is not there) or the folder given with --into. The tree must be clean.
     """
     target = resolve(find_project(), tag)
-    path = into.expanduser().absolute() if into else standing_in(target)
-    if path is None or not path.exists() or not any(path.iterdir()):
+    path = working_path(target, into)
+    if not path.exists() or not any(path.iterdir()):
         if dry_run:
             patches = names(series_of(target).patches)
-            where = default_path(target, into)
-            console.say(f"would fetch {target.label} to {where} and apply {len(patches)} patches")
-            console.result({"path": where, "patches": patches, "dry_run": True})
+            console.say(f"would fetch {target.label} to {path} and apply {len(patches)} patches")
+            console.result({"path": path, "patches": patches, "dry_run": True})
             return
-        path = fetched(target, source, into, console).path
+        path = fetched(target, source, path, console).path
     done = applied(target, path, console, dry_run)
     for name in done.patches:
         console.say(f"{'would apply' if dry_run else 'applied'} {name}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.checkout import default_path
+from lmsbuild.checkout import working_path
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve
@@ -60,7 +60,9 @@ def command(
 ) -> None:
     """Make the overlay wheel of TAG: the official wheel with the patched libraries and files.
 
-    Fetches and applies first if need be. Says so, within two seconds, when nothing has changed.
+    Builds from the clone of the framework you stand in, else from work/<framework>-<tag>/source or
+    --into; fetches and applies first if need be. Says so, within two seconds, when nothing has
+    changed.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
     if render:
@@ -70,7 +72,7 @@ def command(
         console.say(text)
         console.result({"dockerfile": text})
         return
-    path = default_path(target, choices.into)
+    path = working_path(target, choices.into)
     if dry_run and not (path.exists() and any(path.iterdir())):
         console.say(f"would fetch {target.label} to {path}, apply its series and build its wheel")
         console.result({"path": path, "wheel": target.version, "dry_run": True})
