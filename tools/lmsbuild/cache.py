@@ -17,7 +17,6 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,8 +29,7 @@ from lmsbuild.hashing import sha256_file, sha256_value, write_atomic
 from lmsbuild.project import cache_dir
 
 DEFAULT_LIMIT = "30GiB"
-# Kinds of many small entries, made and used without a record each: one lock for all of them.
-TOGETHER = ("objects", "simcuda")
+_OBJECTS = "objects"  # many small entries, without a record each
 _OWN = ("tmp", "hashes", "partial")  # no entries
 _RECORD = ".entry"
 
@@ -59,10 +57,8 @@ class Entry:
 
     @property
     def lock(self) -> Path:
-        below = self.path.relative_to(cache_dir())
-        if below.parts[0] in TOGETHER:
-            return cache_dir() / f"{below.parts[0]}{_RECORD}"
-        return _record_of(self.path)
+        kind = cache_dir() / self.path.relative_to(cache_dir()).parts[0]
+        return _record_of(kind if kind.name == _OBJECTS else self.path)
 
 
 def offline() -> bool:
@@ -221,12 +217,13 @@ def _let_go(path: Path) -> None:
 
 
 def use(kind: str) -> Path:
-    """The folder of a kind in TOGETHER; nothing of it is removed until this process ends."""
+    """The folder of a kind whose entries have no records: nothing of it is removed until this
+    process ends."""
     folder = cache_dir() / kind
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:
         if folder not in _held:
-            _held[folder] = _open_locked(cache_dir() / f"{kind}{_RECORD}", fcntl.LOCK_SH)
+            _held[folder] = _open_locked(_record_of(folder), fcntl.LOCK_SH)
     return folder
 
 
@@ -290,20 +287,18 @@ def entries() -> list[Entry]:
     """Everything in the cache that can be removed, the least recently used first."""
     found = []
     for kind in sorted(path for path in cache_dir().iterdir() if path.is_dir()):
-        if kind.name in TOGETHER:
-            found += [_entry(path, kind.name) for path in _groups(kind)]
-        elif kind.name not in _OWN:
-            found += [
-                _entry(path, path.name)
-                for path in kind.iterdir()
-                if not path.name.endswith((_RECORD, ".state"))
-            ]
+        records = list(kind.glob(f"*{_RECORD}"))
+        if kind.name == _OBJECTS:
+            found += [_entry(path, "compiled objects") for path in kind.glob("*/*")]
+        elif records:
+            found += [_entry(path, path.name) for path in map(_content_of, records)]
+        elif kind.name not in _OWN and any(kind.iterdir()):
+            found.append(_entry(kind, kind.name))
     return sorted(found, key=lambda entry: entry.used)
 
 
-def _groups(kind: Path) -> list[Path]:
-    depth = "*/*" if kind.name == "objects" else "*"
-    return [path for path in kind.glob(depth) if path.is_dir()]
+def _content_of(record: Path) -> Path:
+    return record.with_name(record.name.removesuffix(_RECORD))
 
 
 def _entry(path: Path, title: str) -> Entry:
@@ -311,8 +306,8 @@ def _entry(path: Path, title: str) -> Entry:
     if record is not None:
         used = _record_of(path).stat().st_mtime
         return Entry(path, record.title, record.tag, record.bytes, used)
-    stats = [file.stat() for file in _files(path)]
-    used = max([stat.st_mtime for stat in stats], default=path.stat().st_mtime)
+    stats = [file.stat() for file in _files(path)] if path.exists() else []
+    used = max([stat.st_mtime for stat in stats], default=0.0)
     return Entry(path, title, "", sum(stat.st_size for stat in stats), used)
 
 
@@ -350,7 +345,3 @@ def trim(size: int) -> list[Entry]:
             total -= entry.bytes
             removed.append(entry)
     return removed
-
-
-def older_than(entry: Entry, days: float) -> bool:
-    return entry.used < time.time() - days * 86400

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import log
+from lmsbuild import cache, log
 from lmsbuild.console import Console
 from lmsbuild.doctor import gpu
 from lmsbuild.environment import Environment
@@ -15,7 +15,6 @@ from lmsbuild.errors import CompileError, MissingToolError
 from lmsbuild.frameworks import Target
 from lmsbuild.hashing import sha256_file, sha256_value
 from lmsbuild.overlay import header_folders
-from lmsbuild.project import cache_dir
 from lmsbuild.toolchain import processors
 
 
@@ -42,7 +41,7 @@ def variables(target: Target, console: Console) -> dict[str, str]:
     folders = header_folders(target, console)
     return {
         "SIMCUDA_CUDA_INCLUDE": os.pathsep.join(map(str, folders)),
-        "SIMCUDA_CACHE": str(cache_dir() / "simcuda"),
+        "SIMCUDA_CACHE": str(cache.use("simcuda")),
         "SIMCUDA_QUIET": "1",
     }
 

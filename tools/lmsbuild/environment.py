@@ -57,6 +57,11 @@ class Environment:
         return {**kept, "PYTHONNOUSERSITE": "1", **(extra or {})}
 
 
+def is_finished(path: Path) -> bool:
+    """Whether the environment was made to its end."""
+    return (path / _STAMP).is_file()
+
+
 def interpreter(version: str) -> str:
     """A CPython `version` (X.Y) of this machine. Raises MissingToolError."""
     running = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache and `clean`, with real processes where it matters who holds what."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lmsbuild_wheels import let_go, run
+from lmsbuild_world import REPOSITORY, World, plain_git
+
+from lmsbuild import cache
+from lmsbuild.checkout import fetch
+from lmsbuild.console import Console
+from lmsbuild.errors import UsageError
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("LMSBUILD_CACHE", str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+    let_go()
+
+
+def keep(name: str, content: bytes = b"content", kind: str = "downloads") -> tuple[Path, bool]:
+    """The entry, and whether it was made anew."""
+    made = []
+
+    def fill(path: Path) -> None:
+        made.append(path)
+        path.write_bytes(content)
+
+    path = cache.keep(kind, name, f"file {name}", fill, Console(json_mode=True))
+    return path, bool(made)
+
+
+def test_entry_is_made_once(folder: Path) -> None:
+    path, made = keep("a")
+    assert made and path.read_bytes() == b"content"
+    let_go()
+    assert keep("a") == (path, False)
+    # Moved to another disk: times and inodes differ, the content is the same.
+    os.utime(path, (1, 1))
+    let_go()
+    assert keep("a") == (path, False)
+
+
+@pytest.mark.parametrize("damage", [b"", b"conten", b"kontent"])
+def test_damaged_entry_is_made_anew(
+    folder: Path, damage: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = keep("a")
+    path.write_bytes(damage)
+    let_go()
+    said: list[str] = []
+    monkeypatch.setattr(Console, "warn", lambda self, text: said.append(text))
+    assert keep("a") == (path, True)
+    assert path.read_bytes() == b"content"
+    (text,) = said
+    assert f"has {len(damage)} bytes" in text and "not 7 bytes" in text
+
+
+def test_failed_and_interrupted_entries_leave_nothing(folder: Path) -> None:
+    def broken(path: Path) -> None:
+        path.mkdir()
+        (path / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.keep("downloads", "a", "a", broken, Console(json_mode=True))
+    assert not list((folder / "tmp").glob("*/"))
+    assert keep("a")[1]
+
+
+# A process that holds, or is making, the entry `a`.
+HOLDER = """
+import sys, time
+from lmsbuild import cache
+from lmsbuild.console import Console
+def fill(path):
+    if sys.argv[1] == "making":
+        print("ready", flush=True)
+        time.sleep(float(sys.argv[2]))
+    path.write_bytes(b"content of another")
+cache.keep("downloads", "a", "file a", fill, Console(json_mode=True))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def another(state: str, seconds: str = "60") -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, state, seconds],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_held_entry_is_not_removed(folder: Path) -> None:
+    with another("holding"):
+        keep("b")
+        (a,) = (entry for entry in cache.entries() if entry.path.name == "a")
+        assert not cache.remove(a)
+        assert [entry.path.name for entry in cache.trim(1)] == []
+        let_go()
+        assert [entry.path.name for entry in cache.trim(1)] == ["b"]
+        # Two may use it at the same time.
+        assert keep("a") == (folder / "downloads/a", False)
+    let_go()
+    assert [entry.path.name for entry in cache.trim(1)] == ["a"]
+    assert not list((folder / "downloads").iterdir())
+
+
+def test_second_process_waits_for_the_first(folder: Path) -> None:
+    with another("making", "1"):
+        path, made = keep("a")
+        assert not made and path.read_bytes() == b"content of another"
+
+
+def test_killed_process_leaves_what_clean_finds(folder: Path) -> None:
+    with another("making") as process:
+        assert cache.leftovers() == []
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        (left,) = cache.leftovers()
+    with cache.scratch() as mine:
+        assert cache.leftovers() == [left] and mine != left
+    assert keep("a") == (folder / "downloads/a", True)
+
+
+def test_least_recently_used_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMSBUILD_CACHE_LIMIT", "3 MiB")
+    for number, name in enumerate("abc"):
+        keep(name, bytes(MIB))
+        os.utime(folder / f"downloads/{name}.entry", (number, number))
+    let_go()
+    keep("a")  # used again
+    keep("d", bytes(MIB))
+    assert sorted(entry.path.name for entry in cache.entries()) == ["a", "c", "d"]
+    monkeypatch.setenv("LMSBUILD_CACHE_LIMIT", "0")
+    keep("e", bytes(9 * MIB))
+    assert len(cache.entries()) == 4
+
+
+def test_limit_is_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache.limit() == 30 << 30
+    monkeypatch.setenv("LMSBUILD_CACHE_LIMIT", "much")
+    with pytest.raises(UsageError, match=r"LMSBUILD_CACHE_LIMIT=much.*20GiB"):
+        cache.limit()
+
+
+# clean -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def used(world: World, console: Console) -> World:
+    """A world with a checkout, a cached source and leftovers of a killed run."""
+    fetch(world.target, "git", None, console)
+    (world.target.work / ".new-killed").mkdir()
+    (world.target.work / "wheels/.build-killed").mkdir(parents=True)
+    (world.target.work / "env-stock").mkdir()
+    left = world.folder / "cache/tmp/killed"
+    left.mkdir()
+    (left / "data").write_bytes(bytes(MIB))
+    let_go()
+    return world
+
+
+def cleaned(*arguments: str) -> dict[str, object]:
+    code, out, err = run("clean", *arguments, "--json")
+    assert code == 0, err
+    value: dict[str, object] = json.loads(out)
+    return value
+
+
+def names(result: dict[str, object], kept: bool = False) -> set[str]:
+    items: list[dict[str, str]] = result["items"]  # type: ignore[assignment]
+    return {Path(item["path"]).name for item in items if bool(item["kept"]) == kept}
+
+
+LEFT = {".new-killed", ".build-killed", "env-stock", "killed"}
+
+
+def test_clean_takes_leftovers_only(used: World) -> None:
+    result = cleaned("--dry-run")
+    assert names(result) == LEFT and isinstance(result["bytes"], int) and result["bytes"] > MIB
+    assert (used.target.work / ".new-killed").is_dir()
+    assert names(cleaned()) == LEFT
+    assert not (used.folder / "cache/tmp/killed").exists()
+    assert not cleaned()["items"]
+    assert (used.target.work / "source/core").is_dir()
+    assert list((used.folder / "cache/repositories").glob("*.git"))
+
+
+def test_clean_work_keeps_what_is_the_users(used: World, console: Console) -> None:
+    source = used.target.work / "source"
+    assert run("apply", "v1.0")[0] == 0
+    mine = source / "mine.txt"
+    mine.write_text("mine")
+    assert "source" in names(cleaned("--work"), kept=True)
+    mine.unlink()
+    used.commit(source, {"core/alloc.cpp": "mine\n"}, "My own work")
+    result = cleaned("v1.0", "--work")
+    assert "source" in names(result, kept=True) and "My own work" in str(result["items"])
+    plain_git(source, "checkout", "-q", "-b", "side", "HEAD~1")
+    assert "source" in names(cleaned("--work"), kept=True)
+    plain_git(source, "branch", "-D", "lms")
+    (source / "core/alloc.cpp").write_text("stashed\n")
+    plain_git(source, "stash")
+    assert "source" in names(cleaned("--work"), kept=True)
+    plain_git(source, "stash", "drop")
+    assert "source" in names(cleaned("--work"))
+    assert not source.exists()
+
+
+def test_clean_force(used: World) -> None:
+    (used.target.work / "source/mine.txt").write_text("mine")
+    assert "source" in names(cleaned("--all", "--force"))
+    assert not (used.target.work / "source").exists()
+    assert not cache.entries()
+
+
+def test_clean_cache_by_age_and_tag(used: World) -> None:
+    keep("other")
+    let_go()
+    old = time.time() - 10 * 86400
+    os.utime(used.folder / "cache/downloads/other.entry", (old, old))
+    source = next((used.folder / "cache/repositories").glob("*.git")).name
+    result = cleaned("--cache", "--older-than", "5", "--dry-run")
+    assert "other" in names(result) and source in names(result, kept=True)
+    assert source in names(cleaned("v1.0", "--cache"))
+    assert (used.folder / "cache/downloads/other").exists()
+    assert names(cleaned("--cache")) == {"other"}
+
+
+def test_clean_leaves_what_is_in_use(used: World) -> None:
+    from filelock import FileLock
+
+    with FileLock(used.target.work / ".source.lock"):
+        result = cleaned("--work")
+    assert {"source", ".new-killed"} <= names(result, kept=True)
+    assert (used.target.work / "source").is_dir()
