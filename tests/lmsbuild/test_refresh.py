@@ -21,6 +21,7 @@ from lmsbuild.git import Git
 from lmsbuild.hashing import git_blob
 from lmsbuild.refresh import RUNTIME_SUBJECT, refresh, runtime_patch
 from lmsbuild.series import patch_files, series_of
+from lmsbuild.verify import verify
 
 
 def snapshot(world: World) -> dict[str, bytes]:
@@ -339,6 +340,24 @@ def test_refuses_the_checkout_of_another_tag(world: World) -> None:
     plain_git(clone, "am", "-q", "--keep-cr", *(str(p.path) for p in patches[:2]))
     with pytest.raises(MismatchError, match=r"python/api\.py"):
         refresh(world.target, clone)
+
+
+def test_first_hooks_of_a_new_tag(world: World, console: Console) -> None:
+    """A tag that frameworks.toml knows and that has no patches and no blob ids yet."""
+    for patch in patch_files(world.target.tag_patches):
+        patch.unlink()
+    world.target.tag_patches.rmdir()
+    toml = world.project.frameworks_file
+    text = toml.read_text()
+    toml.write_text(text[: text.index('[frameworks.alpha.tags."v1.0".preimage]')])
+    clone = world.clone()
+    apply(world.target, clone, console)
+    world.commit(clone, {"core/alloc.h": "// hook\n"}, "The first hook")
+    done = refresh(world.target, clone)
+    assert done.written == ["v1.0/0001-The-first-hook.patch"]
+    assert list(world.target.tag.preimage) == ["core/alloc.h"]
+    assert toml.read_text().startswith(text[: text.index('[frameworks.alpha.tags."v1.0".preimage')])
+    assert verify(world.target, console, clone).checks[0].state == "ok"
 
 
 def test_frameworks_keep_their_comments_and_order(world: World, applied: Path) -> None:

@@ -9,10 +9,13 @@ import pytest
 from lmsbuild_world import World, plain_git, write
 
 from lmsbuild.__main__ import run
+from lmsbuild.apply import apply
 from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
 from lmsbuild.errors import SeriesError, TreeStateError
+from lmsbuild.git import Git
 from lmsbuild.project import Project
+from lmsbuild.refresh import refresh
 from lmsbuild.series import series_of
 from lmsbuild.verify import Verified, verify
 
@@ -49,7 +52,7 @@ def test_passes_with_and_without_the_code(
     alone = verify(world.target, console)
     assert alone.origin is None
     states = {check.name: check.state for check in alone.checks}
-    assert states == {**dict.fromkeys(ORDER, "ok"), "apply": "not checked", "cmake": "not checked"}
+    assert states == {**dict.fromkeys(ORDER, "ok"), "apply": "not checked", "cmake": "in part"}
 
 
 def test_finds_the_code_in_the_cache_and_where_the_user_stands(
@@ -113,6 +116,12 @@ def test_signature_and_wrong_name_are_not_the_normal_form(
     assert "'-- '" in text_of(done) and "0001-Call-the-engine.patch" in text_of(done)
 
 
+def test_patch_with_the_line_ends_of_windows(world: World, checked: Callable[[], Verified]) -> None:
+    patch = series_of(world.target).patches[1].path
+    patch.write_bytes(patch.read_bytes().replace(b"\n", b"\r\n"))
+    assert "its lines end in CRLF" in text_of(checked())
+
+
 def test_stale_runtime(world: World, checked: Callable[[], Verified]) -> None:
     write(world.project.root, {"lms/core/engine.cpp": "int engine() { return 5; }\n"})
     done = checked()
@@ -138,10 +147,31 @@ def test_stale_after_an_earlier_patch_changed(
     assert f"{second.parent.name}/{second.name} is stale because it expects" in text_of(done)
 
 
+def test_every_stale_hunk_is_told(world: World, console: Console) -> None:
+    clone = world.clone()
+    apply(world.target, clone, console)
+    text = (clone / "core/alloc.cpp").read_text()
+    text = text.replace("= 5;", "= 55;").replace("= 35;", "= 355;")
+    world.commit(clone, {"core/alloc.cpp": text}, "Change both ends")
+    refresh(world.target, clone)
+    # Upstream keeps only what the first hook needs.
+    plain_git(clone, "checkout", "-q", "v1.0")
+    lines = [f"int line{i} = {i};\n" if 15 < i < 25 else f"other {i}\n" for i in range(1, 41)]
+    world.commit(clone, {"core/alloc.cpp": "".join(lines)}, "Move on")
+    edit(world.project.frameworks_file, world.target.tag.commit, Git(clone).head())
+    stale = [p for p in verify(world.target, console, clone).problems if "is stale" in p]
+    assert [p.split(" because ")[1].split(": ")[0] for p in stale] == [
+        "hunk 1 of core/alloc.cpp (line 2",
+        "hunk 2 of core/alloc.cpp (line 32",
+    ]
+
+
 def test_stale_on_the_code_of_the_tag(world: World, console: Console) -> None:
     """Upstream moved: the tag's commit is another, and two of the patches do not apply."""
     clone = world.clone()
     alloc = "".join(f"int other{i} = {i};\n" for i in range(1, 41))
+    second = series_of(world.target).patches[2].path
+    assert second.name.startswith("0002-")
     world.commit(clone, {"core/alloc.cpp": alloc, "python/api.py": "gone = 1\n"}, "Move on")
     commit = plain_git(clone, "rev-parse", "HEAD")
     toml = world.project.frameworks_file

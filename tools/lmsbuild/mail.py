@@ -100,6 +100,8 @@ def from_commit(raw: bytes) -> Mail:
 
 def parse(text: str) -> Mail:
     """The mail at the start of a patch file, whoever wrote it. Raises ValueError if it is none."""
+    if "\r\n" in text[: text.find("\n") + 1]:
+        raise ValueError("its lines end in CRLF, which no patch of a series does")
     head, _, rest = text.partition("\n\n")
     fields = dict(re.findall(r"^([A-Za-z-]+): *(.*(?:\n[ \t].*)*)", head, re.MULTILINE))
     for name in ("From", "Date", "Subject"):

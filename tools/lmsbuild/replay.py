@@ -54,7 +54,7 @@ def _origin(target: Target, path: Path) -> Origin | None:
         return None
     git = Git(path)
     tag = f"refs/tags/{target.tag_name}"
-    for name in (recorded(git, "base"), target.tag.commit, tag, "refs/heads/base"):
+    for name in (target.tag.commit, tag, recorded(git, "base"), "refs/heads/base"):
         # A clone may have the refs of another tag.
         if git.ok("rev-parse", "-q", "--verify", f"{name}^{{commit}}"):
             found = entries(git, name, list(target.tag.preimage))
@@ -108,15 +108,28 @@ def replay(room: Scratch, series: Series, origin: Origin) -> list[Step]:
                 part = patch.part(change.path).encode(errors="surrogateescape")
                 tree = step.after = room.apply(tree, part)
             except GitError as error:
-                conflict = explain(room.git, patch, error.output)
-                if conflict is None:
+                stale = _stale(room, patch, part, error.output)
+                if not stale:
                     raise
                 lost[change.path] = patch
-                step.problems.append(
-                    f"{patch.name} is stale because {conflict.why}; rebase that commit on the "
-                    "tag's code and run `lmsbuild refresh`"
-                )
+                step.problems += stale
     return steps
+
+
+def _stale(room: Scratch, patch: Patch, part: bytes, output: str) -> list[str]:
+    """Why `part` of the patch does not apply to the index, every hunk that does not. Nothing when
+    git failed for another reason."""
+    # With --reject git goes on after the first one.
+    options = ("--cached", "--check", "--reject", "--whitespace=nowarn")
+    tried = room.git.run("apply", *options, "-", stdin=part, check=False)
+    lines = tried.stderr.decode(errors="replace").splitlines()
+    failed = [line for line in lines if line.startswith("error: patch failed: ")] or [output]
+    return [
+        f"{patch.name} is stale because {conflict.why}; rebase that commit on the tag's code and "
+        "run `lmsbuild refresh`"
+        for line in failed
+        if (conflict := explain(room.git, patch, line))
+    ]
 
 
 def contents(room: Scratch, tree: str, paths: Sequence[str]) -> dict[str, bytes]:

@@ -35,11 +35,14 @@ class Check:
     name: str
     meaning: str
     problems: list[str] = field(default_factory=list)
-    skipped: str = ""  # why it could not be asked, or only in part
+    skipped: str = ""  # why it could not be asked
+    partly: bool = False  # part of it could be asked all the same
 
     @property
     def state(self) -> str:
-        return "FAILED" if self.problems else "not checked" if self.skipped else "ok"
+        if self.problems:
+            return "FAILED"
+        return "in part" if self.partly else "not checked" if self.skipped else "ok"
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
                 check.problems, built = _apply(target, series, origin)
     with asking("cmake", "upstream's CMake lists the sources that frameworks.toml lists") as check:
         check.problems, check.skipped = _cmake(target, series, built)
+        check.partly = bool(check.skipped)
     return Verified(target.label, origin.revision if origin else None, checks)
 
 
