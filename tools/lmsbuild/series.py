@@ -243,8 +243,8 @@ class Series:
         wrong = nearest[0]
         raise TreeStateError(
             f"{wrong} in {git.path} is neither as upstream has it nor as the series leaves it "
-            f"because its blob is {tree[wrong]}, not {expected[wrong]}; use a checkout of the "
-            "tag itself (an older version of the series must be taken off first)",
+            f"because its blob is {tree[wrong]}, not {expected[wrong]}; run `lmsbuild refresh` if "
+            "its commits are a change of the series, else use a checkout of the tag itself",
             file=wrong,
         )
 

@@ -174,7 +174,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
         other = "an older version of the series is applied"
         following = f"lmsbuild apply {target.tag_name} (replaces it)"
     elif other:
-        following = "use a checkout of the tag itself, or take the other commits off"
+        following = f"lmsbuild refresh {target.tag_name}, or take the other commits off"
     elif changes:
         following = "commit, stash or remove the changes"
     elif any(patch.state == NOT_APPLIED for patch in patches):
