@@ -17,7 +17,7 @@ from lmsbuild_world import REPOSITORY, World, plain_git
 
 from lmsbuild import docs
 from lmsbuild.__main__ import run
-from lmsbuild.cli import COMMANDS
+from lmsbuild.cli import COMMANDS, WALKTHROUGH
 
 
 def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -63,6 +63,29 @@ def test_from_tag_to_export(world: World) -> None:
     exported = lmsbuild("export", "v1.0", "--output", "out", "--json")
     clone = world.clone()
     plain_git(clone, "am", "-q", "--keep-cr", json.loads(exported.stdout)["path"])
+
+
+def test_walkthrough_works_as_written(world: World) -> None:
+    """The lines of `lmsbuild --help`, with a change of a hook made where they say so."""
+    folder = world.folder
+    ran = []
+    for line in WALKTHROUGH:
+        words = line.replace("v2.6.0", "v1.0").replace("pytorch", "alpha").split()
+        if words[0] == "cd":
+            folder = world.folder / words[1]
+            (folder / "python/api.py").write_text("def memory():\n    return 2\n")
+            plain_git(folder, "commit", "-q", "--all", "--amend", "--no-edit")
+        elif words[1] in ("wheel", "test", "lint"):
+            # They need a real wheel, and rules that the small project does not keep.
+            assert lmsbuild(words[1], "--help").returncode == 0
+        else:
+            done = lmsbuild(*words[1:], cwd=folder)
+            assert done.returncode == 0, done.stderr
+            ran.append(words[1])
+    assert ran == ["apply", "refresh", "verify"]
+    patches = "".join(file.read_text() for file in world.target.tag_patches.glob("*.patch"))
+    assert "+    return 2" in patches and "+    return 1" not in patches
+    assert "already applied" in lmsbuild("apply", "v1.0", cwd=folder).stdout
 
 
 def test_apply_works_on_the_clone_the_user_stands_in(world: World) -> None:
