@@ -42,6 +42,12 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert ("--dry-run" in text) == (name not in READ_ONLY)
 
 
+def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == run(["--help"]) == 0
+    first, second = capsys.readouterr().out.split("Usage: ")[1:]
+    assert first == second and all(name in first for name in COMMANDS)
+
+
 def test_page_is_as_rendered() -> None:
     page = REPOSITORY / "docs" / "cli.md"
     assert page.read_text(encoding="utf-8") == docs.render(), "run python -m lmsbuild.docs"
@@ -120,6 +126,8 @@ def test_dry_runs_change_nothing(world: World) -> None:
         (["apply", "v9"], 3, "because"),
         (["apply"], 2, "lmsbuild apply --help"),
         (["aply", "v1.0"], 2, "did you mean apply?"),
+        (["apply", "v1.0", "v1.1"], 2, "because it got unexpected extra argument (v1.1); run"),
+        (["apply", "v1"], 3, "alpha:v1.0"),
         (["apply", "v1.0", "--sorce=git"], 2, "did you mean --source?"),
         (["wheel", "v1.0", "--jobs", "0"], 2, "--jobs cannot be used because 0 is not"),
         (["fetch", "v1.0", "--source", "/nowhere"], 6, "/nowhere"),

@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         _check_folder()
         if "_LMSBUILD_COMPLETE" in os.environ:
             import lmsbuild.completion  # noqa: F401  (tells click of our bash)
-        code = cli.main(args=arguments, prog_name="lmsbuild", standalone_mode=False)
+        code = cli.main(args=arguments or ["--help"], prog_name="lmsbuild", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except LmsbuildError as error:
         return report.failure(error)

@@ -286,6 +286,6 @@ def resolve(project: Project, spec: str) -> Target:
     labels = list(dict.fromkeys(words[word] for word in near)) or [t.label for t in known]
     raise UnknownTagError(
         f"{spec} cannot be used because no supported framework has this tag; "
-        f"near ones: {', '.join(labels)} (all: `lmsbuild tags`)",
+        f"name one of {', '.join(labels)} (all: `lmsbuild tags`)",
         near=labels,
     )

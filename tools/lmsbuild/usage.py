@@ -11,7 +11,7 @@ import click
 
 def near(word: str, known: Iterable[str]) -> str:
     """`did you mean ...? `, "" when nothing is near."""
-    found = difflib.get_close_matches(word, list(known), n=1)
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"did you mean {found[0]}? " if found else ""
 
 
@@ -31,7 +31,9 @@ def explain(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter):
         reason = error.message.rstrip(".")
         return f"{_name(error)} cannot be used because {_lower(reason)}; {helps}"
-    return f"`{command}` cannot start because {_lower(error.format_message()).rstrip('.')}; {helps}"
+    reason = _lower(error.format_message()).rstrip(".")
+    reason = f"it {reason}" if reason.startswith("got ") else reason
+    return f"`{command}` cannot start because {reason}; {helps}"
 
 
 def _name(error: click.BadParameter) -> str:
