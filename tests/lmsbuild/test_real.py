@@ -17,6 +17,7 @@ from lmsbuild.git import Git
 from lmsbuild.project import Project
 from lmsbuild.refresh import refresh
 from lmsbuild.series import series_of
+from lmsbuild.verify import verify
 
 pytestmark = pytest.mark.net
 
@@ -35,3 +36,4 @@ def test_series_on_the_real_source(real_project: Project, tmp_path: Path, consol
         for library in target.tag.overlay.libraries:
             cmake.check_sources(library, ours)
         assert not refresh(target, ours, dry_run=True).written
+        assert all(check.state == "ok" for check in verify(target, console, ours).checks)
