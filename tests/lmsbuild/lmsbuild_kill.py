@@ -70,7 +70,12 @@ case $KILL_MODE in
 before) kill -9 $PPID ;;
 after) "$KILL_GIT" "$@"; kill -9 $PPID ;;
 # The caller dies, git goes on and is done a little later.
-orphan) kill -9 $PPID; sleep 0.3; exec "$KILL_GIT" "$@" ;;
+orphan)
+    cat > "$KILL_COUNT.in"
+    kill -9 $PPID
+    sleep 2
+    "$KILL_GIT" "$@" < "$KILL_COUNT.in"
+    touch "$KILL_COUNT.over" ;;
 # Both die while git holds the locks of the refs that it is about to move.
 both)
     exec 3<&0

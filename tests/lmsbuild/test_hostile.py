@@ -279,7 +279,7 @@ def test_settings(
 
 def replaced(world: World, clone: Path) -> None:
     """Replace refs and grafts show other code and other history."""
-    other = plain_git(clone, "commit-tree", "HEAD^{tree}", "-m", "other")
+    other = plain_git(clone, "commit-tree", "HEAD:core", "-m", "other")
     plain_git(clone, "replace", "HEAD", other)
     write(clone, {"other.txt": "other\n"})
     blob = plain_git(clone, "hash-object", "-w", "other.txt")

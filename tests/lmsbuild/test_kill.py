@@ -53,13 +53,20 @@ def runs(world: World, capsys: pytest.CaptureFixture[str]) -> Runs:
     return Runs(world, capsys)
 
 
-def check_recovery(runs: Runs, checkout: Path, before: dict[str, str], where: str) -> str:
-    """status explains, abort gives all or nothing, and the next apply and undo work."""
+def check_recovery(
+    runs: Runs, checkout: Path, before: dict[str, str], where: str, over: Path | None = None
+) -> str:
+    """status explains, abort gives all or nothing, and the next apply and undo work.
+
+    `over` is there when the git that outlived its caller has ended.
+    """
     into = ("v1.0", "--into", str(checkout))
     while (stands := runs.tool("status", *into)["checkouts"][0])["running"]:
         time.sleep(0.1)  # a git that the killed process started
     aborted = runs.tool("abort", *into)["aborted"]
     outcome: str = aborted[0]["outcome"] if aborted else "none"
+    while over and not over.exists():
+        time.sleep(0.1)
     assert bool(stands["unfinished"]) == bool(aborted), where
     now = snapshot(checkout)
     if now != before:
@@ -116,12 +123,15 @@ def test_apply_killed_at_a_change_of_a_file(runs: Runs, killer: Killer, every: b
 def test_apply_killed_at_a_git_call(runs: Runs, killer: Killer, every: bool, mode: str) -> None:
     apply = ["apply", "v1.0", "--into", str(runs.root / "checkout")]
     steps = killer.git_steps(apply, runs.fresh())
-    numbers = chosen(steps, every, " update-ref ")
-    for number in numbers if every else numbers[-3:]:
+    moves = next(number for number, step in enumerate(steps, 1) if "update-ref -m" in step)
+    for number in range(1, len(steps) + 1) if every else (len(steps) // 2, moves):
         checkout = runs.fresh()
         before = snapshot(checkout)
         assert killer.at_git(number, mode, apply, checkout), steps[number - 1]
-        check_recovery(runs, checkout, before, f"{mode} {steps[number - 1]}")
+        over = killer.folder / "count.over" if mode == "orphan" else None
+        check_recovery(runs, checkout, before, f"{mode} {steps[number - 1]}", over)
+        if over:
+            over.unlink()
 
 
 @pytest.mark.default

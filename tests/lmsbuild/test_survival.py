@@ -19,6 +19,7 @@ from lmsbuild.apply import apply, undo
 from lmsbuild.console import Console
 from lmsbuild.errors import LmsbuildError, TreeStateError
 from lmsbuild.git import Git, checkout_git
+from lmsbuild.refresh import refresh
 from lmsbuild.series import series_of
 from lmsbuild.transaction import abort
 
@@ -78,12 +79,19 @@ def test_two_worktrees_of_one_repository(world: World, console: Console) -> None
     for name in ("one", "two"):
         plain_git(clone, "worktree", "add", "-q", "--detach", f"../{name}", "v1.0")
     one, two = world.folder / "one", world.folder / "two"
+    world.commit(two, {"z.txt": "z\n"}, "Stand elsewhere")
     apply(world.target, one, console)
     there_and_back(world, console, two)
+    apply(world.target, two, console)
+    write(world.project.root, {"lms/core/engine.cpp": "int engine() { return 2; }\n"})
+    refresh(world.target, None)
+    for tree in (one, two):
+        assert apply(world.target, tree, console).replaced
     user = checkout_git(one)
     assert user is not None
     undo(user, console)
-    assert tree_of(one) == tree_of(two) == tree_of(clone)
+    assert plain_git(one, "log", "--format=%s", "-1") == "Show it in Python"
+    assert tree_of(clone) == plain_git(clone, "rev-parse", "v1.0^{tree}")
 
 
 def test_submodule(world: World, console: Console) -> None:

@@ -28,6 +28,7 @@ _NEUTRAL = {
     "am.messageId": "false",
     "am.threeWay": "false",
     "advice.detachedHead": "false",
+    "advice.graftFileDeprecated": "false",
     "apply.ignoreWhitespace": "false",
     "apply.whitespace": "nowarn",
     "commit.gpgSign": "false",
@@ -65,6 +66,7 @@ _NEUTRAL = {
 # What holds even where the user's own settings do: nothing asks, runs or rewrites by itself.
 _QUIET = {
     "advice.detachedHead": "false",
+    "advice.graftFileDeprecated": "false",
     "core.fsmonitor": "false",
     "core.hooksPath": "/dev/null",
     "gc.auto": "0",
