@@ -13,6 +13,7 @@ from lmsbuild_world import UPSTREAM, World, hook_files, plain_git, write
 from lmsbuild import log
 from lmsbuild.__main__ import run
 from lmsbuild.apply import apply
+from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
 from lmsbuild.errors import LmsbuildError, PatchError, TreeStateError
 from lmsbuild.series import series_of
@@ -43,9 +44,12 @@ def conflict_of(error: LmsbuildError) -> Conflict:
     return found
 
 
-def test_conflict_names_patch_file_hunk_and_both_sides(world: World, console: Console) -> None:
+@pytest.mark.parametrize("fetched", [False, True])
+def test_conflict_names_patch_file_hunk_and_both_sides(
+    world: World, console: Console, fetched: bool
+) -> None:
     """The tree's line differs, and lies three lines further down than the patch says."""
-    clone = world.clone()
+    clone = fetch(world.target, "git", None, console).path if fetched else world.clone()
     other = "// one\n// two\n// three\n" + ALLOC.replace("line20 = 20", "line20 = 77")
     world.commit(clone, {"core/alloc.cpp": other}, "Change upstream")
     error = failure(world, console, clone)

@@ -98,6 +98,8 @@ def _show(failure: LmsbuildError, console: Console) -> None:
     if isinstance(conflict, Conflict):
         for line in sides(conflict):
             console.say(line)
+    if states:
+        console.say("nothing of this is in the checkout, which is as it was")
 
 
 def _apply(target: Target, path: Path, console: Console, dry_run: bool) -> Applied:
@@ -218,8 +220,8 @@ def _explain_other_code(
     target: Target, user: Git, series: Series, shadow: Shadow, mismatch: TreeStateError
 ) -> None:
     """Raise PatchError when a patch conflicts with the checkout's code, else add the states."""
-    base = recorded(user, "base")
-    if base != NOTHING and user.ok("merge-base", "--is-ancestor", base, "HEAD"):
+    applied = recorded(user, "applied")
+    if applied != NOTHING and user.ok("merge-base", "--is-ancestor", applied, "HEAD"):
         return  # an older version of the series with commits on it: that is what must be said
     bring_blobs(user, "HEAD", list(series.before))
     shadow.stand_on(user.head())
