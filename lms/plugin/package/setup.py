@@ -29,8 +29,9 @@ MAJOR, MINOR = torch.__version__.split(".")[:2]
 def cuda_folders() -> list[str]:
     """Where CUDA's headers are: a toolkit, or NVIDIA's wheels beside torch."""
     site = Path(torch.__file__).resolve().parents[1]
-    places = [Path(os.environ[name]) / "include" for name in ("CUDA_HOME",) if name in os.environ]
-    places += [*sorted(site.glob("nvidia/*/include")), Path("/usr/local/cuda/include")]
+    places = [Path(name) for name in os.environ.get("CPATH", "").split(os.pathsep) if name]
+    places += [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
+    places += sorted(site.glob("nvidia/*/include"))
     found = [str(place) for place in places if place.is_dir()]
     for header in ("cuda_runtime_api.h", "crt/host_defines.h"):
         if not any((Path(place) / header).is_file() for place in found):
@@ -42,8 +43,8 @@ def cuda_folders() -> list[str]:
             )
             sys.exit(
                 f"torch_lms cannot be built because {header} of CUDA {torch.version.cuda} is in "
-                f"none of {', '.join(found) or 'the usual places'}; `pip install {wheels}`, or set "
-                "CUDA_HOME"
+                f"none of {', '.join(found) or 'the usual places'}; `pip install {wheels}`, or "
+                "name the folders in CUDA_HOME or CPATH"
             )
     return found
 
