@@ -95,6 +95,39 @@ def test_checkout_stays_as_it_was(world: World, tmp_path: Path) -> None:
     assert start(world, "apply", "v1.0", "--into", str(clone)).wait(timeout=60) == 0
 
 
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+from lmsbuild import interrupt, log
+interrupt.install()
+try:
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            pool.submit(log.run, ["sh", "-c", "echo > $0/$$; sleep 30", {folder!r}])
+        pool.submit(print).result()
+except interrupt.Interrupted as error:
+    raise SystemExit(error.exit_code)
+"""
+
+
+def test_no_thread_starts_another_process(tmp_path: Path) -> None:
+    """When the process that it waits for has ended, a thread of a pool goes on to the next."""
+    folder = tmp_path / "started"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", POOL.format(folder=str(folder))],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
+    )
+    deadline = time.monotonic() + 30
+    while len(list(folder.iterdir())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=15) == 143
+    assert len(list(folder.iterdir())) == 2
+    for file in folder.iterdir():
+        assert not psutil.pid_exists(int(file.name))
+
+
 def test_no_traceback_however_early(world: World) -> None:
     """The signal may come while modules are still imported."""
     codes = set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ CODES = {
 }
 _GRACE_SECONDS = 3.0
 
+_number = 0  # the signal that came
 _stopped: list[Any] = []  # child processes told to end
 
 
@@ -39,12 +41,16 @@ def install() -> None:
 
 
 def uninstall() -> None:
+    global _number
+    _number = 0
     for number in CODES:
         if signal.getsignal(number) is _handle:
             signal.signal(number, signal.SIG_DFL)
 
 
 def _handle(number: int, _: FrameType | None) -> None:
+    global _number
+    _number = number
     # What runs from here on closes and restores: a second signal must not cut it short.
     for other in CODES:
         signal.signal(other, signal.SIG_IGN)
@@ -52,18 +58,27 @@ def _handle(number: int, _: FrameType | None) -> None:
     raise Interrupted(number)
 
 
+def check() -> None:
+    """Called before a process is started: other threads start none once the command is to end."""
+    if _number and threading.current_thread() is not threading.main_thread():
+        raise Interrupted(_number)
+
+
 def _stop_children() -> None:
     """Ask all processes below this one to end, while it is known which they are, and wait a little:
     what started them kills them next, and git should have removed its lock files by then."""
     import psutil
 
-    with contextlib.suppress(psutil.Error, OSError):
-        _stopped.extend(psutil.Process().children(recursive=True))
-    for child in _stopped:
-        with contextlib.suppress(psutil.Error, OSError):
-            child.terminate()
     deadline = time.monotonic() + _GRACE_SECONDS
-    while any(map(_runs, _stopped)) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        with contextlib.suppress(psutil.Error, OSError):
+            # Again and again: a thread may just have been about to start another.
+            for child in psutil.Process().children(recursive=True):
+                if child not in _stopped:
+                    _stopped.append(child)
+                    child.terminate()
+        if not any(map(_runs, _stopped)):
+            break
         time.sleep(0.02)
 
 

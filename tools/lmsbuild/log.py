@@ -23,7 +23,7 @@ from typing import Any
 
 import platformdirs
 
-from lmsbuild import __version__
+from lmsbuild import __version__, interrupt
 
 KEPT = 50
 _OUTPUT_KEPT = 1 << 16  # characters of a successful process; a failed one is logged whole
@@ -98,6 +98,7 @@ def process(command: Sequence[str], code: int, output: str, seconds: float | Non
 
 def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """subprocess.run with text captured and noted, no input, and no error for a failure."""
+    interrupt.check()
     began = time.monotonic()
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
@@ -117,6 +118,7 @@ def follow(
 ) -> subprocess.CompletedProcess[str]:
     """Like run, with both outputs in one, and `line` called with each line as it comes; what it
     returns says whether the line is worth keeping. Stopped with the command."""
+    interrupt.check()
     began = time.monotonic()
     kept: list[str] = []
     with subprocess.Popen(
