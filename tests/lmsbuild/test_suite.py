@@ -52,6 +52,7 @@ def test_report_of_real_tests(world: World, console: Console) -> None:
     write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
     done = run_suites(order(world, (2, 3)), suites(world.project, []), console)
     assert (done.passed, done.failed, done.skipped) == (1, 1, 1)
+    assert len(done.failures) == 1 and done.failures[0].endswith("test_mixed::test_bad")
     assert {case.outcome for case in read_junit(done.junit)} == {"passed", "failed", "skipped"}
     page = done.html.read_text()
     assert "alpha:v1.0" in page and "&lt;one is not two&gt;" in page and "<one is" not in page

@@ -57,6 +57,7 @@ class Outcome:
     passed: int
     failed: int
     skipped: int
+    failures: list[str]  # suite::test of each that failed
     seconds: float
     junit: Path
     html: Path
@@ -190,7 +191,9 @@ def _outcome(cases: list[Case], junit: Path, html: Path) -> Outcome:
     counts = {
         name: sum(c.outcome == name for c in cases) for name in ("passed", "failed", "skipped")
     }
-    return Outcome(**counts, seconds=sum(c.seconds for c in cases), junit=junit, html=html)
+    failures = [f"{case.suite}::{case.name}" for case in cases if case.outcome == "failed"]
+    seconds = sum(case.seconds for case in cases)
+    return Outcome(**counts, failures=failures, seconds=seconds, junit=junit, html=html)
 
 
 def _html(order: Order, cases: list[Case], outcome: Outcome) -> str:

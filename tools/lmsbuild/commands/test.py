@@ -25,6 +25,8 @@ from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import find_project
 from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
 
+_SHOWN = 10  # failures named on the console; the report has all
+
 
 @click.command(
     "test",
@@ -91,6 +93,10 @@ def command(
         f"{done.passed} passed, {done.failed} failed, {done.skipped} skipped "
         f"in {done.seconds:.0f} s"
     )
+    for name in done.failures[:_SHOWN]:
+        console.say(f"failed: {name}")
+    if len(done.failures) > _SHOWN:
+        console.say(f"failed: {len(done.failures) - _SHOWN} more")
     console.say(f"report: {done.html}")
     console.result(done)
     if done.failed:
