@@ -16,6 +16,7 @@ from click.shell_completion import (
 
 from lmsbuild.errors import LmsbuildError
 from lmsbuild.frameworks import targets
+from lmsbuild.plugin import releases
 from lmsbuild.project import find_project
 from lmsbuild.suite import suite_names
 
@@ -33,7 +34,10 @@ def script(shell: str, cli: click.Command) -> str:
 def tags(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Tags, and framework:tag once a framework's name is begun."""
     try:
-        known = targets(find_project())
+        project = find_project()
+        known = targets(project)
+        if ctx.info_name in ("plugin", "test"):
+            known += [found.target for found in releases(project)]
     except LmsbuildError:
         return []
     names = [target.tag_name for target in known]
