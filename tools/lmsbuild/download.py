@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import importlib.metadata
 import json
 import os
@@ -13,7 +14,7 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from packaging.version import Version
@@ -27,7 +28,7 @@ from lmsbuild.project import cache_dir
 
 _PROGRESS = re.compile(r"^Progress (\d+) of (\d+)")
 _TIMEOUT = 60.0
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 
 
 def hash_memory() -> Path:
@@ -139,7 +140,7 @@ def download_url(url: str, to: Path, console: Console) -> None:
         data, known = folder / "data", folder / "validator.json"
         try:
             _get(url, data, known, task.update)
-        except (urllib.error.URLError, OSError, ValueError) as error:
+        except (http.client.HTTPException, OSError, ValueError) as error:
             raise SourceError(
                 f"{url} was not downloaded because {error}; check the address and run again, it "
                 "goes on where it stopped"
@@ -147,8 +148,9 @@ def download_url(url: str, to: Path, console: Console) -> None:
         data.replace(to)
 
 
-def _get(url: str, data: Path, known: Path, progress: object) -> None:
-    assert callable(progress)
+def _get(
+    url: str, data: Path, known: Path, progress: Callable[[float, float | None], None]
+) -> None:
     request = urllib.request.Request(url)
     have = data.stat().st_size if data.is_file() and known.is_file() else 0
     if have:
@@ -170,7 +172,7 @@ def _get(url: str, data: Path, known: Path, progress: object) -> None:
         # A weak ETag does not promise equal bytes.
         etag = answer.headers.get("ETag", "")
         validator = etag if etag.startswith('"') else answer.headers.get("Last-Modified")
-        with data.open("ab" if have else "wb") as out:
+        with data.open("ab" if have else "wb", buffering=0) as out:
             if validator:
                 known.write_text(json.dumps(validator), encoding="utf-8")
             else:

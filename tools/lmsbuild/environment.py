@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock
 from packaging.requirements import Requirement
 
-from lmsbuild import log, wheelfile
+from lmsbuild import cache, log, wheelfile
 from lmsbuild.console import Console
 from lmsbuild.download import hash_memory
 from lmsbuild.errors import DownloadError, MissingToolError
@@ -136,22 +137,47 @@ def prepare(
             _run([base, "-m", "venv", "--without-pip", str(path)])
             environment = Environment(path, key, False)
             if on_gpu:
-                _pip(environment, [str(wheel), *packages])
+                cache.require_network(
+                    f"what {wheel.name} requires on a GPU", f"lmsbuild run {target.label}"
+                )
+                _pip(environment, "install", str(wheel), *packages)
             else:
-                _pip(environment, ["--no-deps", str(wheel)])
-                _pip(environment, packages)
+                _pip(environment, "install", "--no-index", "--no-deps", str(wheel))
+                folder = _packages(environment, packages, python, target, console)
+                _pip(environment, "install", "--no-index", "--find-links", str(folder), *packages)
             if beside:
-                _pip(environment, ["--no-deps", str(beside)])
+                _pip(environment, "install", "--no-index", "--no-deps", str(beside))
             site = next(path.glob("lib/python*/site-packages"))
             (site / "lmsbuild_project.pth").write_text(f"{facts['tools']}\n", encoding="utf-8")
             write_atomic(stamp, json.dumps({"key": key, **facts}, indent=2).encode())
     return environment
 
 
-def _pip(environment: Environment, arguments: list[str]) -> None:
+def _packages(
+    environment: Environment,
+    packages: Sequence[str],
+    python: str,
+    target: Target,
+    console: Console,
+) -> Path:
+    """A folder of wheels of `packages` and of what these require."""
+    title = f"{', '.join(packages)} for Python {python}"
+
+    def fill(folder: Path) -> None:
+        cache.require_network(title, f"lmsbuild test {target.label}")
+        folder.mkdir()
+        _pip(environment, "wheel", "--wheel-dir", str(folder), *packages)
+
+    name = sha256_value([python, platform.machine(), list(packages)])[:16]
+    return cache.keep("requirements", name, title, fill, console, target.label)
+
+
+def _pip(environment: Environment, command: str, *arguments: str) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(environment.python)]
-    options = ["--progress-bar=off", "--disable-pip-version-check", "--no-warn-script-location"]
-    _run([*pip, "install", *options, "--no-compile", *arguments])
+    options = ["--progress-bar=off", "--disable-pip-version-check"]
+    if command == "install":
+        options += ["--no-warn-script-location", "--no-compile"]
+    _run([*pip, command, *options, *arguments])
 
 
 def _run(command: list[str]) -> None:
