@@ -85,6 +85,8 @@ def test_real_series(real_project: Project) -> None:
         (1, " int line18 = 18;", " int line18 = 0;", "apply", "hunk 1 of core/alloc.cpp"),
         (2, "+# new   \n", "+# newer\n", "form", "python/lms.py has blob"),
         (2, "index ", "index 0", "form", "full blob ids"),
+        (0, "new file mode", "\rnew file mode", "apply", "is damaged because git gives up"),
+        (0, "--- /dev/null", "--- dev/null", "apply", "bad git-diff"),
         (0, "+int engine();\n", "+int engine(); \n", "runtime", "core/lms/engine.h:2"),
     ],
 )

@@ -108,27 +108,26 @@ def replay(room: Scratch, series: Series, origin: Origin) -> list[Step]:
                 part = patch.part(change.path).encode(errors="surrogateescape")
                 tree = step.after = room.apply(tree, part)
             except GitError as error:
-                stale = _stale(room, patch, part, error.output)
-                if not stale:
-                    raise
                 lost[change.path] = patch
-                step.problems += stale
+                step.problems += _stale(room, patch, part, error.output)
     return steps
 
 
 def _stale(room: Scratch, patch: Patch, part: bytes, output: str) -> list[str]:
-    """Why `part` of the patch does not apply to the index, every hunk that does not. Nothing when
-    git failed for another reason."""
+    """Why `part` of the patch does not apply to the index, every hunk that does not."""
     # With --reject git goes on after the first one.
     options = ("--cached", "--check", "--reject", "--whitespace=nowarn")
     tried = room.git.run("apply", *options, "-", stdin=part, check=False)
     lines = tried.stderr.decode(errors="replace").splitlines()
     failed = [line for line in lines if line.startswith("error: patch failed: ")] or [output]
+    conflicts = [conflict for line in failed if (conflict := explain(room.git, patch, line))]
+    if conflicts:
+        todo = "rebase that commit on the tag's code and run `lmsbuild refresh`"
+        return [f"{patch.name} is stale because {conflict.why}; {todo}" for conflict in conflicts]
+    said = (output.strip().splitlines() or ["nothing"])[-1]
     return [
-        f"{patch.name} is stale because {conflict.why}; rebase that commit on the tag's code and "
-        "run `lmsbuild refresh`"
-        for line in failed
-        if (conflict := explain(room.git, patch, line))
+        f"{patch.name} is damaged because git gives up on it ({said}); write it anew with "
+        "`lmsbuild refresh`"
     ]
 
 

@@ -84,6 +84,8 @@ class Scratch:
 
     def apply(self, tree: str, patch: bytes) -> str:
         """The tree with a patch applied by git's own engine. Raises GitError."""
+        # A damaged patch makes some versions of git abort, and then they leave their lock.
+        (self.git.path / "index.lock").unlink(missing_ok=True)
         self.git.run("read-tree", tree)
         self.git.run("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch)
         return self.git.text("write-tree", "--missing-ok")

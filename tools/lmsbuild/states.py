@@ -29,7 +29,8 @@ _FAILED_FILE = re.compile(
 )
 _BROKEN = re.compile(
     r"^(?:error|fatal): (.*(?:corrupt patch|without header|No valid patches|unrecognized input|"
-    r"cannot apply binary|format detection failed|garbage|lacks filename|recreate).*)$",
+    r"cannot apply binary|format detection failed|garbage|lacks filename|recreate|bad git-diff|"
+    r"invalid (?:mode|path)|conflicts? with|unexpected).*)$",
     re.MULTILINE | re.IGNORECASE,
 )
 _APPLY = ("apply", "--cached", "--whitespace=nowarn", "-")
