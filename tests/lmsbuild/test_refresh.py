@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,6 +224,42 @@ def test_apply_goes_on_from_refreshed_commits(
     with pytest.raises(TreeStateError):
         apply(world.target, applied, console)
     assert plain_git(applied, "rev-parse", "HEAD") == head
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("seed", range(2))
+def test_any_line_of_commits_comes_back(
+    world: World, applied: Path, console: Console, seed: int
+) -> None:
+    """Random commits, amends and refreshes: the series gives the checkout's own tree."""
+    chance = random.Random(seed)
+    editable = ["core/alloc.cpp", "core/alloc.h", "python/api.py", "core/lms/engine.cpp"]
+    for number in range(8):
+        files = chance.sample(editable, chance.randint(1, 3))
+        for name in files:
+            text = (applied / name).read_text() if (applied / name).exists() else ""
+            lines = text.splitlines(keepends=True)
+            lines.insert(chance.randint(0, len(lines)), f"// {number}\n")
+            write(applied, {name: "".join(lines)})
+        if chance.random() < 0.4:
+            new = chance.choice(["core/lms/new{}.h", "core/new{}.h"]).format(number)
+            write(applied, {new: f"// {number}\n"})
+            editable.append(new)
+        if chance.random() < 0.2 and len(editable) > 5:
+            (applied / editable.pop()).unlink(missing_ok=True)
+        plain_git(applied, "add", "-A")
+        amend = ["--amend"] if number and chance.random() < 0.3 else []
+        plain_git(applied, "commit", "-q", "--allow-empty", *amend, "-m", f"Change {number}")
+        if chance.random() < 0.4:
+            refresh(world.target, applied)
+    refresh(world.target, applied)
+    again = world.clone("again")
+    assert verify(world.target, console, again).problems == []
+    apply(world.target, again, console)
+    tree = plain_git(applied, "rev-parse", "HEAD^{tree}")
+    assert plain_git(again, "rev-parse", "HEAD^{tree}") == tree
+    assert lms(world) == ours(applied)
+    assert not refresh(world.target, again).written
 
 
 def test_a_damaged_patch_is_written_anew(world: World, applied: Path) -> None:
