@@ -241,19 +241,27 @@ def calm(world: World, console: Console) -> tuple[str, dict[str, bytes]]:
     return apply(world.target, clone, console).head, tracked(clone)
 
 
-@pytest.mark.parametrize("place", ["user", "repository"])
-@pytest.mark.parametrize("name", list(SETTINGS))
+# The user's files are shut out as a whole: there all settings at once are enough by default.
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        *(("repository", name) for name in SETTINGS),
+        ("user", "everything"),
+        *(pytest.param("user", name, marks=pytest.mark.slow) for name in SETTINGS),
+    ],
+)
 def test_settings(
     world: World,
     console: Console,
     monkeypatch: pytest.MonkeyPatch,
     calm: tuple[str, dict[str, bytes]],
-    name: str,
     place: str,
+    name: str,
 ) -> None:
     clone = world.clone()
     folder = helpers(world)
-    text = SETTINGS[name].format(folder=folder)
+    chosen = SETTINGS.values() if name == "everything" else [SETTINGS[name]]
+    text = "".join(chosen).format(folder=folder)
     if place == "user":
         write(folder, {"config": text})
         monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(folder / "config"))

@@ -15,7 +15,7 @@ from lmsbuild_world import World, plain_git
 
 from lmsbuild.__main__ import run
 
-SAMPLE = 6  # of the default tier
+SAMPLE = 4  # of the default tier
 
 
 @pytest.fixture

@@ -282,7 +282,7 @@ def test_a_full_disk(world: World, console: Console, small_disk: Path) -> None:
     before = snapshot(clone)
     filler = small_disk / "filler"
     codes = []
-    for free in (0, 8, 40, 72, 104, 136, 168, 200, 400):
+    for free in (0, 24, 72, 136, 200, 400):
         room = os.statvfs(small_disk)
         filler.write_bytes(b"x" * max(0, (room.f_bavail * room.f_frsize) - free * 1024))
         done = tool(clone)
@@ -296,7 +296,7 @@ def test_a_full_disk(world: World, console: Console, small_disk: Path) -> None:
     assert len(codes) > 2 and codes[-1] == 0, codes
 
 
-@pytest.mark.parametrize("limit", [0, 200, 1500, 4000])
+@pytest.mark.parametrize("limit", [0, 1500])
 def test_files_may_not_grow(world: World, limit: int) -> None:
     clone = world.clone()
     before = snapshot(clone)
