@@ -55,7 +55,8 @@ def _origin(target: Target, path: Path) -> Origin | None:
     git = Git(path)
     tag = f"refs/tags/{target.tag_name}"
     for name in (target.tag.commit, tag, recorded(git, "base"), "refs/heads/base"):
-        # A clone may have the refs of another tag.
+        # A clone may have the refs of another tag, whose files hardly fit. One that does not fit is
+        # for `verify` to tell.
         if git.ok("rev-parse", "-q", "--verify", f"{name}^{{commit}}"):
             found = entries(git, name, list(target.tag.preimage))
             matching = sum(found.get(p, _NONE).blob == b for p, b in target.tag.preimage.items())

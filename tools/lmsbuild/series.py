@@ -192,14 +192,6 @@ class Patch:
     def hunks_of(self, path: str) -> list[Hunk]:
         return [hunk for hunk in self.hunks if hunk.path == path]
 
-    def hunk(self, path: str, number: int) -> str:
-        """The header of the `number`th hunk (from 1) for `path`, or "" if there is none."""
-        try:
-            found = self.hunks_of(path)
-        except ConfigError:
-            return ""
-        return found[number - 1].header if 0 < number <= len(found) else ""
-
 
 @dataclass(frozen=True)
 class Series:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from unidiff.errors import UnidiffParseError
-from unidiff.patch import PatchSet
-
-from lmsbuild.errors import GitError, PatchError
+from lmsbuild.errors import ConfigError, GitError, PatchError
 from lmsbuild.git import Git
 from lmsbuild.series import Patch
 
@@ -135,18 +133,10 @@ def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
 
 def _source(patch: Patch, file: str, line: int) -> tuple[int, str, list[str]]:
     """Number, header and expected lines of the hunk of `file` that starts at `line`."""
-    try:
-        for changed in PatchSet(patch.text):
-            for number, hunk in enumerate(changed, start=1):
-                if changed.path == file and hunk.source_start == line:
-                    header = (
-                        f"@@ -{hunk.source_start},{hunk.source_length} "
-                        f"+{hunk.target_start},{hunk.target_length} @@ {hunk.section_header}"
-                    )
-                    lines = [part.value.rstrip("\n") for part in hunk if not part.is_added]
-                    return number, header.rstrip(), lines
-    except UnidiffParseError:
-        pass
+    with contextlib.suppress(ConfigError):
+        for hunk in patch.hunks_of(file):
+            if hunk.source_start == line:
+                return hunk.number, hunk.header, hunk.texts(" ", "-")
     return 1, "no text hunk", []
 
 
