@@ -15,6 +15,8 @@ from lmsbuild_world import write
 
 from lmsbuild.errors import BusyError, FileError, TreeStateError, UnfinishedError
 from lmsbuild.transaction import (
+    FINISHED,
+    PREPARING,
     SWITCHING,
     Content,
     FileTransaction,
@@ -151,6 +153,37 @@ def test_failure_in_the_switch_rolls_back(
     with pytest.raises(FileError if isinstance(failure, OSError) else KeyboardInterrupt):
         switch(root)
     assert everything(root) == before
+    assert not (state(root) / "work").exists()
+
+
+@pytest.mark.parametrize("phase", [PREPARING, SWITCHING, FINISHED])
+@pytest.mark.parametrize("written", [False, True])
+def test_failure_of_the_journal_rolls_back(
+    root: Path, monkeypatch: pytest.MonkeyPatch, phase: str, written: bool
+) -> None:
+    """A disk that is full from the moment on in which the journal is to say `phase`."""
+    before = everything(root)
+    real = Journal.save
+    full = False
+
+    def save(self: Journal, folder: Path) -> None:
+        nonlocal full
+        if written:
+            real(self, folder)
+        full = full or self.phase == phase
+        if full:
+            raise OSError(28, "No space left on device")
+        real(self, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "save", save)
+        with pytest.raises((FileError, OSError)):
+            switch(root)
+    if written and phase == FINISHED:
+        # It cannot even be noted that it is taken back: abort goes on from there.
+        assert abort(FileTransaction, root, state(root)) is not None
+    else:
+        assert everything(root) == before
     assert not (state(root) / "work").exists()
 
 

@@ -248,9 +248,8 @@ class FileTransaction:
                 unfinished.check_complete()
                 unfinished.recover()
                 unfinished.finish()
-            journal = Journal(
-                command.split()[0], command, _now(), os.getpid(), data=dict(data)
-            )  # fmt: skip
+            kind = command.split()[0]
+            journal = Journal(kind, command, _now(), os.getpid(), data=dict(data))
             transaction = cls(root, state, journal, descriptor)
             _remove(transaction.work)
             (transaction.work / "files").mkdir(parents=True)
@@ -368,7 +367,9 @@ class FileTransaction:
                 "that away and run `lmsbuild abort`",
                 files=changed,
             )
-        self.phase(SWITCHING)  # also when it had got to `finished` in memory or on disk
+        on_disk = Journal.load(self.work)
+        if on_disk and on_disk.phase == FINISHED:  # an interrupt right after it was written
+            self.phase(SWITCHING)
         self.unsettle()
         for number, step in reversed(list(enumerate(self.journal.steps))):
             self._backward(number, step)
