@@ -171,6 +171,10 @@ TAGS = [sys.executable, "-m", "lmsbuild", "tags"]
         ("<&- >&- 2>&-", {}, 0),
         (">/dev/full", {}, 18),
         ("| true", {}, 141),
+        ("| true", {"PYTHONUNBUFFERED": "1"}, 141),
+        ("--json >/dev/full", {"PYTHONUNBUFFERED": "1"}, 18),
+        ("--help | true", {}, 141),
+        ("--nonsense 2>/dev/full", {}, 2),
         ("", {"HOME": None, "XDG_STATE_HOME": None}, 0),
         ("", {"HOME": "/proc/nowhere"}, 0),
         ("", {"PYTHONIOENCODING": "ascii"}, 0),
@@ -198,6 +202,7 @@ def test_surroundings_are_no_failure(
     assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
     assert (b"error: " in done.stderr) == (code == 18)
+    assert b"Exception ignored" not in done.stderr
     if not redirection:
         assert b"alpha:v1.0" in done.stdout
         assert not done.stderr

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -49,9 +50,13 @@ def run(arguments: list[str]) -> int:
 
         _check_folder()
         if "_LMSBUILD_COMPLETE" in os.environ:
-            import lmsbuild.completion  # noqa: F401  (tells click of our bash)
-        code = cli.main(args=arguments or ["--help"], prog_name="lmsbuild", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+            from lmsbuild.completion import answer
+
+            return answer(cli)
+        # Not cli.main: it exits by itself on a closed pipe, and hides what a signal raises.
+        with cli.make_context("lmsbuild", arguments or ["--help"]) as context:
+            cli.invoke(context)
+        return 0
     except LmsbuildError as error:
         return report.failure(error)
     except click.exceptions.Exit as error:
@@ -60,10 +65,8 @@ def run(arguments: list[str]) -> int:
         return report.failure(UsageError(usage.explain(error)), with_log=False)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except (KeyboardInterrupt, click.Abort) as error:
-        # click turns the one into the other.
-        cause = error.__cause__ if isinstance(error, click.Abort) else error
-        known = cause if isinstance(cause, interrupt.Interrupted) else None
+    except KeyboardInterrupt as error:
+        known = error if isinstance(error, interrupt.Interrupted) else None
         return report.stopped(known or interrupt.Interrupted(signal.SIGINT))
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FileError.CAUSES:
@@ -102,15 +105,18 @@ class _Report:
         from lmsbuild.console import Console, jsonable
 
         if self.debug:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
         where = None
         if with_log:
             log.note(f"error: {message}\n{details.get('output', '')}\n{traceback.format_exc()}")
             where = log.path()
         if self.json_mode:
             value = {"kind": kind, "message": message, "exit_code": code, "log": where, **details}
-            sys.stdout.write(json.dumps({"error": value}, default=jsonable, indent=2) + "\n")
-        Console(self.json_mode).fail(message, where)
+            with contextlib.suppress(OSError):  # the other stream can still be told
+                sys.stdout.write(json.dumps({"error": value}, default=jsonable, indent=2) + "\n")
+        with contextlib.suppress(OSError):
+            Console(self.json_mode).fail(message, where)
         return code
 
 
@@ -146,18 +152,20 @@ def _open_streams() -> None:
 
 def _flush(code: int) -> int:
     """Write what is still held back. A closed pipe is silent, a full disk is an error."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        return code
-    except OSError as error:
-        # What could not be written is dropped, or Python would try, and complain, again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:
-            return BROKEN_PIPE
-        from lmsbuild.errors import FileError
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            # What could not be written is dropped, or Python would try, and complain, again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if code == 0 and error.errno == errno.EPIPE:
+                code = BROKEN_PIPE
+            elif code == 0:
+                from lmsbuild.errors import FileError
 
-        return _Report(False, _debugging()).failure(FileError.of(error, "standard output"))
+                report = _Report(False, _debugging())
+                code = report.failure(FileError.of(error, "standard output"))
+    return code
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ Imported when a shell asks for completions, and to print the script that makes i
 
 from __future__ import annotations
 
+import os
+
 import click
 from click.shell_completion import (
     BashComplete,
     CompletionItem,
     add_completion_class,
     get_completion_class,
+    shell_complete,
 )
 
 from lmsbuild.errors import LmsbuildError
@@ -29,6 +32,11 @@ def script(shell: str, cli: click.Command) -> str:
     found = get_completion_class(shell)
     assert found is not None
     return found(cli, {}, "lmsbuild", VARIABLE).source()
+
+
+def answer(cli: click.Command) -> int:
+    """Tell the shell what it asked for in the environment; gives the exit code."""
+    return shell_complete(cli, {}, "lmsbuild", VARIABLE, os.environ[VARIABLE])
 
 
 def tags(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
