@@ -63,6 +63,7 @@ def test_the_sdist_holds_the_whole_runtime_and_is_the_same_each_time(tmp_path: P
     for layout in plugin.resolve(PROJECT, "2.6.0").target.framework.layout:
         for file in (REPOSITORY / layout.source).glob("*.cpp"):
             assert f"csrc/{layout.target}/{file.name}" in names
+    assert b"2.6.0" in plugin.source_files(plugin.resolve(PROJECT, "2.6"))["torch_lms/_tested.py"]
     assert {"setup.py", "pyproject.toml", "torch_lms.pth", "torch_lms/lms.py", "PKG-INFO"} <= names
     assert not any(name.startswith("/") or "__pycache__" in name for name in names)
 

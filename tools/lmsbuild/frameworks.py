@@ -134,8 +134,9 @@ class Tag(_Model):
 
 
 class Release(_Model):
-    """An official release that the plug-in is built for and tested with."""
+    """An official release that the plug-in is built for."""
 
+    tested: bool = True  # the suites pass; else it is imported only when forced
     requires: str  # of the framework's version, in the wheel's metadata
     cxx_standard: str
     tag: str | None = None  # whose variants these are

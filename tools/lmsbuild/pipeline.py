@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmsbuild import device as devices
@@ -120,7 +120,9 @@ def plugin_prepared(
     official = official_wheel(target, choices.python, console)
     wanted = {"stock": (official, None), "plugin": (official, built.wheel)}
     source = target.work / "source"
-    return _ready(target, choices, device, prefix, tools, wanted, source, built, console)
+    ready = _ready(target, choices, device, prefix, tools, wanted, source, built, console)
+    forced = {} if found.release.tested else {"TORCH_LMS_FORCE": "1"}
+    return replace(ready, variables={**ready.variables, **forced})
 
 
 def _ready(

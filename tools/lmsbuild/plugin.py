@@ -66,7 +66,7 @@ class Built:
 
 
 def releases(project: Project) -> list[PluginTarget]:
-    """Every release that the plug-in is tested with, in the order of frameworks.toml."""
+    """Every release that the plug-in is built for, in the order of frameworks.toml."""
     found = []
     for name, framework in load(project).frameworks.items():
         if framework.plugin:
@@ -130,7 +130,8 @@ def source_files(found: PluginTarget) -> dict[str, bytes]:
         for file in sorted((folder / part).rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 files[file.relative_to(folder / part).as_posix()] = file.read_bytes()
-    tested = [each.target.tag.version for each in releases(found.target.project)]
+    known = releases(found.target.project)
+    tested = [each.target.tag.version for each in known if each.release.tested]
     files[f"{NAME}/_tested.py"] = (
         f"# SPDX-License-Identifier: Apache-2.0\nTESTED = {tuple(tested)!r}\n".encode()
     )
