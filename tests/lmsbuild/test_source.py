@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lmsbuild_wheels import let_go
 from lmsbuild_world import UPSTREAM, World, plain_git, write
 
 from lmsbuild import debian
 from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
+from lmsbuild.download import partial
 from lmsbuild.errors import MismatchError, SourceError, TreeStateError
 from lmsbuild.git import Git
+from lmsbuild.hashing import sha256_file
 from lmsbuild.series import series_of
 
 
@@ -175,3 +181,214 @@ def test_archive_of_this_release_is_chosen(tmp_path: Path, monkeypatch: pytest.M
     found = debian.main_archive("bookworm")
     assert found is not None and found.uri == "http://one.invalid/debian"
     assert debian.main_archive("trixie") is None
+
+
+# git: references, blobless fetches, signatures ---------------------------------------------------
+
+
+def served(world: World) -> None:
+    """Upstream as public hosts serve it: partial fetches, and objects by their ids."""
+    plain_git(world.upstream, "config", "uploadpack.allowFilter", "true")
+    plain_git(world.upstream, "config", "uploadpack.allowAnySHA1InWant", "true")
+
+
+def bare_of(world: World) -> Path:
+    (found,) = (world.folder / "cache/repositories").glob("*.git")
+    return found
+
+
+def is_whole(repository: Path) -> None:
+    """Every object is there and sound, with nothing to borrow from or to ask."""
+    assert not (repository / "objects/info/alternates").exists()
+    plain_git(repository, "fsck", "--full", "--strict", "--no-dangling")
+    listed = plain_git(repository, "rev-list", "--objects", "--missing=print", "--all")
+    assert not [line for line in listed.splitlines() if line.startswith("?")]
+    assert "origin" not in plain_git(repository, "remote")
+
+
+def test_blobs_come_in_two_requests(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees first; then the touched files, which are checked; then everything else."""
+    served(world)
+    asked: list[int] = []
+    run = Git.run
+
+    def counted(self: Git, *arguments: str, **options: Any) -> Any:
+        if "--stdin" in arguments and "fetch" in arguments:
+            asked.append(len(options["stdin"].splitlines()))
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(Git, "run", counted)
+    checkout = fetch(world.target, "git", None, console)
+    touched = {b for b in series_of(world.target).before.values() if b != "0" * 40}
+    assert asked[0] == len(touched)
+    assert sum(asked) == len({*plain_git(world.upstream, "rev-list", "--objects", "v1.0")
+                              .splitlines()}) - len(trees(world))  # fmt: skip
+    is_whole(bare_of(world))
+    assert not Git(checkout.path).changes()
+
+
+def trees(world: World) -> list[str]:
+    listing = plain_git(world.upstream, "ls-tree", "-r", "-t", "v1.0").splitlines()
+    commit_root_and_tag = ["commit", "root", "tag"]
+    return [line for line in listing if " tree " in line] + commit_root_and_tag
+
+
+def test_wrong_code_is_seen_before_the_rest_is_had(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(world)
+    toml = world.project.frameworks_file
+    wrong = toml.read_text()
+    blob = plain_git(world.upstream, "rev-parse", "v1.0:python/api.py")
+    toml.write_text(wrong.replace(blob, "1" * 40))
+    with pytest.raises(MismatchError, match=r"python/api\.py has blob"):
+        fetch(world.target, "git", None, console)
+    assert not list((world.folder / "cache/repositories").glob("*.git"))
+
+
+@pytest.mark.parametrize("kind", ["full", "shallow", "older"])
+def test_reference_may_be_deleted(world: World, console: Console, kind: str) -> None:
+    served(world)
+    reference = world.folder / "my clone"
+    options = ["--depth=1"] if kind == "shallow" else []
+    plain_git(world.folder, "clone", "-q", *options, world.upstream.as_uri(), str(reference))
+    if kind == "older":
+        world.commit(world.upstream, {"later.txt": "later\n"}, "Later")
+        plain_git(world.upstream, "tag", "-f", "-a", "v1.0", "-m", "moved")
+        commit = plain_git(world.upstream, "rev-parse", "v1.0^{commit}")
+        toml = world.project.frameworks_file
+        old = world.target.tag.commit
+        toml.write_text(toml.read_text().replace(old, commit))
+    fetch(world.target, "git", world.folder / "one", console, reference)
+    shutil.rmtree(reference)
+    is_whole(bare_of(world))
+    shutil.rmtree(world.upstream)
+    checkout = fetch(world.target, "git", world.folder / "two", console)
+    assert not Git(checkout.path).changes()
+    assert (checkout.path / "later.txt").exists() == (kind == "older")
+
+
+def test_reference_serves_when_upstream_does_not(world: World, console: Console) -> None:
+    reference = world.clone("reference")
+    shutil.rmtree(world.upstream)
+    done = fetch(world.target, "git", None, console, reference)
+    assert "taken from the reference" in done.why
+    shutil.rmtree(reference)
+    is_whole(bare_of(world))
+    with pytest.raises(SourceError, match="cannot be a reference"):
+        fetch(world.target, "git", world.folder / "two", console, world.folder / "work")
+
+
+@pytest.fixture
+def gpg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A keyring with one key, at a path short enough for gpg's socket."""
+    if shutil.which("gpg") is None:
+        pytest.skip("gpg is not installed")
+    with tempfile.TemporaryDirectory(prefix="k") as home:
+        monkeypatch.setenv("GNUPGHOME", home)
+        command = ["gpg", "--batch", "--quiet", "--passphrase", "", "--quick-gen-key"]
+        subprocess.run([*command, "Signer <s@e.invalid>"], check=True, capture_output=True)
+        yield Path(home)
+        subprocess.run(["gpgconf", "--kill", "all"], check=False)
+
+
+def test_signature_of_the_tag_is_told(
+    world: World, console: Console, gpg: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_git(world.upstream, "-c", "user.signingkey=Signer", "tag", "-f", "-s", "v1.0", "-m", "x")
+    done = fetch(world.target, "git", world.folder / "one", console)
+    assert done.why.endswith("; tag signed by Signer <s@e.invalid>")
+    shutil.rmtree(world.folder / "cache")
+    let_go()
+    with tempfile.TemporaryDirectory(prefix="k") as empty:
+        monkeypatch.setenv("GNUPGHOME", empty)
+        done = fetch(world.target, "git", world.folder / "two", console)
+    assert "not checked" in done.why
+
+
+# Debian: a small archive of our own, signed or not -----------------------------------------------
+
+
+@pytest.fixture
+def archive(world: World, gpg: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if shutil.which("apt-get") is None:
+        pytest.skip("apt is not installed")
+    folder = world.folder / "archive"
+    index = folder / "dists/trixie/main/source"
+    index.mkdir(parents=True)
+    pool = folder / "pool"
+    pool.mkdir()
+    orig = pool / "alpha_1.0.orig.tar.xz"
+    tarball(world).rename(orig)
+    dsc = pool / "alpha_1.0-1.dsc"
+    dsc.write_text(
+        "Format: 3.0 (quilt)\nSource: alpha\nBinary: alpha\nArchitecture: any\nVersion: 1.0-1\n"
+        f"Checksums-Sha256:\n {sha256_file(orig)} {orig.stat().st_size} {orig.name}\n"
+    )
+    sums = "".join(f"\n {sha256_file(f)} {f.stat().st_size} {f.name}" for f in (dsc, orig))
+    (index / "Sources").write_text(
+        "Package: alpha\nBinary: alpha\nVersion: 1.0-1\nArchitecture: any\nFormat: 3.0 (quilt)\n"
+        f"Directory: pool\nChecksums-Sha256:{sums}\n"
+    )
+    sources = index / "Sources"
+    release = folder / "dists/trixie/Release"
+    release.write_text(
+        "Origin: test\nSuite: trixie\nCodename: trixie\nComponents: main\n"
+        "Date: Thu, 01 Jan 2026 00:00:00 UTC\nSHA256:\n"
+        f" {sha256_file(sources)} {sources.stat().st_size} main/source/Sources\n"
+    )
+    subprocess.run(
+        ["gpg", "--batch", "--yes", "--clearsign", "-o", release.with_name("InRelease"), release],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    keys = folder / "keys.gpg"
+    exported = subprocess.run(["gpg", "--export"], check=True, capture_output=True).stdout
+    keys.write_bytes(exported)
+    toml = world.project.frameworks_file
+    entry = '\n[frameworks.alpha.tags."v1.0".debian]\npackage = "alpha"\nsuite = "trixie"\n'
+    entry += f'version = "1.0"\ntarball = "{orig.name}"\nsha256 = "{sha256_file(orig)}"\n'
+    toml.write_text(toml.read_text() + entry)
+    found = debian.Archive(folder.as_uri(), ["trixie"], ["main"], str(keys))
+    monkeypatch.setattr(debian, "main_archive", lambda release: found)
+    monkeypatch.setattr(debian, "codename", lambda: "bookworm")
+    # apt's own user must reach it when the tests run as root.
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+def test_debian_package_is_verified_by_apt(world: World, console: Console, archive: Path) -> None:
+    done = fetch(world.target, "debian", None, console)
+    expected = plain_git(world.upstream, "rev-parse", "v1.0^{tree}")
+    assert plain_git(done.path, "rev-parse", "HEAD^{tree}") == expected
+    assert f"archive signature checked by apt with {archive}/keys.gpg" in done.why
+
+
+@pytest.mark.parametrize("what", ["unsigned", "changed", "other key"])
+def test_archive_without_a_good_signature_is_refused(
+    world: World, console: Console, archive: Path, what: str
+) -> None:
+    release = archive / "dists/trixie/InRelease"
+    if what == "unsigned":
+        release.unlink()
+    elif what == "changed":
+        release.write_text(release.read_text().replace("Origin: test", "Origin: other"))
+    else:
+        (archive / "keys.gpg").write_bytes(b"")
+    with pytest.raises(SourceError, match="apt-get says"):
+        fetch(world.target, "debian", None, console)
+    assert not (world.folder / "cache/downloads/alpha_1.0.orig.tar.xz").exists()
+
+
+def test_killed_debian_download_goes_on(world: World, console: Console, archive: Path) -> None:
+    """apt takes up what is there of the tarball; wrong bytes there are not believed."""
+    orig = archive / "pool/alpha_1.0.orig.tar.xz"
+    for begun in (orig.read_bytes()[:100], b"wrong" * 20):
+        with contextlib.suppress(KeyboardInterrupt), partial(orig.name) as folder:
+            (folder / orig.name).write_bytes(begun)
+            raise KeyboardInterrupt
+        fetch(world.target, "debian", world.folder / f"to{len(begun)}{begun[:1]!r}", console)
+        shutil.rmtree(world.folder / "cache")
+        let_go()
