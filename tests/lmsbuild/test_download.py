@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from lmsbuild_world import REPOSITORY, UPSTREAM, World, write
 
 from lmsbuild.console import Console
 from lmsbuild.download import download_url
-from lmsbuild.errors import SourceError
+from lmsbuild.errors import MismatchError, SourceError
 
 CONTENT = os.urandom(300_000)
 
@@ -149,6 +150,26 @@ def test_killed_download_goes_on(server: Server, to: Path, console: Console) -> 
     download_url(server.url, to, console)
     assert server.requests[1] is not None
     assert to.read_bytes() == CONTENT
+
+
+def test_hash_tells_when_the_server_cannot(server: Server, to: Path, console: Console) -> None:
+    """No validator, as many mirrors: it goes on, and starts anew if the file was another."""
+    digest = sha256(CONTENT).hexdigest()
+    server.etag = None
+    broken(server, to, console)
+    download_url(server.url, to, console, digest)
+    assert server.requests == [None, "bytes=100000-"]
+    to.unlink()
+    server.content = CONTENT[::-1]
+    broken(server, to, console)
+    server.content = CONTENT
+    download_url(server.url, to, console, digest)
+    assert server.requests[2:] == [None, "bytes=100000-", None]
+    assert to.read_bytes() == CONTENT
+    server.content = b"other"
+    with pytest.raises(MismatchError, match=rf"has 5 bytes and SHA-256 .*, not {digest}"):
+        download_url(server.url, to, console, digest)
+    assert not list((to.parent / "cache/partial").rglob("data"))
 
 
 # Offline -----------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +15,6 @@ from lmsbuild_world import UPSTREAM, World, plain_git, write
 from lmsbuild import debian
 from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
-from lmsbuild.download import partial
 from lmsbuild.errors import MismatchError, SourceError, TreeStateError
 from lmsbuild.git import Git
 from lmsbuild.hashing import sha256_file
@@ -380,15 +378,3 @@ def test_archive_without_a_good_signature_is_refused(
     with pytest.raises(SourceError, match="apt-get says"):
         fetch(world.target, "debian", None, console)
     assert not (world.folder / "cache/downloads/alpha_1.0.orig.tar.xz").exists()
-
-
-def test_killed_debian_download_goes_on(world: World, console: Console, archive: Path) -> None:
-    """apt takes up what is there of the tarball; wrong bytes there are not believed."""
-    orig = archive / "pool/alpha_1.0.orig.tar.xz"
-    for begun in (orig.read_bytes()[:100], b"wrong" * 20):
-        with contextlib.suppress(KeyboardInterrupt), partial(orig.name) as folder:
-            (folder / orig.name).write_bytes(begun)
-            raise KeyboardInterrupt
-        fetch(world.target, "debian", world.folder / f"to{len(begun)}{begun[:1]!r}", console)
-        shutil.rmtree(world.folder / "cache")
-        let_go()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from lmsbuild import cache, log
 from lmsbuild.console import Console
-from lmsbuild.download import partial
-from lmsbuild.errors import MismatchError, SourceError
+from lmsbuild.download import download_url
+from lmsbuild.errors import SourceError
 from lmsbuild.frameworks import Debian
 
 SOURCES_LIST = Path("/etc/apt/sources.list")
@@ -115,18 +115,9 @@ def orig_tarball(package: Debian, tag: str, console: Console) -> Path:
         cache.require_network(
             f"Debian's {package.tarball}", f"lmsbuild fetch {tag} --source debian"
         )
-        with partial(package.tarball) as folder, console.task(f"downloading {package.tarball}"):
-            _download(package, folder)
-            fresh = folder / package.tarball
-            digest, size = cache.digest_of(fresh)
-            if digest != package.sha256:
-                fresh.unlink()  # else the next download would go on from it
-                raise MismatchError(
-                    f"{package.tarball} was thrown away because it has {size} bytes and SHA-256 "
-                    f"{digest}, not {package.sha256}; fetch again or use another source",
-                    file=package.tarball,
-                )
-            fresh.rename(path)
+        with console.task(f"asking Debian for {package.tarball}"):
+            url = _locate(package)
+        download_url(url, path, console, package.sha256)
 
     return cache.keep("downloads", package.tarball, package.tarball, fill, console, tag)
 
@@ -138,8 +129,8 @@ def signature() -> str:
     return f"archive signature checked by apt with {keys}, SHA-256 as recorded"
 
 
-def _download(package: Debian, folder: Path) -> None:
-    """Put the tarball into `folder`; apt goes on with what is there of it."""
+def _locate(package: Debian) -> str:
+    """The address of the tarball, by an index whose signature apt has verified."""
     release = codename()
     if release is None or shutil.which("apt-get") is None:
         raise SourceError(
@@ -154,15 +145,19 @@ def _download(package: Debian, folder: Path) -> None:
         )
     with cache.scratch() as state:
         apt = PrivateApt(state, archive, package.suite)
-        apt.run("apt-get", "update", cwd=folder)
+        apt.run("apt-get", "update")
         version = apt.newest(package)
-        name = f"{package.package}={version}"
-        apt.run("apt-get", "source", "--download-only", "--tar-only", name, cwd=folder)
-    if not (folder / package.tarball).is_file():
+        listed = apt.run(
+            "apt-get", "source", "--print-uris", "--tar-only", f"{package.package}={version}"
+        )
+    # 'URI' name size hash
+    found = re.search(rf"^'([^']+)' {re.escape(package.tarball)} ", listed, re.MULTILINE)
+    if found is None:
         raise SourceError(
             f"{package.tarball} was not downloaded because version {version} of "
             f"{package.package} has another tarball; use --source git or a PATH"
         )
+    return found[1]
 
 
 class PrivateApt:

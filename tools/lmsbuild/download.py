@@ -21,9 +21,9 @@ from packaging.version import Version
 
 from lmsbuild import cache, log
 from lmsbuild.console import Console
-from lmsbuild.errors import DownloadError, SourceError
+from lmsbuild.errors import DownloadError, MismatchError, SourceError
 from lmsbuild.frameworks import HeaderWheel, Target
-from lmsbuild.hashing import sha256_value
+from lmsbuild.hashing import sha256_file, sha256_value
 from lmsbuild.project import cache_dir
 
 _PROGRESS = re.compile(r"^Progress (\d+) of (\d+)")
@@ -131,42 +131,61 @@ def partial(name: str) -> Iterator[Path]:
         os.close(handle)
 
 
-def download_url(url: str, to: Path, console: Console) -> None:
+def download_url(url: str, to: Path, console: Console, sha256: str | None = None) -> None:
     """Get `url` as the file `to`; a download that was stopped goes on if the file is the same.
 
-    Raises SourceError.
+    That is told by the server (ETag, Last-Modified), or by `sha256` where it is known beforehand.
+    Raises SourceError; MismatchError for another hash.
     """
-    with partial(url) as folder, console.task(f"downloading {url}") as task:
+    with partial(url) as folder, console.task(f"downloading {to.name}") as task:
         data, known = folder / "data", folder / "validator.json"
         try:
-            _get(url, data, known, task.update)
+            resumed = _get(url, data, known, task.update, sha256 is not None)
+            if sha256 is not None and resumed and sha256_file(data) != sha256:
+                data.unlink()  # what there was of it was of another file
+                _get(url, data, known, task.update, False)
         except (http.client.HTTPException, OSError, ValueError) as error:
             raise SourceError(
                 f"{url} was not downloaded because {error}; check the address and run again, it "
                 "goes on where it stopped"
             ) from error
+        if sha256 is not None and (digest := sha256_file(data)) != sha256:
+            size = data.stat().st_size
+            data.unlink()
+            raise MismatchError(
+                f"{to.name} was thrown away because it has {size} bytes and SHA-256 {digest}, not "
+                f"{sha256}; fetch again or use another source",
+                file=to.name,
+            )
         data.replace(to)
 
 
 def _get(
-    url: str, data: Path, known: Path, progress: Callable[[float, float | None], None]
-) -> None:
+    url: str,
+    data: Path,
+    known: Path,
+    progress: Callable[[float, float | None], None],
+    blindly: bool,
+) -> bool:
+    """Fill `data`; was it gone on with? `blindly`: even if the server cannot tell files apart."""
     request = urllib.request.Request(url)
-    have = data.stat().st_size if data.is_file() and known.is_file() else 0
+    have = data.stat().st_size if data.is_file() and (blindly or known.is_file()) else 0
     if have:
-        # The server sends the rest only if the file is still the one that was begun.
         request.add_header("Range", f"bytes={have}-")
+    if have and known.is_file():
+        # The server sends the rest only if the file is still the one that was begun.
         request.add_header("If-Range", json.loads(known.read_text(encoding="utf-8")))
     try:
         answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code != 416:  # nothing is left to send, or the file has become shorter
             raise
-        known.unlink()
-        return _get(url, data, known, progress)
+        data.unlink()
+        return _get(url, data, known, progress, False)
     with answer:
         if getattr(answer, "status", None) != 206:
             have = 0
+        resumed = have > 0
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length else None
         # A weak ETag does not promise equal bytes.
@@ -183,4 +202,4 @@ def _get(
                 progress(have, total)
     if total is not None and have != total:
         raise OSError(f"it ended after {have} of {total} bytes")
-    return None
+    return resumed
