@@ -127,6 +127,7 @@ def test_dry_runs_change_nothing(world: World) -> None:
         (["apply"], 2, "lmsbuild apply --help"),
         (["aply", "v1.0"], 2, "did you mean apply?"),
         (["apply", "v1.0", "v1.1"], 2, "because it got unexpected extra argument (v1.1); run"),
+        (["fetch", "v1.0", "--markdown", "--json"], 2, "the steps are in the JSON result"),
         (["apply", "v1"], 3, "alpha:v1.0"),
         (["apply", "v1.0", "--sorce=git"], 2, "did you mean --source?"),
         (["wheel", "v1.0", "--jobs", "0"], 2, "--jobs cannot be used because 0 is not"),

@@ -36,11 +36,23 @@ def _console(ctx: click.Context) -> Console:
 def _json(ctx: click.Context, param: click.Parameter, value: bool) -> Console:
     found = _console(ctx)
     found.json_mode = value
+    _check_form(found)
     return found
 
 
 def _markdown(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    _console(ctx).markdown = value
+    found = _console(ctx)
+    found.markdown = value
+    _check_form(found)
+
+
+def _check_form(found: Console) -> None:
+    if found.json_mode and found.markdown:
+        found.markdown = False
+        raise UsageError(
+            "--markdown cannot go with --json because each wants standard output for itself; leave "
+            "it out, the steps are in the JSON result"
+        )
 
 
 def json_option(function: F) -> F:
