@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lmsbuild_wheels import ENGINE, PYTHON, check_record, edit, let_go
+from lmsbuild_wheels import ENGINE, PYTHON, check_record, edit, let_go, make_wheel, run
 from lmsbuild_world import World, write
 
 from lmsbuild import overlay, wheelfile
@@ -201,3 +201,58 @@ def test_header_edit_recompiles_its_users(world: World, official: Path, console:
     write(world.project.root, {"lms/core/engine.h": "#pragma once\nint engine();\nint more();\n"})
     refresh(world.target, None)
     assert build(world, console).compiled == 1
+
+
+def test_library_is_loaded_as_the_official_one(
+    world: World, official: Path, console: Console, tmp_path: Path
+) -> None:
+    """Name, search path and what it needs: read by binutils, not by our own reader."""
+    built = build(world, console)
+    member = "alpha/lib/libcore.so"
+    facts = []
+    for name, wheel in (("old", official), ("new", built.wheel)):
+        wheelfile.extract(wheel, [member], tmp_path / name)
+        command = ["readelf", "--wide", "--dynamic", str(tmp_path / name / member)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        wanted = ("(SONAME)", "(RPATH)", "(RUNPATH)", "(NEEDED)")
+        lines = [line.split(")", 1) for line in text.splitlines() if any(w in line for w in wanted)]
+        system = ("libstdc++", "libm.", "libgcc_s", "libc.")
+        facts.append({tuple(line) for line in lines if not any(s in line[1] for s in system)})
+    assert facts[0] == facts[1]
+    assert any("RPATH" in line[0] and "$ORIGIN" in line[1] for line in facts[1])
+
+
+def test_library_that_needs_more_is_refused(world: World, official: Path, console: Console) -> None:
+    toml_replace(world, 'variable = "CORE_SRCS" }', 'variable = "CORE_SRCS" }\nlink = ["z"]')
+    refused(world, console, WheelError, r"libcore\.so does not fit because it needs libz")
+
+
+def test_log_holds_all_that_the_compiler_said(world: World, official: Path) -> None:
+    edit(world, "int engine() { return first; }\nint other() { return second; }\n")
+    code, _, err = run("wheel", "v1.0")
+    assert code == 11
+    assert "engine.cpp does not compile because" in err and "first" in err and "second" not in err
+    (log,) = (world.folder / "work/logs").glob("*-wheel-*.log")
+    assert "second" in log.read_text() and "-ffile-prefix-map" in log.read_text()
+
+
+def test_wheel_for_another_python_and_cuda(world: World, official: Path) -> None:
+    """Nothing of the running Python gets in; each CUDA version has a wheel of its own."""
+    other = make_wheel(official.parent, libraries_of(official), "cp310")
+    text = world.project.frameworks_file.read_text()
+    text = text.replace("sha256 = {", f'sha256 = {{ "3.10" = "{sha256_file(other)}",', 1)
+    start = text.index('[frameworks.alpha.tags."v1.0".cuda."0"]')
+    end = text.index('[frameworks.alpha.tags."v1.0".overlay]')
+    second = text[start:end].replace('cuda."0"', 'cuda."13.0"').replace("lms.1", "cu130.lms.1")
+    world.project.frameworks_file.write_text(text[:end] + second + text[end:])
+    code, out, err = run("wheel", "v1.0", "--python", "3.10", "--cuda", "13.0", "--json")
+    assert code == 0, err
+    assert Path(json.loads(out)["wheel"]).name.startswith("alpha-1.0+cu130.lms.1-cp310-cp310-")
+    code, _, err = run("wheel", "v1.0", "--cuda", "11.8")
+    assert code == 2 and "CUDA 11.8" in err and "0, 13.0" in err
+    code, _, err = run("wheel", "v1.0", "--python", "2.7")
+    assert code == 10 and "3.10" in err
+
+
+def libraries_of(wheel: Path) -> dict[str, Path]:
+    return {f"alpha/lib/{path.name}": path for path in wheel.parent.glob("*.so")}
