@@ -178,6 +178,14 @@ def jobs_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def output_option(what: str) -> Callable[[F], F]:
+    """--output, a folder for `what`, None for the tag's own."""
+    return click.option(
+        "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+        help=f"Folder for {what} [default: work/<framework>-<tag>/wheels].",
+    )  # fmt: skip
+
+
 def _running_python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 

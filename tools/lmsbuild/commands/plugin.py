@@ -16,6 +16,7 @@ from lmsbuild.options import (
     json_option,
     markdown_option,
     offline_option,
+    output_option,
     python_option,
     tag_argument,
 )
@@ -33,10 +34,7 @@ from lmsbuild.project import find_project
     ),
 )
 @tag_argument
-@click.option(
-    "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the wheel and the sdist [default: work/<framework>-<tag>/wheels].",
-)  # fmt: skip
+@output_option("the wheel and the sdist")
 @python_option
 @jobs_option
 @offline_option

@@ -18,6 +18,7 @@ from lmsbuild.options import (
     examples,
     json_option,
     markdown_option,
+    output_option,
     tag_argument,
 )
 from lmsbuild.pipeline import wheel
@@ -33,10 +34,7 @@ from lmsbuild.project import find_project
     ),
 )
 @tag_argument
-@click.option(
-    "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the wheel [default: work/<framework>-<tag>/wheels].",
-)  # fmt: skip
+@output_option("the wheel")
 @click.option(
     "--container", "in_container", is_flag=True,
     help="Compile in a container with the official wheel's toolset: the wheel then runs on older "
