@@ -42,12 +42,15 @@ def test_no_note_without_a_log(logs: Path) -> None:
 def test_old_logs_go(logs: Path) -> None:
     logs.mkdir()
     for number in range(log.KEPT + 5):
-        (logs / f"20000101T0000{number:02}.000000Z-apply-1.log").touch()
+        file = logs / f"20000101T0000{number:02}.000000Z-apply-1.log"
+        file.touch()
+        os.utime(file, (1000 + number, 1000 + number))
+    os.utime(logs / "20000101T000000.000000Z-apply-1.log")  # of a command that still runs
     log.note("new")
     names = sorted(path.name for path in logs.iterdir())
     path = log.path()
     assert len(names) == log.KEPT and path is not None and names[-1] == path.name
-    assert names[0].startswith("20000101T000006.")
+    assert names[0].startswith("20000101T000000.") and names[1].startswith("20000101T000007.")
 
 
 def test_log_that_cannot_be_written_is_no_failure(logs: Path) -> None:

@@ -170,7 +170,9 @@ def _append(file: Path, text: str) -> None:
 
 
 def _prune(logs: Path) -> None:
-    """Leave room for one more log."""
-    old = sorted(logs.glob("*.log"))
-    for file in old[: max(0, len(old) - KEPT + 1)]:
-        file.unlink(missing_ok=True)
+    """Leave room for one more log. The log of a long command is old by name, not by its last line;
+    others may prune at the same time."""
+    with contextlib.suppress(FileNotFoundError):
+        old = sorted(logs.glob("*.log"), key=lambda file: file.stat().st_mtime_ns)
+        for file in old[: max(0, len(old) - KEPT + 1)]:
+            file.unlink(missing_ok=True)
