@@ -105,6 +105,21 @@ def test_submodule(world: World, console: Console) -> None:
     there_and_back(world, console, above / "third party/alpha")
 
 
+def test_a_checkout_that_has_submodules(world: World, console: Console) -> None:
+    clone = world.clone()
+    other = world.folder / "other"
+    other.mkdir()
+    plain_git(other, "init", "-q")
+    world.commit(other, {"file.txt": "one\n"}, "One")
+    allow = ("-c", "protocol.file.allow=always")
+    plain_git(clone, *allow, "submodule", "--quiet", "add", str(other), "third party/other")
+    plain_git(clone, "commit", "-q", "-m", "Add a submodule")
+    there_and_back(world, console, clone)
+    write(clone, {"third party/other/file.txt": "mine\n"})
+    with pytest.raises(TreeStateError, match="third party/other"):
+        apply(world.target, clone, console)
+
+
 def test_shallow(world: World, console: Console) -> None:
     world.commit(world.upstream, {"later.txt": "later\n"}, "Later")
     clone = world.folder / "shallow"
