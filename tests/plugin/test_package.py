@@ -19,7 +19,8 @@ def load_versions(
 ) -> ModuleType:
     package = ModuleType("torch_lms")
     built, known = ModuleType("torch_lms._built_for"), ModuleType("torch_lms._tested")
-    built.BUILT_FOR, known.TESTED = built_for, tested  # type: ignore[attr-defined]
+    vars(built).update(BUILT_FOR=built_for, CUDA="12.4", ABI=False)
+    vars(known).update(TESTED=tested)
     for module in (package, built, known):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     spec = importlib.util.spec_from_file_location("versions", SOURCES / "torch_lms/_versions.py")
@@ -52,13 +53,32 @@ def test_versions(
 ) -> None:
     versions = load_versions(monkeypatch, built_for, TESTED)
     if error is None:
-        versions.check(running, {})
+        versions.check(running, "12.6", False, {})
         return
     with pytest.raises(ImportError, match=error):
-        versions.check(running, {})
+        versions.check(running, "12.4", False, {})
     with pytest.raises(ImportError):
-        versions.check(running, {"TORCH_LMS_FORCE": "0"})
-    versions.check(running, {"TORCH_LMS_FORCE": "1"})
+        versions.check(running, "12.4", False, {"TORCH_LMS_FORCE": "0"})
+    versions.check(running, "12.4", False, {"TORCH_LMS_FORCE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("cuda", "abi", "text"),
+    [
+        ("11.8", False, "CUDA 11.8 without the C++11 ABI"),
+        ("12.4", True, "CUDA 12.4 with the C++11 ABI"),
+        (None, False, "CUDA none without"),
+    ],
+)
+def test_other_builds_of_the_same_version(
+    monkeypatch: pytest.MonkeyPatch, cuda: str | None, abi: bool, text: str
+) -> None:
+    versions = load_versions(monkeypatch, "2.6.0", TESTED)
+    with pytest.raises(ImportError) as caught:
+        versions.check("2.6.0", cuda, abi, {})
+    assert "was built for CUDA 12.4 without the C++11 ABI" in str(caught.value)
+    assert text in str(caught.value)
+    versions.check("2.6.0", cuda, abi, {"TORCH_LMS_FORCE": "1"})
 
 
 @pytest.fixture

@@ -269,7 +269,12 @@ def _make(
         content = library.read_bytes()
         step.size = len(content)
     name = WheelName(NAME, found.version, "py3", "none", platform)
-    built_for = f'# SPDX-License-Identifier: Apache-2.0\nBUILT_FOR = "{target.tag.version}"\n'
+    built_for = (
+        "# SPDX-License-Identifier: Apache-2.0\n"
+        f'BUILT_FOR = "{target.tag.version}"\n'
+        f'CUDA = "{target.cuda}"\n'
+        f"ABI = {bool(target.variant.abi)}\n"
+    )
     manifest = {
         "schema": 1,
         "key": key,

@@ -54,8 +54,13 @@ class BuildPackage(build_py):
         super().run()
         out = Path(self.build_lib)
         (out / "torch_lms.pth").write_bytes((HERE / "torch_lms.pth").read_bytes())
-        version = torch.__version__.partition("+")[0]
-        (out / "torch_lms" / "_built_for.py").write_text(f'BUILT_FOR = "{version}"\n')
+        facts = {
+            "BUILT_FOR": torch.__version__.partition("+")[0],
+            "CUDA": torch.version.cuda or "none",
+            "ABI": torch.compiled_with_cxx11_abi(),
+        }
+        text = "".join(f"{name} = {value!r}\n" for name, value in facts.items())
+        (out / "torch_lms" / "_built_for.py").write_text(text)
 
 
 class BuildWheel(bdist_wheel):

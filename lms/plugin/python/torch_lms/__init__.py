@@ -24,7 +24,9 @@ else:
     from torch_lms import _versions, lms
     from torch_lms._into_torch import install
 
-    _versions.check(torch.__version__, os.environ)
+    _versions.check(
+        torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi(), os.environ
+    )
     lms._library = _versions.library
     install(lms)
 

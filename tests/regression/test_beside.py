@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Beside what a program had before, and what it does with the allocator itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lms_device import MIB
+
+
+def block(mib: float, value: float = 1.0) -> torch.Tensor:
+    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
+
+
+def test_tensors_made_before_the_first_enable(program: Any) -> None:
+    """They move, are freed, wait for the streams they were recorded on, and grow under pressure."""
+    out = program(
+        """
+        import torch
+        side = torch.cuda.Stream()
+        kept = [torch.full((1 << 19,), float(i), device="cuda") for i in range(10)]  # 20 MiB
+        with torch.cuda.stream(side):
+            doubled = kept[0] * 2
+        kept[0].record_stream(side)
+        torch.cuda.lms.enable(min_size=0)
+        kept[1].record_stream(side)
+        with torch.cuda.stream(side):
+            tripled = kept[1] * 3
+        kept += [torch.full((1 << 19,), float(i), device="cuda") for i in range(10, 20)]
+        assert torch.cuda.lms.stats()["lms.paged_out"] > 0
+        assert all((x == i).all().item() for i, x in enumerate(kept))
+        assert all(torch.ops.lms.evict(x) or torch.ops.lms.on_host(x) for x in kept[:10])
+        kept[2].resize_(1 << 20)  # by the allocator the storage was made with
+        assert (kept[2][: 1 << 19] == 2).all().item()
+        torch.cuda.synchronize()
+        assert (doubled == 0).all().item() and (tripled == 3).all().item()
+        before = torch.cuda.memory_allocated()
+        kept[3] + 1
+        kept[3] = None
+        assert torch.cuda.memory_allocated() <= before
+        kept.clear()
+        del doubled, tripled
+        torch.cuda.lms.disable()
+        assert torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated()
+        print("fine")
+        """,
+        memory=48 * MIB,
+        mode="lazy",
+    )
+    assert "fine" in out
+
+
+def test_out_of_memory_observers_see_what_the_user_sees(program: Any) -> None:
+    out = program(
+        """
+        import torch
+        seen = []
+        torch.cuda.init()
+        torch.cuda.lms.enable(min_size=0)
+        torch._C._cuda_attach_out_of_memory_observer(lambda *a: seen.append(a))
+        kept = [torch.full((1 << 19,), float(i), device="cuda") for i in range(30)]
+        assert not seen and torch.cuda.memory_stats()["num_ooms"] == 0
+        try:
+            torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            print("seen", len(seen), torch.cuda.memory_stats()["num_ooms"])
+        """,
+        memory=32 * MIB,
+    )
+    assert "seen 1 1" in out
+
+
+def test_recorded_history(lms: Any, device: Any) -> None:
+    """The recorder of stacks runs Python, and must not under the engine's lock."""
+    device.limit(40 * MIB)
+    torch.cuda.memory._record_memory_history(max_entries=10000, stacks="python")
+    try:
+        kept = [block(2, i) for i in range(30)]
+        traces = torch.cuda.memory._snapshot()["device_traces"][0]
+        assert any(entry["frames"] for entry in traces if entry["action"] == "alloc")
+        assert all((t == i).all().item() for i, t in enumerate(kept))
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def test_blocks_of_the_users_own_pool_stay(lms: Any, device: Any) -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        mine = block(4, 7)
+    other = block(4, 8)
+    assert not torch.ops.lms.evict(mine)
+    assert torch.ops.lms.evict(other)
+    assert (mine == 7).all().item() and (other == 8).all().item()
+    del mine
+    torch.cuda.synchronize()
+    del pool
