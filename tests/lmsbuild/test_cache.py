@@ -212,6 +212,7 @@ def test_clean_takes_leftovers_only(used: World) -> None:
     assert list((used.folder / "cache/repositories").glob("*.git"))
 
 
+@pytest.mark.default
 def test_clean_work_keeps_what_is_the_users(used: World, console: Console) -> None:
     source = used.target.work / "source"
     assert run("apply", "v1.0")[0] == 0
@@ -233,6 +234,7 @@ def test_clean_work_keeps_what_is_the_users(used: World, console: Console) -> No
     assert not source.exists()
 
 
+@pytest.mark.default
 def test_clean_force(used: World) -> None:
     (used.target.work / "source/mine.txt").write_text("mine")
     assert "source" in names(cleaned("--all", "--force"))
@@ -240,6 +242,7 @@ def test_clean_force(used: World) -> None:
     assert not cache.entries()
 
 
+@pytest.mark.default
 def test_clean_cache_by_age_and_tag(used: World) -> None:
     keep("other")
     let_go()
@@ -253,6 +256,7 @@ def test_clean_cache_by_age_and_tag(used: World) -> None:
     assert names(cleaned("--cache")) == {"other"}
 
 
+@pytest.mark.default
 def test_clean_leaves_what_is_in_use(used: World) -> None:
     from filelock import FileLock
 

@@ -211,6 +211,7 @@ def tried(world: World, no_network: dict[str, str]) -> str:
     return text
 
 
+@pytest.mark.default
 def test_offline_uses_what_was_fetched(
     world: World, official: Path, no_network: dict[str, str]
 ) -> None:
@@ -233,6 +234,7 @@ def far(world: World) -> None:
     toml.write_text(text)
 
 
+@pytest.mark.default
 def test_offline_names_what_is_missing(
     world: World, official: Path, no_network: dict[str, str]
 ) -> None:
@@ -252,6 +254,7 @@ def test_offline_names_what_is_missing(
     assert not list((world.folder / "cache").glob("packages/*.whl"))
 
 
+@pytest.mark.default
 def test_damaged_entry_offline(world: World, official: Path, no_network: dict[str, str]) -> None:
     """It is not there, as far as a command that may not download is concerned."""
     assert run("wheel", "v1.0")[0] == 0

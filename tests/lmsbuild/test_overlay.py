@@ -227,6 +227,7 @@ def test_library_that_needs_more_is_refused(world: World, official: Path, consol
     refused(world, console, WheelError, r"libcore\.so does not fit because it needs libz")
 
 
+@pytest.mark.default
 def test_log_holds_all_that_the_compiler_said(world: World, official: Path) -> None:
     edit(world, "int engine() { return first; }\nint other() { return second; }\n")
     code, _, err = run("wheel", "v1.0")
@@ -236,6 +237,7 @@ def test_log_holds_all_that_the_compiler_said(world: World, official: Path) -> N
     assert "second" in log.read_text() and "-ffile-prefix-map" in log.read_text()
 
 
+@pytest.mark.default
 def test_wheel_for_another_python_and_cuda(world: World, official: Path) -> None:
     """Nothing of the running Python gets in; each CUDA version has a wheel of its own."""
     other = make_wheel(official.parent, libraries_of(official), "cp310")

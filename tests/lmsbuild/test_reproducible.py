@@ -17,6 +17,8 @@ from lmsbuild_world import REPOSITORY, World
 from lmsbuild.hashing import sha256_file
 from lmsbuild.overlay import MANIFEST
 
+pytestmark = pytest.mark.default
+
 # Everything that a compiler likes to put in: names of files, dates, names made at random.
 TELLTALE = (
     ENGINE

@@ -246,6 +246,7 @@ def test_wrong_code_is_seen_before_the_rest_is_had(
     assert not list((world.folder / "cache/repositories").glob("*.git"))
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("kind", ["full", "shallow", "older"])
 def test_reference_may_be_deleted(world: World, console: Console, kind: str) -> None:
     served(world)
@@ -292,6 +293,7 @@ def gpg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         subprocess.run(["gpgconf", "--kill", "all"], check=False)
 
 
+@pytest.mark.default
 def test_signature_of_the_tag_is_told(
     world: World, console: Console, gpg: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +359,7 @@ def archive(world: World, gpg: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.default
 def test_debian_package_is_verified_by_apt(world: World, console: Console, archive: Path) -> None:
     done = fetch(world.target, "debian", None, console)
     expected = plain_git(world.upstream, "rev-parse", "v1.0^{tree}")
@@ -364,6 +367,7 @@ def test_debian_package_is_verified_by_apt(world: World, console: Console, archi
     assert f"archive signature checked by apt with {archive}/keys.gpg" in done.why
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("what", ["unsigned", "changed", "other key"])
 def test_archive_without_a_good_signature_is_refused(
     world: World, console: Console, archive: Path, what: str
