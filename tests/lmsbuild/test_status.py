@@ -214,7 +214,7 @@ def test_text(tool: Tool, capsys: pytest.CaptureFixture[str]) -> None:
         assert run([*command, "v1.0", "--into", str(tool.clone)]) == 0
     out = capsys.readouterr().out
     for text in (
-        "  mine at ", "  applied      runtime/0001-", "  next: lmsbuild wheel v1.0",
+        "  mine at ", ", clean\n", "  applied      runtime/0001-", "  next: lmsbuild wheel v1.0",
         "nothing was stopped in the middle", "took back lmsbuild apply alpha:v1.0: ",
     ):  # fmt: skip
         assert text in out, out

@@ -57,7 +57,8 @@ def _say_project(project: ProjectStatus, console: Console) -> None:
 def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     branch = found.branch.removeprefix("refs/heads/")
     console.say(f"{found.tag} {found.path}")
-    console.say(f"  {'detached' if branch == 'HEAD' else branch} at {found.head[:12]}")
+    state = "not clean" if found.changes or found.under_way or found.unfinished else "clean"
+    console.say(f"  {'detached' if branch == 'HEAD' else branch} at {found.head[:12]}, {state}")
     for patch in found.patches:
         console.say(f"  {patch.state:<12} {patch.patch}")
     if found.other:
