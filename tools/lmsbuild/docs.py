@@ -22,7 +22,8 @@ _OUTPUT = """\
 - Text for people goes to standard output, progress and errors to standard error. With `--json`
   standard output holds one JSON value, also for an error.
 - The console is terse. What git, pip, the compiler and pytest say is in the full log of the
-  command, whose place an error names; the last 50 logs are kept.
+  command, whose place an error names: in `~/.local/state/lmsbuild/log`, or in `logs` of
+  `LMSBUILD_WORK` where that is set. The last 50 logs are kept.
 - `--markdown` prints the table of steps (time, size, hash), for the summary of a CI job.
 - Colour and bars are for terminals (`NO_COLOR`, `FORCE_COLOR` and `TERM` are heeded).
 - Ctrl-C and SIGTERM end child processes and clean up, as an error does."""
@@ -114,7 +115,7 @@ def _tags() -> str:
 def _variables() -> str:
     variables = {
         "LMSBUILD_ROOT": "the checkout of this project to use",
-        "LMSBUILD_WORK": "folder for checkouts, environments and wheels instead of `work/`",
+        "LMSBUILD_WORK": "folder for checkouts, environments, wheels and logs instead of `work/`",
         "LMSBUILD_CACHE": "folder for downloads and objects instead of the user's cache",
         "LMSBUILD_CACHE_LIMIT": "its size, 30GiB by default; the least recently used goes first",
         "LMSBUILD_OFFLINE": "1: download nothing (as --offline)",
