@@ -139,14 +139,6 @@ def test_stand_in_library_is_refused_by_name(torch: Any, capfd: pytest.CaptureFi
     assert "REFUSED call of cublasCreate_v2" in capfd.readouterr().err
 
 
-def test_graphs_are_refused_before_the_allocator_knows(torch: Any) -> None:
-    graph = torch.cuda.CUDAGraph()
-    for refused in (torch.cuda.graph(graph).__enter__, graph.capture_begin):
-        with pytest.raises(simcuda.SimcudaError, match="CUDA graphs have no simulation"):
-            refused()
-    torch.cuda.empty_cache()
-
-
 def test_abort(run: Run) -> None:
     code = "import simcuda, torch\nsimcuda.device._runtime.cudaGraphCreate(None, 0)"
     done = run(code, "--strict", "abort")

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m simcuda``: build the simulated device, or run a program on it."""
+"""``python -m simcuda``: build the simulated device, run a program on it, or try it on releases of
+torch."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import runpy
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+from . import check
 from .builder import build
 from .config import MODES, STRICT
 from .errors import SimcudaError
@@ -18,8 +22,17 @@ EPILOG = """examples:
   python -m simcuda --memory 64M --mode lazy train.py --epochs 1
   python -m simcuda -m pytest test_torch.py
   python -m simcuda build -j 4
+  python -m simcuda check newest
 
 exit codes: that of the program; 2 for wrong usage or a failed build
+"""
+
+CHECK_EPILOG = """examples:
+  python -m simcuda check                                  the registry's newest release
+  python -m simcuda check 2.6.0 2.14.1 --table docs/simcuda.md
+  python -m simcuda check 2.14.1 --dry-run
+
+exit codes: 0 all passed; 1 a test failed; 2 wrong usage, no such wheel or a failed build
 """
 
 
@@ -41,6 +54,25 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simcuda check",
+        description="Run the suite of the simulated device on official wheels of torch. Each is "
+        "installed (1.5 GB) into an environment of its own, which is kept.",
+        epilog=CHECK_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "versions", metavar="VERSION", nargs="*", default=[check.NEWEST], help="like 2.14.1"
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the environments are")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="document to put the table into")
+    parser.add_argument("-j", "--jobs", type=int, default=2, help="compile jobs (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    return parser
+
+
 def _run_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m simcuda",
@@ -56,20 +88,38 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--bandwidth", metavar="SIZE", help="bytes per second of a copy")
     parser.add_argument("--host-memory", metavar="SIZE", help="limit of pinned host memory")
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
-    parser.add_argument("program", metavar="PROGRAM", help="script or module; or: build")
+    parser.add_argument("program", metavar="PROGRAM", help="script or module; or: build, check")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser
 
 
+def _progress(text: str) -> None:
+    print(f"simcuda: {text}", file=sys.stderr, flush=True)
+
+
 def _build(argv: list[str]) -> None:
     options = _build_parser().parse_args(argv)
-
-    def progress(text: str) -> None:
-        print(f"simcuda: {text}", file=sys.stderr, flush=True)
-
     torch = find_torch(options.torch) if options.torch else None
-    made = build(torch, options.cuda_include, options.out, options.jobs, progress)
+    made = build(torch, options.cuda_include, options.out, options.jobs, _progress)
     print(made.path)
+
+
+def _check(argv: list[str]) -> int:
+    options = _check_parser().parse_args(argv)
+    if options.dry_run:
+        print("\n".join(check.plan(options.versions, options.folder)))
+        return 0
+    results = [
+        check.check(version, options.folder, options.jobs, _progress)
+        for version in options.versions
+    ]
+    if options.table:
+        check.write_table(options.table, results)
+    if options.json:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+    else:
+        print(check.table(results))
+    return 1 if any(result.failed for result in results) else 0
 
 
 def _run(argv: list[str]) -> None:
@@ -100,6 +150,8 @@ def main() -> None:
     try:
         if argv[:1] == ["build"]:
             _build(argv[1:])
+        elif argv[:1] == ["check"]:
+            sys.exit(_check(argv[1:]))
         else:
             _run(argv)
     except SimcudaError as error:

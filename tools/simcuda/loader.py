@@ -103,14 +103,6 @@ def _turn_off_what_is_not_simulated() -> None:
     # The profiler has nothing to measure on the device.
     for module in (torch.autograd, torch.autograd.profiler):
         module._supported_activities = lambda: {torch.profiler.ProfilerActivity.CPU}
-    torch.cuda.CUDAGraph.capture_begin = _refuse_graphs
-    torch.cuda.graph.__enter__ = _refuse_graphs
-
-
-def _refuse_graphs(self: Any, *arguments: Any, **options: Any) -> None:
-    # Before torch changes its current stream and its allocator's state: it leaves them so after an
-    # error in the middle.
-    raise SimcudaError("CUDA graphs have no simulation; run this part without them")
 
 
 def _share_with_children(made: Build) -> None:

@@ -157,6 +157,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
     }
   }
   std::optional<RandomSequence> random;
+  size_t random_at = 0;
   for (size_t i = 0; i < arguments_.size(); i++) {
     IValue& value = values[i];
     if (value.isDevice() && value.toDevice().is_cuda()) {
@@ -164,10 +165,13 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
     } else if (arguments_[i].name == "generator") {
       random.emplace(value.isNone() ? std::nullopt : std::optional(value.toGenerator()), device);
       value = random->cpu();
+      random_at = i;
     } else if (arguments_[i].name == "pin_memory" && value.isBool()) {
       value = false;
     }
   }
+  torch::jit::Stack inputs;
+  if (launch.capturing()) inputs.assign(values, values + arguments_.size());
   launch.begin();
   op.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack);
   launch.end();
@@ -176,6 +180,20 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
     replace_tensors((*stack)[i], [&](const Tensor& t) { return launch.to_device(t); });
   }
   launch.finish();
+  if (!launch.capturing()) return;
+  std::optional<at::PhiloxCudaState> philox;
+  if (random) philox = random->state();
+  launch.record([op, key = cpu_key_, inputs, random_at, philox] {
+    auto values = inputs;
+    std::optional<RandomSequence> random;
+    if (philox) values[random_at] = random.emplace(*philox).cpu();
+    op.redispatchBoxed(c10::DispatchKeySet(key), &values);
+    std::vector<Tensor> results;
+    for (const auto& value : values) {
+      for_each_tensor(value, [&](const Tensor& t) { results.push_back(t); });
+    }
+    return results;
+  });
 }
 
 void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {

@@ -4,6 +4,7 @@
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty_strided.h>
@@ -62,13 +63,23 @@ Launch::Launch(c10::Device device, const std::string& op)
     : device_(device),
       op_(op),
       stream_(c10::cuda::getCurrentCUDAStream(device.index()).stream()),
-      late_(simcuda_mode() == SIMCUDA_LATE_WRITE) {}
+      capturing_(simcuda_capturing(stream_, device.index())),
+      late_(simcuda_mode() == SIMCUDA_LATE_WRITE && !capturing_) {}
 
 Launch::~Launch() {
   if (running_) simcuda_stream_end(stream_, device_.index());  // the op threw
 }
 
 void Launch::begin() {
+  if (capturing_) {
+    for (auto& a : arguments_) {
+      TORCH_CHECK(is_cuda_dense(a.device), "simcuda: ", op_,
+                  " on a sparse tensor in a CUDA graph "
+                  "has no simulation");
+      Memory& m = memory_of(a.device, a.written);
+      if (a.written) simcuda_capture_save(stream_, device_.index(), m.original, m.cpu.nbytes());
+    }
+  }
   simcuda_stream_begin(stream_, device_.index(), 1);
   running_ = true;
   for (auto& m : memory_) {
@@ -192,10 +203,73 @@ void Launch::finish() {
   simcuda_stream_end(stream_, device_.index());
 }
 
+namespace {
+
+// An op of a graph: how to do it again, and where its results go.
+struct CapturedOp {
+  std::string op;
+  std::function<std::vector<Tensor>()> again;
+  std::vector<c10::Storage> arguments;
+  struct Result {
+    void* target;
+    std::vector<int64_t> sizes, strides;
+  };
+  std::vector<Result> results;
+
+  // Runs within a CUDA call: what it throws must not leave it.
+  void run() const {
+    try {
+      run_again();
+    } catch (const c10::Error& error) {
+      simcuda_refuse_later(("the replay of " + op + ": " + error.what_without_backtrace()).c_str());
+    } catch (const std::exception& error) {
+      simcuda_refuse_later(("the replay of " + op + ": " + error.what()).c_str());
+    }
+  }
+
+ private:
+  void run_again() const {
+    at::AutoDispatchBelowADInplaceOrView below;
+    size_t next = 0;
+    for (const Tensor& fresh : again()) {
+      if (!fresh.defined() || fresh.numel() == 0 || is_argument(fresh)) continue;
+      TORCH_CHECK(next < results.size() && fresh.sizes() == results[next].sizes &&
+                      fresh.strides() == results[next].strides,
+                  "its result has another shape than when it was captured");
+      Elements(results[next++].target, fresh).write();
+    }
+  }
+
+  bool is_argument(const Tensor& t) const {
+    for (const auto& storage : arguments) {
+      if (t.storage().is_alias_of(storage)) return true;
+    }
+    return false;
+  }
+};
+
+}  // namespace
+
+void Launch::record(std::function<std::vector<Tensor>()> again) {
+  auto node = std::make_unique<CapturedOp>();
+  node->op = op_;
+  node->again = std::move(again);
+  for (const auto& m : memory_) node->arguments.push_back(m.cpu);
+  for (const auto& store : stores_) {
+    const Tensor& source = store.source();
+    node->results.push_back({store.target(), source.sizes().vec(), source.strides().vec()});
+  }
+  simcuda_capture_op(
+      stream_, device_.index(), [](void* op) { static_cast<CapturedOp*>(op)->run(); },
+      node.release(), [](void* op) { delete static_cast<CapturedOp*>(op); });
+}
+
 void Launch::write_back_dense(Argument& a) {
   Memory& m = memory_of(a.device, true);
   auto* impl = a.device.unsafeGetTensorImpl();
   bool moved = m.cpu.data() != m.original;
+  TORCH_CHECK(!moved || !capturing_, "simcuda: ", op_,
+              " that resizes its output in a CUDA graph has no simulation");
   if (moved) {  // the op resized it: give the device storage room, then its data
     size_t bytes = m.cpu.nbytes();
     if (a.device.storage().nbytes() < bytes) {

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ class Elements {
   Elements(void* target, const Tensor& source)
       : target_(static_cast<char*>(target)), source_(source) {}
   void write() const;
+  void* target() const { return target_; }
+  const Tensor& source() const { return source_; }
 
  private:
   void write_dim(size_t dim, int64_t offset) const;
@@ -51,6 +54,12 @@ class Launch {
   // Writes what write_back and to_device have to write, in stream order.
   void finish();
 
+  // While its stream is captured, an op says after `finish` how to do it again: on the CPU tensors
+  // that it had, returning what it returned. New results are written to where those of the captured
+  // run went, so `again` must not keep a device tensor: its memory belongs to the graph's pool.
+  bool capturing() const { return capturing_; }
+  void record(std::function<std::vector<Tensor>()> again);
+
  private:
   struct Memory {
     c10::StorageImpl* device;
@@ -75,6 +84,7 @@ class Launch {
   c10::Device device_;
   const std::string& op_;
   void* stream_;
+  bool capturing_;
   bool late_;
   bool running_ = false;
   std::vector<Elements> stores_;

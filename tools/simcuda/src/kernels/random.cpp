@@ -65,20 +65,28 @@ at::Generator sequence_at(uint64_t seed, uint64_t offset) {
 
 }  // namespace
 
-RandomSequence::RandomSequence(std::optional<at::Generator> generator, c10::Device device)
-    : cuda_(generator && generator->defined()
-                ? *generator
-                : at::cuda::detail::getDefaultCUDAGenerator(device.index())),
-      lock_(cuda_.mutex()) {
-  auto* impl = at::check_generator<at::CUDAGeneratorImpl>(cuda_);
-  seed_ = impl->current_seed();
-  offset_ = impl->philox_offset_per_thread();
+RandomSequence::RandomSequence(std::optional<at::Generator> generator, c10::Device device) {
+  at::Generator cuda = generator && generator->defined()
+                           ? *generator
+                           : at::cuda::detail::getDefaultCUDAGenerator(device.index());
+  lock_ = std::unique_lock<std::mutex>(cuda.mutex());
+  state_ = at::check_generator<at::CUDAGeneratorImpl>(cuda)->philox_cuda_state(kStep);
+  if (state_.captured_) {  // the numbers of the captured run are nobody's
+    cpu_ = at::detail::createCPUGenerator();
+    return;
+  }
+  seed_ = state_.seed_.val;
+  offset_ = state_.offset_.val;
   cpu_ = sequence_at(seed_, offset_);
 }
 
+RandomSequence::RandomSequence(const at::PhiloxCudaState& captured)
+    : seed_(static_cast<uint64_t>(*captured.seed_.ptr)),
+      offset_(static_cast<uint64_t>(*captured.offset_.ptr) + captured.offset_intragraph_),
+      cpu_(sequence_at(seed_, offset_)) {}
+
 RandomSequence::~RandomSequence() {
-  states().remember({seed_, offset_ + kStep}, cpu_);
-  at::check_generator<at::CUDAGeneratorImpl>(cuda_)->set_philox_offset_per_thread(offset_ + kStep);
+  if (!state_.captured_) states().remember({seed_, offset_ + kStep}, cpu_);
 }
 
 }  // namespace simcuda

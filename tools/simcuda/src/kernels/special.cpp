@@ -34,10 +34,29 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   launch.end();
   launch.write_back();
   launch.finish();
+  if (launch.capturing()) {
+    launch.record([target, source]() mutable {
+      target.copy_(source);
+      return std::vector<Tensor>{};
+    });
+  }
   return to;
 }
 
 // ---- dropout: the CPU's way of it, mask and result from one draw
+
+std::vector<Tensor> dropout(const Tensor& x, double p, bool train, const at::Generator& random) {
+  if (!train) return {x.clone(), at::ones_like(x, x.options().dtype(at::kBool))};
+  if (p == 1) return {at::zeros_like(x), at::zeros_like(x, x.options().dtype(at::kBool))};
+  Tensor noise = at::empty_like(x).bernoulli_(1 - p, random);
+  Tensor mask = noise.to(at::kBool);
+  return {x * noise.div_(1 - p), mask};
+}
+
+Tensor dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
+  Tensor noise = mask.to(grad.scalar_type());
+  return grad * (scale == 0 ? noise : noise.div_(1 / scale));
+}
 
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
                                           std::optional<bool> train) {
@@ -45,24 +64,19 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
   c10::cuda::CUDAGuard guard(input.device());
   static const std::string kName = "aten::native_dropout";
   Launch launch(input.device(), kName);
-  Tensor x = launch.to_cpu(input, false), result, mask;
+  Tensor x = launch.to_cpu(input, false);
   RandomSequence random(std::nullopt, input.device());
   launch.begin();
-  if (train.has_value() && !*train) {
-    mask = at::ones_like(x, x.options().dtype(at::kBool));
-    result = x.clone();
-  } else if (p == 1) {
-    mask = at::zeros_like(x, x.options().dtype(at::kBool));
-    result = at::zeros_like(x);
-  } else {
-    Tensor noise = at::empty_like(x).bernoulli_(1 - p, random.cpu());
-    mask = noise.to(at::kBool);
-    result = x * noise.div_(1 - p);
-  }
+  auto results = dropout(x, p, train.value_or(true), random.cpu());
   launch.end();
-  result = launch.to_device(result);
-  mask = launch.to_device(mask);
+  Tensor result = launch.to_device(results[0]), mask = launch.to_device(results[1]);
   launch.finish();
+  if (launch.capturing()) {
+    launch.record([x, p, train, state = random.state()] {
+      RandomSequence random(state);
+      return dropout(x, p, train.value_or(true), random.cpu());
+    });
+  }
   return {result, mask};
 }
 
@@ -73,11 +87,13 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   Launch launch(grad.device(), kName);
   Tensor g = launch.to_cpu(grad, false), m = launch.to_cpu(mask, false);
   launch.begin();
-  Tensor noise = m.to(g.scalar_type());
-  Tensor result = g * (scale == 0 ? noise : noise.div_(1 / scale));
+  Tensor result = dropout_backward(g, m, scale);
   launch.end();
   result = launch.to_device(result);
   launch.finish();
+  if (launch.capturing()) {
+    launch.record([g, m, scale] { return std::vector<Tensor>{dropout_backward(g, m, scale)}; });
+  }
   return result;
 }
 

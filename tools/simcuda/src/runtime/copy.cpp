@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "state.h"
+#include "capture.h"
 
 using namespace simcuda;
 
@@ -61,7 +61,13 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
   Side source = side_of(from, (rows - 1) * from_pitch + width);
   if (!target.inside || !source.inside) return fail(cudaErrorInvalidValue);
   if (g.copy_fault.fires()) return fail(cudaErrorUnknown);
-  count(stream, target, source, width * rows);
+  bool pageable_source = !source.device && !source.pinned;
+  bool pageable_target = !target.device && !target.pinned;
+  if (pageable_source || pageable_target) {
+    if (cudaError_t error = unsafe_on(stream)) return error;
+  }
+  save(stream, to, (rows - 1) * to_pitch + width);
+  auto account = [=](Stream& on) { count(on, target, source, width * rows); };
   double bandwidth = g.bandwidth;
   auto move = [=](const char* base) {
     for (size_t i = 0; i < rows; i++) {
@@ -70,14 +76,13 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
     delay(width * rows, bandwidth);
   };
   auto* bytes = static_cast<const char*>(from);
-  if (source.device || source.pinned) {
-    push(lock, stream, {nullptr, [=] { move(bytes); }, nullptr});
+  if (!pageable_source) {
+    push(lock, stream, {nullptr, [=] { move(bytes); }, nullptr, account});
   } else {  // pageable source: staged now, written in stream order
     auto staged =
         std::make_shared<std::vector<char>>(bytes, bytes + (rows - 1) * from_pitch + width);
-    push(lock, stream, {nullptr, [=] { move(staged->data()); }, nullptr});
+    push(lock, stream, {nullptr, [=] { move(staged->data()); }, nullptr, account});
   }
-  bool pageable_target = !target.device && !target.pinned;
   if (blocking || pageable_target) drain(lock, stream);
   return cudaSuccess;
 }
@@ -86,9 +91,12 @@ cudaError_t fill(void* to, size_t bytes, std::function<void()> run, cudaStream_t
   Lock lock(state().mutex);
   Side target = side_of(to, bytes);
   if (!target.inside || !(target.device || target.pinned)) return fail(cudaErrorInvalidValue);
-  state().counters.memset++;
-  state().counters.memset_bytes += bytes;
-  push(lock, resolve(handle), {nullptr, std::move(run), nullptr});
+  auto account = [=](Stream&) {
+    state().counters.memset++;
+    state().counters.memset_bytes += bytes;
+  };
+  save(resolve(handle), to, bytes);
+  push(lock, resolve(handle), {nullptr, std::move(run), nullptr, account});
   return cudaSuccess;
 }
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "state.h"
+#include "capture.h"
 
 using namespace simcuda;
 
@@ -33,6 +33,7 @@ constexpr char kIpcMagic[8] = "simcuda";
 
 SIMCUDA_CUDA cudaError_t cudaMalloc(void** out, size_t bytes) {
   Lock lock(state().mutex);
+  if (cudaError_t error = unsafe_in_capture()) return error;
   auto& g = state();
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
@@ -57,6 +58,7 @@ SIMCUDA_CUDA cudaError_t cudaMalloc(void** out, size_t bytes) {
 
 SIMCUDA_CUDA cudaError_t cudaFree(void* pointer) {
   Lock lock(state().mutex);
+  if (cudaError_t error = unsafe_in_capture()) return error;
   auto& g = state();
   if (pointer == nullptr) return cudaSuccess;
   auto it = g.allocations.find(reinterpret_cast<uintptr_t>(pointer));
@@ -88,6 +90,7 @@ SIMCUDA_CUDA cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
 
 SIMCUDA_CUDA cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
   Lock lock(state().mutex);
+  if (cudaError_t error = unsafe_in_capture()) return error;
   auto& g = state();
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
@@ -117,6 +120,7 @@ SIMCUDA_CUDA cudaError_t cudaMallocHost(void** out, size_t bytes) {
 
 SIMCUDA_CUDA cudaError_t cudaFreeHost(void* pointer) {
   Lock lock(state().mutex);
+  if (cudaError_t error = unsafe_in_capture()) return error;
   auto& g = state();
   if (pointer == nullptr) return cudaSuccess;
   auto it = g.allocations.find(reinterpret_cast<uintptr_t>(pointer));

@@ -4,7 +4,7 @@
 // A command runs on the thread that needs it done. While it runs, its stream is marked with that
 // thread and the mutex is free; others who need the stream wait. Tickets only ever point backwards
 // in time, so waiting for one cannot form a cycle.
-#include "state.h"
+#include "capture.h"
 
 namespace simcuda {
 namespace {
@@ -112,6 +112,8 @@ void legacy_order(Lock& lock, Stream& stream) {
 
 void push(Lock& lock, Stream& stream, Command command) {
   auto& g = state();
+  if (stream.capture) return record(lock, stream, std::move(command));
+  if (command.account) command.account(stream);
   // An op that holds its stream took its place in the order when it began.
   if (stream.depth == 0 || stream.busy_elsewhere()) legacy_order(lock, stream);
   stream.queue.push_back(std::move(command));
@@ -194,14 +196,16 @@ SIMCUDA_CUDA cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   Lock lock(state().mutex);
   state().counters.stream_syncs++;
   Stream& stream = resolve(handle);
+  if (cudaError_t error = unsafe_on(stream)) return error;
   legacy_order(lock, stream);
   drain(lock, stream);
-  return cudaSuccess;
+  return late_error();
 }
 
 SIMCUDA_CUDA cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Lock lock(state().mutex);
   Stream& stream = resolve(handle);
+  if (cudaError_t error = unsafe_on(stream)) return error;
   if (stream.queue.empty() && !stream.busy_elsewhere()) return cudaSuccess;
   if (stream.lag-- > 0) return fail(cudaErrorNotReady);
   drain(lock, stream);
@@ -211,6 +215,9 @@ SIMCUDA_CUDA cudaError_t cudaStreamQuery(cudaStream_t handle) {
 SIMCUDA_CUDA cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
   Lock lock(state().mutex);
   auto ticket = reinterpret_cast<Event*>(event)->ticket;
+  if (ticket && (ticket->capture || resolve(handle).capture)) {
+    return wait_in_capture(resolve(handle), ticket);
+  }
   if (ticket && !ticket->done) push(lock, resolve(handle), {ticket, nullptr, nullptr});
   return cudaSuccess;
 }
@@ -218,7 +225,13 @@ SIMCUDA_CUDA cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t ev
 SIMCUDA_CUDA cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function,
                                             void* data) {
   Lock lock(state().mutex);
-  push(lock, resolve(handle), {nullptr, [=] { function(data); }, nullptr});
+  Stream& stream = resolve(handle);
+  Command command{nullptr, [=] { function(data); }, nullptr};
+  if (stream.capture) {
+    add_node(stream, std::move(command));  // a function of the program's runs when it is launched
+  } else {
+    push(lock, stream, std::move(command));
+  }
   return cudaSuccess;
 }
 
@@ -232,8 +245,9 @@ SIMCUDA_CUDA cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCa
 SIMCUDA_CUDA cudaError_t cudaDeviceSynchronize() {
   Lock lock(state().mutex);
   state().counters.device_syncs++;
+  if (cudaError_t error = unsafe_in_capture()) return error;
   drain_device(lock, current_device());
-  return cudaSuccess;
+  return late_error();
 }
 
 // ---- events
@@ -258,6 +272,8 @@ SIMCUDA_CUDA cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
   Stream& stream = resolve(handle);
   auto ticket = std::make_shared<Ticket>(Ticket{&stream, state().lag});
   reinterpret_cast<Event*>(event)->ticket = ticket;
+  ticket->capture = stream.capture;
+  if (stream.capture) return cudaSuccess;
   push(lock, stream, {nullptr, nullptr, ticket});
   return cudaSuccess;
 }
@@ -270,7 +286,9 @@ SIMCUDA_CUDA cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_
 SIMCUDA_CUDA cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock(state().mutex);
   auto ticket = reinterpret_cast<Event*>(event)->ticket;
+  if (cudaError_t error = unsafe_in_capture()) return error;
   if (!ticket || ticket->done) return cudaSuccess;
+  if (ticket->capture) return fail(cudaErrorCapturedEvent);
   if (ticket->lag-- > 0) return fail(cudaErrorNotReady);
   complete(lock, ticket);
   return cudaSuccess;
@@ -279,8 +297,11 @@ SIMCUDA_CUDA cudaError_t cudaEventQuery(cudaEvent_t event) {
 SIMCUDA_CUDA cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Lock lock(state().mutex);
   state().counters.event_syncs++;
-  complete(lock, reinterpret_cast<Event*>(event)->ticket);
-  return cudaSuccess;
+  auto ticket = reinterpret_cast<Event*>(event)->ticket;
+  if (cudaError_t error = unsafe_in_capture()) return error;
+  if (ticket && ticket->capture) return fail(cudaErrorCapturedEvent);
+  complete(lock, ticket);
+  return late_error();
 }
 
 SIMCUDA_CUDA cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,

@@ -67,6 +67,12 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) 
 
 }  // namespace
 
+cudaError_t late_error() {
+  cudaError_t error = state().late_error;
+  state().late_error = cudaSuccess;
+  return fail(error);
+}
+
 const char* last_refusal() { return t_last_refusal.c_str(); }
 
 void refuse(const std::string& what) {
@@ -88,6 +94,12 @@ using namespace simcuda;
 extern "C" {
 
 void simcuda_refuse(const char* what) { refuse(what); }
+
+void simcuda_refuse_later(const char* what) {
+  refuse(what);
+  Lock lock(state().mutex);
+  state().late_error = cudaErrorNotSupported;
+}
 
 int simcuda_stub_called(const char* function, int status) {
   {

@@ -70,11 +70,20 @@ SIMCUDA_API void simcuda_stream_copies(void* stream, int device, struct SimcudaS
 SIMCUDA_API void simcuda_stream_begin(void* stream, int device, int is_op);
 SIMCUDA_API void simcuda_stream_end(void* stream, int device);
 SIMCUDA_API void simcuda_enqueue(void* stream, int device, void (*run)(void*), void* argument);
+// Capture of a graph. An op on a stream that is being captured says before it begins what it will
+// overwrite, and afterwards how to do it again: each launch calls run(argument), the end of the
+// graph drop(argument).
+SIMCUDA_API int simcuda_capturing(void* stream, int device);
+SIMCUDA_API void simcuda_capture_save(void* stream, int device, void* memory, size_t bytes);
+SIMCUDA_API void simcuda_capture_op(void* stream, int device, void (*run)(void*), void* argument,
+                                    void (*drop)(void*));
 // 0: not memory a device can address, 1: device memory, 2: pinned host memory. The whole range
 // must lie in one allocation.
 SIMCUDA_API int simcuda_addressable(const void* pointer, size_t bytes);
 // Tells what was refused on stderr (and aborts in abort mode).
 SIMCUDA_API void simcuda_refuse(const char* what);
+// The same for a command that runs later: the next call that waits for a stream returns the error.
+SIMCUDA_API void simcuda_refuse_later(const char* what);
 // The same for a function of a stub library; returns the status given.
 SIMCUDA_API int simcuda_stub_called(const char* function, int status);
 

@@ -26,6 +26,8 @@ namespace simcuda {
 using Lock = std::unique_lock<std::mutex>;
 
 struct Stream;
+struct Capture;
+using CapturePtr = std::shared_ptr<Capture>;
 
 // A point in a stream's queue; done once all commands before it have run.
 struct Ticket {
@@ -33,6 +35,7 @@ struct Ticket {
   long lag;
   bool done = false;
   double milliseconds = 0;
+  CapturePtr capture = nullptr;  // that it was recorded in: never done, only to wait for in there
 };
 using TicketPtr = std::shared_ptr<Ticket>;
 
@@ -40,6 +43,8 @@ struct Command {
   TicketPtr wait;             // first, another stream's ticket must be done
   std::function<void()> run;  // then this runs
   TicketPtr record;           // then this is done
+  // When it is issued: writes it into the books.
+  std::function<void(Stream&)> account = nullptr;
 };
 
 struct Stream {
@@ -52,6 +57,7 @@ struct Stream {
   std::thread::id runner;
   int depth = 0;
   SimcudaStreamCopies copies{};
+  CapturePtr capture;
 
   bool busy_elsewhere() const { return depth > 0 && runner != std::this_thread::get_id(); }
 };
@@ -123,6 +129,7 @@ struct State {
   bool abort_on_refusal = false;
   Fault malloc_fault, host_fault, copy_fault;
   SimcudaCounters counters{};
+  cudaError_t late_error = cudaSuccess;  // of a command, not told yet
 };
 
 // Never destroyed: libraries free memory after static destructors have run.
@@ -150,12 +157,9 @@ void drain_device(Lock& lock, int device);  // -1: all
 void legacy_order(Lock& lock, Stream& stream);
 TicketPtr mark(Stream& stream);
 
-// capture.cpp
-cudaError_t capture_info(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                         unsigned long long* id, cudaGraph_t* graph);
-
 // refuse.cpp
 void refuse(const std::string& what);
+cudaError_t late_error();  // tells it, once
 
 double now_milliseconds();
 

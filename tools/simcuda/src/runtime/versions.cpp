@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What differs between the CUDA versions that a wheel is built for: new entry points, and old ones
 // with another signature. Everything else is written against the headers of the wheel's version.
+#include <cuda.h>
 #include <dlfcn.h>
 
 #include <string>
 
+#include "capture.h"
 #include "state.h"
 
 using namespace simcuda;
@@ -47,6 +49,16 @@ SIMCUDA_CUDA cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void
                                                           cudaDriverEntryPointQueryResult* status) {
   return entry_point(name, out, status);
 }
+#endif
+
+// ---- logs: since CUDA 12.9 the driver offers to report errors in words; it has none to report
+
+#if CUDART_VERSION >= 12090
+SIMCUDA_CUDA CUresult cuLogsRegisterCallback(CUlogsCallback, void*, CUlogsCallbackHandle* handle) {
+  if (handle) *handle = nullptr;
+  return CUDA_SUCCESS;
+}
+SIMCUDA_CUDA CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle) { return CUDA_SUCCESS; }
 #endif
 
 // ---- capture: the second version came with CUDA 12.0 and became the only one, with edge data, in
