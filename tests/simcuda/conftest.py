@@ -30,6 +30,8 @@ def loaded() -> Any:
     import torch
 
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # the collections below need not look at torch itself
     return torch
 
 

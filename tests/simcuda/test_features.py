@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -252,7 +253,8 @@ def test_two_processes_with_gloo(run: Run, tmp_path: Path, kind: str) -> None:
 def compiled(torch: Any) -> Iterator[Any]:
     import torch._dynamo
 
-    torch._dynamo.reset()
+    gc.collect()
+    gc.freeze()  # as conftest does for torch: there is much to look at
     yield torch.compile
     torch._dynamo.reset()
 

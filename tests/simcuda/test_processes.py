@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -134,11 +134,16 @@ def test_load_after_torch_is_refused(run: Run) -> None:
     assert "call simcuda.load() before import torch" in done.stderr
 
 
+def _seconds_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime  # of the processor: the machine may be busy
+
+
 def test_a_finished_build_is_reused_at_once() -> None:
     command = [sys.executable, "-m", "simcuda", "build"]
     subprocess.run(command, check=True, capture_output=True)
-    start = time.monotonic()
+    before = _seconds_of_children()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert time.monotonic() - start < 0.5
+    assert _seconds_of_children() - before < 0.5
     assert (Path(done.stdout.strip()) / "libsimcuda_kernels.so").is_file()
     assert done.stderr == ""

@@ -92,7 +92,15 @@ def check(
     report = folder / f"{torch.version}.xml"
     report.unlink(missing_ok=True)
     say(f"torch {torch.version}: running the suite")
-    options = ("-q", "-p", "no:cacheprovider", "--timeout=300", f"--junitxml={report}")
+    options = (
+        "-q",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        "--timeout=300",
+        f"--junitxml={report}",
+    )
     done = subprocess.run(
         [str(python), "-m", "pytest", *options, str(SUITE)],
         env=variables,
