@@ -200,19 +200,38 @@ def test_out_of_memory_says_what_was_pinned(lms: Any, device: Any) -> None:
     assert total == sum(range(8)) * 10 * MIB // 4
 
 
-def test_out_of_memory_names_handed_out_pointers_and_small_tensors(device: Any) -> None:
+def test_out_of_memory_names_handed_out_pointers(lms: Any, device: Any) -> None:
     device.limit(40 * MIB)
-    torch.cuda.lms.enable(min_size=4 * MIB)
-    held, small = block(10), block(2)
+    held = block(10)
     held.data_ptr()
     with pytest.raises(torch.OutOfMemoryError) as caught:
         block(36)
     assert "10.00 MiB cannot move because their pointers were handed out" in str(caught.value)
-    assert "2.00 MiB are below the minimum size" in str(caught.value)
     del caught
-    assert (held.cpu() == 1).all() and (small.cpu() == 1).all()
-    torch.cuda.lms.release_pointer(held)
-    block(20)
+    assert (held.cpu() == 1).all()
+    lms.release_pointer(held)
+    block(36)
+
+
+def test_small_tensors_move_before_memory_is_out(device: Any) -> None:
+    device.limit(16 * MIB)
+    torch.cuda.lms.enable(min_size=MIB)
+    small = [block(0.5, i) for i in range(24)]
+    assert not any(torch.ops.lms.on_host(t) for t in small)
+    large = block(10)  # 12 MiB of 16 are small tensors'
+    assert all(torch.ops.lms.on_host(t) for t in small)
+    assert (large == 1).all().item() and intact(small)
+
+
+def test_small_tensors_that_cannot_move_are_named(device: Any) -> None:
+    device.limit(16 * MIB)
+    torch.cuda.lms.enable(min_size=MIB, host_limit=MIB)
+    small = [block(0.5, i) for i in range(24)]
+    with pytest.raises(torch.OutOfMemoryError, match=r"MiB are below the minimum size") as caught:
+        block(10)
+    assert "Host memory is at its limit" in str(caught.value)
+    del caught
+    assert intact(small)
 
 
 def test_out_of_memory_in_backward(lms: Any, device: Any) -> None:

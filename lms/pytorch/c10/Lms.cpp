@@ -377,6 +377,19 @@ bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream) {
   return Backend::record_stream(pointer, stream);
 }
 
+namespace {
+
+bool take_any(BlockLists& lists) {
+  if (lists.take_free_block()) {
+    return true;
+  }
+  lists.settle_and_release();
+  return lists.take_free_block() || lists.take_new_segment(/*retry=*/true) ||
+         (lists.shrink_segment() && lists.take_new_segment(/*retry=*/true));
+}
+
+}  // namespace
+
 bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, bool last_resort) {
   if (!reclaiming()) {  // switched off while no lock was held
     return false;
@@ -427,17 +440,14 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, bool last_resort) 
   if (!last_resort) {
     return false;
   }
-  engine.evict_all(device_, /*everything=*/false);
-  if (lists.take_free_block()) {
-    return count(device_, Route::kReclaimAll);
+  // What is below the minimum size moves only when nothing else helps.
+  for (const bool everything : {false, true}) {
+    engine.evict_all(device_, everything);
+    if (take_any(lists)) {
+      return count(device_, Route::kReclaimAll);
+    }
   }
-  lists.settle_and_release();
-  if (lists.take_free_block()) {
-    return count(device_, Route::kReclaimAll);
-  }
-  const bool found = lists.take_new_segment(/*retry=*/true) ||
-                     (lists.shrink_segment() && lists.take_new_segment(/*retry=*/true));
-  return found && count(device_, Route::kReclaimAll);
+  return false;
 }
 
 // ---- statistics
@@ -550,7 +560,7 @@ std::string describe(DeviceIndex device) {
   out << ". Device limit: " << (device_limit() == 0 ? "none" : mib(device_limit()))
       << ", host limit: " << (h.limit == 0 ? "none" : mib(h.limit)) << " (" << mib(h.used)
       << " in use), minimum size: " << mib(min_size()) << ". ";
-  if (c.idle > 0 && e.host_refused > 0) {
+  if (c.idle + c.small > 0 && e.host_refused > 0) {
     out << "Host memory is at its limit: raise it with torch.cuda.lms.enable(host_limit=...). ";
   } else if (device_limit() != 0) {
     out << "Raise the device limit, or ";

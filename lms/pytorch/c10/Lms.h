@@ -66,7 +66,7 @@ C10_CUDA_API void set_soft_limit(size_t bytes);
 C10_CUDA_API size_t soft_limit() noexcept;
 C10_CUDA_API void set_host_limit(size_t bytes);
 C10_CUDA_API size_t host_limit();
-// Storages below this size stay on the device.
+// Storages below this size move only if nothing else makes room.
 C10_CUDA_API void set_min_size(size_t bytes);
 C10_CUDA_API size_t min_size();
 // After every op everything unpinned is evicted, and what is out has a null pointer that throws.

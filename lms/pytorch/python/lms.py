@@ -132,7 +132,8 @@ def enable(
             device's own. Reaching it moves tensors out; what cannot fit in it raises
             :class:`torch.OutOfMemoryError`.
         host_limit: most bytes of pinned host memory; 0 for no limit.
-        min_size: tensors smaller than this many bytes stay on the device (1 MiB unless set).
+        min_size: tensors smaller than this many bytes move only if nothing else makes room (1 MiB
+            unless set).
 
     Sizes are integers or strings such as ``"8GiB"``. What is ``None`` keeps its value.
     """
@@ -447,12 +448,12 @@ def get_limit_lms() -> int:
 
 
 def set_size_lms(size: int) -> None:
-    r"""Set the size in bytes below which a tensor stays on the device."""
+    r"""Set the size in bytes below which a tensor moves only if nothing else makes room."""
     _set("min_size", size)
 
 
 def get_size_lms() -> int:
-    r"""The size in bytes below which a tensor stays on the device."""
+    r"""The size in bytes below which a tensor moves only if nothing else makes room."""
     return _settings["min_size"]
 
 
