@@ -15,6 +15,7 @@ help:
 	@echo "make test-fast      what needs no network (60 s)"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail"
+	@echo "make bench          what trains, and how fast, against doing without and two other ways"
 	@echo "make patches        regenerate the runtime patch from lms/"
 
 $(STAMP): pyproject.toml
@@ -31,7 +32,7 @@ run: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy tools/lmsbuild tools/simcuda tests/lmsbuild
+	$(BIN)/mypy tools/lmsbuild tools/simcuda tools/lmsbench tests/lmsbuild
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
 	$(BIN)/lmsbuild verify --all
 	$(BIN)/lmsbuild lint --all
@@ -50,6 +51,9 @@ test-full: lint
 test-negative: $(STAMP)
 	$(BIN)/python tests/engine/negative.py
 	$(BIN)/lmsbuild test $(TAG) negative
+
+bench: $(STAMP)
+	$(BIN)/lmsbuild bench $(TAG)
 
 patches: $(STAMP)
 	$(BIN)/lmsbuild refresh $(TAG) --runtime

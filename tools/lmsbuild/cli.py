@@ -17,7 +17,7 @@ SECTIONS = {
     "Series": ("fetch", "apply", "refresh", "map", "export"),
     "Build": ("wheel", "plugin"),
     "When it stopped": ("status", "abort", "undo"),
-    "Check": ("verify", "lint", "test"),
+    "Check": ("verify", "lint", "test", "bench"),
     "Housekeeping": ("clean", "completion"),
 }
 # The way of a change, for --help and docs/cli.md.

@@ -167,6 +167,11 @@ class ConflictError(LmsbuildError):
     meaning = "the same file changed on two sides; nothing was written"
 
 
+class BenchError(LmsbuildError):
+    exit_code = 24
+    meaning = "the benchmark stopped"
+
+
 # Exit codes that are no class of failure: the process was told to end.
 STOPPED = {
     129: "stopped: the terminal was closed (SIGHUP)",

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs tools/lmsbench in an environment that has Large Model Support, and resumes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.device import Device
+from lmsbuild.environment import Environment
+from lmsbuild.errors import BenchError
+
+# A model that the simulated device trains in seconds.
+_SIMULATED = ("--scale", "32", "--growth", "2", "--caps", "48M", "--steps", "1", "--warmup", "1")
+_SIMULATED_MEMORY = "192M"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is run: `arguments` go to `lmsbench run` and `lmsbench report` both."""
+
+    environment: Environment
+    device: Device
+    variables: dict[str, str]
+    results: Path
+    arguments: Sequence[str]
+
+    def run(self, minutes: float) -> Path:
+        """Measure what is not measured yet for at most about `minutes`, and write the page beside
+        the results. Progress goes to standard error. Raises BenchError."""
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        self._lmsbench("run", "--minutes", f"{minutes:g}")
+        self._lmsbench("report")
+        return self.results.parent / "README.md"
+
+    def _lmsbench(self, command: str, *options: str) -> None:
+        simulated = self.device.kind == "sim"
+        words = ["-m", "simcuda", "--memory", _SIMULATED_MEMORY] if simulated else []
+        words += ["-m", "lmsbench", command, "--results", str(self.results), *options]
+        words += [*(_SIMULATED if simulated else ()), *self.arguments]
+        code = subprocess.run(
+            [str(self.environment.python), *words],
+            env=self.environment.run_environment(self.variables),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            check=False,
+        ).returncode
+        if code != 0:
+            raise BenchError(
+                f"the benchmark stopped because `lmsbench {command}` ended with code {code} (see "
+                "its output above); run the same command to go on from what was measured"
+            )

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild bench"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild import device as devices
+from lmsbuild.bench import Benchmark
+from lmsbuild.choices import Choices
+from lmsbuild.console import Console
+from lmsbuild.frameworks import resolve
+from lmsbuild.options import (
+    build_options,
+    dry_run_option,
+    examples,
+    json_option,
+    markdown_option,
+    tag_argument,
+)
+from lmsbuild.pipeline import plugin_prepared, prepared
+from lmsbuild.plugin import resolve as resolve_plugin
+from lmsbuild.project import find_project
+
+
+@click.command(
+    "bench",
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples(
+        "lmsbuild bench v2.6.0",
+        "lmsbuild bench v2.6.0 --minutes 60 --results bench/results.jsonl",
+        "lmsbuild bench v2.11.0 --plugin -- --caps 8G --models gpt2",
+    ),
+)
+@tag_argument
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--device", "wanted", type=click.Choice(["sim", "cuda"]),
+    help="What to measure on [default: a GPU if there is one].",
+)  # fmt: skip
+@click.option(
+    "--minutes", type=click.FloatRange(min=0), default=10, show_default=True,
+    help="Begin no measurement after this long.",
+)  # fmt: skip
+@click.option(
+    "--results", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="The results, to which this run adds [default: work/<framework>-<tag>/bench/...].",
+)  # fmt: skip
+@click.option("--plugin", is_flag=True, help="Measure torch_lms beside the official wheel.")
+@build_options
+@dry_run_option
+@markdown_option
+@json_option
+def command(
+    tag: str,
+    arguments: tuple[str, ...],
+    wanted: str | None,
+    minutes: float,
+    results: Path | None,
+    plugin: bool,
+    choices: Choices,
+    dry_run: bool,
+    console: Console,
+) -> None:
+    """Measure what trains, and how fast: without and with Large Model Support, with save_on_cpu
+    and with activation checkpointing.
+
+    ResNet-50 and 3D U-Net at growing resolution and GPT-2 at growing batch, at several caps of
+    device memory. Each result is kept as soon as it is there, and the same command goes on where
+    it stopped. ARGUMENTS go to `python -m lmsbench run` (see its --help). On the simulated device
+    small models show sizes and bytes, and no time.
+    """
+    found = resolve_plugin(find_project(), tag) if plugin else None
+    target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
+    device = devices.choose(wanted)
+    name = f"{device.kind}-{'plugin' if plugin else 'patched'}"
+    file = results.absolute() if results else target.work / "bench" / name / "results.jsonl"
+    if dry_run:
+        console.say(f"would measure {target.label} on the {device.name} and add to {file}")
+        console.result({"results": file, "device": device, "dry_run": True})
+        return
+    ready = (
+        plugin_prepared(found, choices, device, "", (), console)
+        if found
+        else prepared(target, choices, device, "", (), console)
+    )
+    with console.step("benchmark"):
+        bench = Benchmark(ready.lms, device, ready.variables, file, arguments)
+        page = bench.run(minutes)
+    console.say(page.read_text(encoding="utf-8"))
+    console.say(f"results: {file}")
+    console.result({"results": file, "page": page, "device": device})
