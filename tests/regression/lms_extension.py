@@ -30,9 +30,10 @@ class Extension:
         assert compiler, "g++ is missing: install it to build the test extension"
         package = Path(torch.__file__).parent
         library = folder / "extension.so"
+        newer = (package / "include/c10/core/StorageMaterializer.h").exists()
         subprocess.run(
             [
-                compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-DNDEBUG",
+                compiler, f"-std=c++{20 if newer else 17}", "-O1", "-shared", "-fPIC", "-DNDEBUG",
                 f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
                 f"-I{package / 'include'}", str(HERE / "extension.cpp"), "-o", str(library),
                 f"-L{package / 'lib'}", "-lc10",
