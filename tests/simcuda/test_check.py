@@ -75,6 +75,12 @@ def test_plan_names_what_would_be_done(tmp_path: Path) -> None:
 
 @pytest.mark.net
 @pytest.mark.slow
+def test_the_newest_release_is_asked_for() -> None:
+    assert [int(part) for part in check.newest().split(".")] >= [2, 15, 0]
+
+
+@pytest.mark.net
+@pytest.mark.slow
 @pytest.mark.parametrize("version", os.environ.get("SIMCUDA_VERSIONS", "").split())
 def test_the_suite_passes_on(version: str) -> None:
     """On each release that SIMCUDA_VERSIONS names; none, unless it is set."""

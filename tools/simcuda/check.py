@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import venv
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
@@ -71,6 +72,8 @@ def check(
     say = progress or (lambda _: None)
     if not SUITE.is_dir():
         raise SimcudaError(f"there are no tests at {SUITE}; run this from a checkout")
+    if version == NEWEST:
+        version = newest()
     folder = folder or cache_root() / "check"
     folder.mkdir(parents=True, exist_ok=True)
     environment = folder / f"torch-{version}"
@@ -120,6 +123,22 @@ def check(
     result = Result(torch.version, _python_version(environment), code, seconds, rows)
     kept.write_text(json.dumps(asdict(result), indent=2) + "\n")
     return result
+
+
+def newest() -> str:
+    """The version of torch that pip would install here today. Raises SimcudaError."""
+    options = ("--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--only-binary=:all:")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, "--report", "-", "torch"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        raise SimcudaError(f"the newest torch is not known because {said}; name a version")
+    version: str = json.loads(done.stdout)["install"][0]["metadata"]["version"]
+    return version.partition("+")[0]
 
 
 def read(path: Path) -> Result:
@@ -223,7 +242,7 @@ def _install(version: str, environment: Path, python: Path, say: Progress) -> No
     say(f"torch {version}: installing the wheel into {environment}")
     venv.create(environment, with_pip=True, clear=True)
     # "===" takes the wheel of the registry, not one with a local version (+cpu) from elsewhere.
-    wanted = "torch" if version == NEWEST else f"torch==={version}"
+    wanted = f"torch==={version}"
     pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet"]
     what = f"installing torch {version}"
     _call([*pip, "--no-deps", "--only-binary=:all:", wanted], what, say)

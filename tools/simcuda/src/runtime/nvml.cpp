@@ -61,6 +61,17 @@ SIMCUDA_CUDA nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char* text, uns
   return NVML_SUCCESS;
 }
 
+// No NVLink fabric: memory is not shared between machines.
+#ifdef NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
+SIMCUDA_CUDA nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle,
+                                                      nvmlGpuFabricInfoV_t* info) {
+  if (index_of(handle) < 0) return NVML_ERROR_INVALID_ARGUMENT;
+  info->state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
+  info->status = NVML_SUCCESS;
+  return NVML_SUCCESS;
+}
+#endif
+
 // Only this process: others have devices of their own. The three versions differ in the record.
 template <typename Process>
 static nvmlReturn_t running_processes(nvmlDevice_t handle, unsigned* count, Process* processes) {
