@@ -3,6 +3,8 @@
 PYTHON ?= python3
 TAG ?= v2.6.0
 SHARD ?= 1/1
+# More than the cores: most of these tests wait for git and for the disk.
+WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -41,11 +43,11 @@ test-fast: lint
 	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin
 
 test: lint
-	$(BIN)/python -m pytest -m 'not slow' tests/lmsbuild tests/engine tests/plugin
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG)
 
 test-full: lint
-	$(BIN)/python -m pytest tests/lmsbuild tests/engine tests/plugin
+	$(BIN)/python -m pytest -n $(WORKERS) tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
 
 test-negative: $(STAMP)

@@ -29,6 +29,7 @@ _GPU_ONLY = ("nvidia-", "triton", "cuda-")
 TEST_TOOLS = (
     "pytest>=8,<9",
     "pytest-timeout",
+    "pytest-xdist>=3.5,<4",
     "hypothesis",
     "expecttest",
     "psutil",

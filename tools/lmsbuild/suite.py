@@ -23,6 +23,7 @@ from lmsbuild.environment import Environment
 from lmsbuild.errors import SuiteError, UsageError
 from lmsbuild.frameworks import Target
 from lmsbuild.project import Project
+from lmsbuild.toolchain import processors
 
 TIERS = ("default", "full")
 _MARKS = {"default": "not slow", "full": ""}
@@ -144,6 +145,7 @@ def _pytest(
         *("-m", "pytest", "-q", *map(str, files)),
         *("--rootdir", str(order.target.project.root), f"--junitxml={junit}"),
         *(*options, "-m", _MARKS[order.tier], "-p", "no:cacheprovider"),
+        *_workers(order.device),
         # An installed lmsbuild carries the suites, but not the file that names their markers.
         *("-W", "ignore::pytest.PytestUnknownMarkWarning"),
     ]
@@ -163,6 +165,11 @@ def _pytest(
     if code not in (0, 1) or not junit.is_file():
         why = "no test was selected" if code == _NO_TESTS else f"pytest ended with code {code}"
         raise SuiteError(f"the suites gave no result because {why}; see its output in the full log")
+
+
+def _workers(device: Device) -> list[str]:
+    """Each process has a simulated device of its own; a GPU's memory cannot be shared out."""
+    return [f"-n{processors()}", "--dist=loadfile"] if device.kind == "sim" else []
 
 
 def read_junit(path: Path) -> list[Case]:
