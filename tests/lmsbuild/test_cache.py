@@ -176,7 +176,7 @@ def test_limit_is_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def used(world: World, console: Console) -> World:
     """A world with a checkout, a cached source and leftovers of a killed run."""
     fetch(world.target, "git", None, console)
-    (world.target.work / ".new-killed").mkdir()
+    (world.target.work / ".lmsbuild-new-killed").mkdir()
     (world.target.work / "wheels/.build-killed").mkdir(parents=True)
     (world.target.work / "env-stock").mkdir()
     left = world.folder / "cache/tmp/killed"
@@ -198,13 +198,13 @@ def names(result: dict[str, object], kept: bool = False) -> set[str]:
     return {Path(item["path"]).name for item in items if bool(item["kept"]) == kept}
 
 
-LEFT = {".new-killed", ".build-killed", "env-stock", "killed"}
+LEFT = {".lmsbuild-new-killed", ".build-killed", "env-stock", "killed"}
 
 
 def test_clean_takes_leftovers_only(used: World) -> None:
     result = cleaned("--dry-run")
     assert names(result) == LEFT and isinstance(result["bytes"], int) and result["bytes"] > MIB
-    assert (used.target.work / ".new-killed").is_dir()
+    assert (used.target.work / ".lmsbuild-new-killed").is_dir()
     assert names(cleaned()) == LEFT
     assert not (used.folder / "cache/tmp/killed").exists()
     assert not cleaned()["items"]
@@ -262,5 +262,5 @@ def test_clean_leaves_what_is_in_use(used: World) -> None:
 
     with FileLock(used.target.work / ".source.lock"):
         result = cleaned("--work")
-    assert {"source", ".new-killed"} <= names(result, kept=True)
+    assert {"source", ".lmsbuild-new-killed"} <= names(result, kept=True)
     assert (used.target.work / "source").is_dir()

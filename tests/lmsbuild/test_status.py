@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lmsbuild_kill import snapshot
+from filelock import FileLock
+from lmsbuild_kill import Killer, snapshot
 from lmsbuild_world import World, plain_git, write
 
 from lmsbuild.__main__ import run
@@ -194,6 +196,50 @@ def test_a_killed_build_is_shown_and_cleaned(tool: Tool) -> None:
     assert left.exists()
     tool("abort")
     assert not left.exists() and tool("status")["project"]["wheels"] == []
+
+
+def test_a_killed_fetch_is_shown_and_cleaned(tool: Tool) -> None:
+    work = tool.world.target.work
+    killer = Killer(tool.world.folder / "killer", work)
+    killer.folder.mkdir()
+    fetch, folder = ["fetch", "v1.0", "--source", "git"], tool.world.folder
+    steps = killer.git_steps(fetch, folder)
+    shutil.rmtree(work)
+    shutil.rmtree(folder / "cache")
+    checking_out = next(n for n, step in enumerate(steps, 1) if " checkout -q -b lms" in step)
+    assert killer.at_git(checking_out, "before", fetch, folder)
+    left = tool("status")["project"]["fetches"]
+    assert left and Path(left[0]).is_dir()
+    with FileLock(work / ".source.lock"):  # one at work
+        assert tool("status")["project"]["fetches"] == tool("abort")["aborted"] == []
+    assert tool("abort", "--dry-run")["aborted"][0]["path"] == left[0]
+    assert [done["path"] for done in tool("abort")["aborted"]] == left
+    assert not Path(left[0]).exists() and tool("status")["project"]["fetches"] == []
+
+
+def test_abort_names_the_undo_of_what_had_finished(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tool.world.project.root, {"lms/core/new.h": "//\n"})
+    for command, undo in (
+        (("refresh", "v1.0"), "`lmsbuild undo --refresh`"),
+        (("undo", "--refresh"), None),
+        (("apply", "v1.0", "--into", str(tool.clone)), "`lmsbuild undo`"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(FileTransaction, "finish", _stop)
+            patch.setattr(FileTransaction, "roll_back", _stop)
+            with pytest.raises(Killed):
+                run([*command])
+        tool.capsys.readouterr()
+        assert run(["abort", *(command[2:] if "--into" in command else ())]) == 0
+        said = tool.capsys.readouterr().out
+        assert "had finished, cleaned up" in said
+        assert f"; {undo} takes it back" in said if undo else "takes it back" not in said
+
+
+def _stop(self: FileTransaction) -> None:
+    raise Killed
 
 
 def test_which_checkouts_are_meant(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:

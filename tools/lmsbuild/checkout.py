@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from lmsbuild.console import Console
 from lmsbuild.errors import TreeStateError
@@ -26,7 +26,8 @@ _UNDER_WAY = {
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
 }
-_NEW = ".new-"
+NEW = ".lmsbuild-new-"  # beside a checkout, while it is made
+REMOVED = f"{NEW}removed-"  # what `clean` is about to delete
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,13 @@ def fetch(
     """
     path = default_path(target, into)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{path.name}.lock"):
+    with FileLock(_lock(path)):
         if path.exists() and any(path.iterdir()):
             return _present(target, path)
-        for left in path.parent.glob(f"{_NEW}*"):  # of a run that was killed
+        for left in leftovers(path.parent):
             shutil.rmtree(left)
         source = obtain(target, wanted, console, reference)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=_NEW) as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW) as folder:
             fresh = Path(folder) / "source"
             with console.task(f"checking out {target.label}"):
                 _check_out(target, source, fresh)
@@ -106,6 +107,30 @@ def fetch(
                 path.rmdir()
             shutil.move(fresh, path)
     return Checkout(path, source.commit, source.route, source.why)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What a killed `fetch` into `folder`, or `clean` left, or one at work has."""
+    return sorted(folder.glob(f"{NEW}*"))
+
+
+def abandon(target: Target, dry_run: bool = False) -> list[Path]:
+    """Remove what a killed `fetch` into the work folder left, and name it; nothing while one is at
+    work."""
+    found = [path for path in leftovers(target.work) if not path.name.startswith(REMOVED)]
+    if not found:
+        return []
+    try:
+        with FileLock(_lock(default_path(target, None)), timeout=0):
+            for left in [] if dry_run else found:
+                shutil.rmtree(left)
+            return found
+    except Timeout:
+        return []
+
+
+def _lock(path: Path) -> Path:
+    return path.parent / f".{path.name}.lock"
 
 
 def _present(target: Target, path: Path) -> Checkout:

@@ -15,14 +15,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lmsbuild import cache, environment, overlay
+from lmsbuild import cache, checkout, environment, overlay
 from lmsbuild.errors import GitError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git
 from lmsbuild.project import cache_dir
 from lmsbuild.switch import NOTHING, REFS, recorded
-
-_NEW = ".new-"  # temporary folders below a tag's work folder
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def leftovers(targets: list[Target]) -> list[Item]:
         if not _file_of(note).exists()
     ]
     for target in targets:
-        for path in sorted(target.work.glob(f"{_NEW}*")):
+        for path in checkout.leftovers(target.work):
             lock = target.work / ".source.lock"
             found.append(_plain(path, "leftover", f"{target.label}: unfinished", lock))
         for path in overlay.leftovers(target.work / "wheels"):
@@ -173,7 +171,7 @@ def _remove(path: Path, lock: Path | None) -> bool:
     try:
         with FileLock(lock, timeout=0):
             # In one step, so that a kill leaves a leftover and no half of it.
-            gone = path.with_name(f"{_NEW}removed-{path.name.removeprefix(_NEW)}")
+            gone = path.with_name(f"{checkout.REMOVED}{path.name.removeprefix(checkout.NEW)}")
             _delete(path.rename(gone))
     except Timeout:
         return False

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lmsbuild import checkout
 from lmsbuild.apply import is_own, user_commits
 from lmsbuild.checkout import default_path, is_framework, under_way
 from lmsbuild.errors import LmsbuildError, TreeStateError
@@ -62,6 +63,7 @@ class ProjectStatus:
     unfinished: Unfinished | None
     undo: str | None
     wheels: list[Path]  # folders in which a build was killed
+    fetches: list[Path]  # what a killed `fetch` left
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,9 @@ def project_status(project: Project) -> ProjectStatus:
         unfinished=_unfinished(pending),
         undo=last.command if last else None,
         wheels=[folder for folder in wheel_folders(project) if abandon(folder, dry_run=True)],
+        fetches=[
+            left for target in targets(project) for left in checkout.abandon(target, dry_run=True)
+        ],
     )
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
+from lmsbuild import checkout
 from lmsbuild.console import Console
+from lmsbuild.frameworks import targets
 from lmsbuild.options import dry_run_option, examples, into_option, json_option, tag_choice
 from lmsbuild.overlay import abandon
 from lmsbuild.project import find_project
@@ -19,7 +21,7 @@ from lmsbuild.transaction import PROJECT_STATE, FileTransaction, abort
 _WORDS = {
     "nothing": "had changed nothing, cleaned up",
     "restored": "taken back, everything is as it was before it",
-    "completed": "had finished, cleaned up; `lmsbuild undo` takes it back",
+    "completed": "had finished, cleaned up",
 }
 
 
@@ -60,13 +62,22 @@ def command(tag: str | None, into: Path | None, dry_run: bool, console: Console)
         if found:
             done.append(_Done(root, found.command, found.outcome))
             would = "would be: " if dry_run else ""
-            console.say(f"{root}: lmsbuild {found.command}: {would}{_WORDS[found.outcome]}")
+            back = ""
+            if found.outcome == "completed" and not found.command.startswith("undo"):
+                undo = "undo" if kind is CheckoutTransaction else "undo --refresh"
+                back = f"; `lmsbuild {undo}` takes it back"
+            console.say(f"{root}: lmsbuild {found.command}: {would}{_WORDS[found.outcome]}{back}")
     if into is None:
         for folder in wheel_folders(project):
             if abandon(folder, dry_run):
                 done.append(_Done(folder, "wheel", "nothing"))
                 would = "would be " if dry_run else ""
                 console.say(f"{folder}: a build that was killed {would}cleaned up")
+        for target in targets(project):
+            for left in checkout.abandon(target, dry_run):
+                done.append(_Done(left, "fetch", "nothing"))
+                would = "would be " if dry_run else ""
+                console.say(f"{left}: a fetch that was killed {would}cleaned up")
     if not done:
         console.say("nothing was stopped in the middle")
     console.result({"aborted": done, "dry_run": dry_run})

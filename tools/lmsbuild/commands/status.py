@@ -50,6 +50,10 @@ def _say_project(project: ProjectStatus, console: Console) -> None:
         console.say(f"  unfinished: lmsbuild {stopped.command}, {stopped.state}; {stopped.next}")
     for folder in project.wheels:
         console.say(f"  unfinished: a build in {folder}; lmsbuild wheel goes on, abort cleans up")
+    for folder in project.fetches:
+        console.say(
+            f"  unfinished: a fetch in {folder}; lmsbuild fetch starts anew, abort cleans up"
+        )
     if project.undo:
         console.say(f"  can be taken back: lmsbuild {project.undo} (lmsbuild undo --refresh)")
 
