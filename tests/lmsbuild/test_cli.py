@@ -101,6 +101,25 @@ def test_apply_works_on_the_clone_the_user_stands_in(world: World) -> None:
     assert not (world.folder / "work/alpha-v1.0").exists()
 
 
+def test_export_goes_through_links_and_pipes(world: World) -> None:
+    there = world.folder / "real.patch"
+    there.write_text("before")
+    for name, target in (("link", "real.patch"), ("dangling", "new.patch")):
+        (world.folder / name).symlink_to(target)
+        assert lmsbuild("export", "v1.0", "-o", name).returncode == 0
+        assert (world.folder / name).is_symlink()
+    content = there.read_bytes()
+    assert b"Subject: " in content and (world.folder / "new.patch").read_bytes() == content
+    pipe = world.folder / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert lmsbuild("export", "v1.0", "-o", "pipe").returncode == 0
+        pipe_open = pipe.is_fifo()
+        if not pipe_open:
+            reader.kill()
+        assert pipe_open and reader.communicate()[0] == content
+
+
 def test_dry_runs_change_nothing(world: World) -> None:
 
     def files() -> list[Path]:

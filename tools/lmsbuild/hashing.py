@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from pathlib import Path
 
 _CHUNK = 1 << 22
@@ -36,8 +37,8 @@ def git_blob(content: bytes) -> str:
 
 def sha256_large_file(path: Path, memory: Path) -> str:
     """Like sha256_file, but remembered in the folder `memory` for as long as the file is as is."""
-    stat = path.stat()
-    seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    found = path.stat()
+    seen = [str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ino]
     note = memory / f"{sha256_value(seen[0])[:32]}.json"
     try:
         known = json.loads(note.read_text(encoding="utf-8"))
@@ -63,3 +64,16 @@ def write_atomic(path: Path, content: bytes) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write where a user says: a link's target, a FIFO or a device as it is, else write_atomic."""
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        regular = True
+    if regular:
+        write_atomic(Path(os.path.realpath(path)), content)
+    else:
+        with path.open("wb") as stream:
+            stream.write(content)

@@ -11,7 +11,7 @@ import click
 from lmsbuild.console import Console
 from lmsbuild.errors import FileError, UsageError
 from lmsbuild.frameworks import resolve
-from lmsbuild.hashing import sha256_bytes, write_atomic
+from lmsbuild.hashing import sha256_bytes, write_output
 from lmsbuild.options import dry_run_option, examples, json_option, tag_argument
 from lmsbuild.project import find_project
 from lmsbuild.series import export, export_name, series_of
@@ -54,7 +54,7 @@ def command(tag: str, output: str, dry_run: bool, console: Console) -> None:
     if not dry_run:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
+            write_output(path, content)
         except OSError as error:
             raise FileError(
                 f"{path} was not written because {error.strerror}; choose another file with -o"
