@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -232,6 +233,21 @@ def test_clean_work_keeps_what_is_the_users(used: World, console: Console) -> No
     plain_git(source, "stash", "drop")
     assert "source" in names(cleaned("--work"))
     assert not source.exists()
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("lost", [".git", ".git/HEAD"])
+def test_clean_work_keeps_what_git_cannot_judge(used: World, lost: str) -> None:
+    source = used.target.work / "source"
+    (source / "core/alloc.cpp").write_text("mine\n")
+    # As in a checkout of the project, whose repository is around the work folder.
+    plain_git(used.folder, "init", "-q")
+    left = source / lost
+    shutil.rmtree(left) if left.is_dir() else left.unlink()
+    result = cleaned("v1.0", "--work")
+    assert "source" in names(result, kept=True) and "no repository (.git)" in str(result["items"])
+    assert (source / "core/alloc.cpp").read_text() == "mine\n"
+    assert "source" in names(cleaned("v1.0", "--work", "--force"))
 
 
 @pytest.mark.default

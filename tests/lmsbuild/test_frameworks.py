@@ -48,6 +48,12 @@ def test_wrong_entries_are_named(world: World, old: str, new: str, named: str) -
         load(world.project)
 
 
+def test_bytes_that_are_no_text_are_told(world: World) -> None:
+    world.project.frameworks_file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"frameworks\.toml cannot be read because .* 0xff"):
+        load(world.project)
+
+
 def test_project_must_be_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMSBUILD_ROOT", str(world.folder))
     with pytest.raises(ConfigError, match="LMSBUILD_ROOT"):

@@ -25,6 +25,7 @@ from lmsbuild.errors import (
     DownloadError,
     LmsbuildError,
     MismatchError,
+    UsageError,
     WheelError,
 )
 from lmsbuild.hashing import sha256_file
@@ -156,7 +157,7 @@ def test_wheel_with_another_hash(world: World, official: Path, console: Console)
 def test_python_without_a_wheel(world: World, official: Path, console: Console) -> None:
     path = fetch(world.target, "git", None, console).path
     apply(world.target, path, console)
-    with pytest.raises(DownloadError, match=r"Python 2\.7"):
+    with pytest.raises(UsageError, match=r"Python 2\.7"):
         overlay.build(world.target, path, "2.7", world.folder / "out", console)
 
 

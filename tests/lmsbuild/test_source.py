@@ -86,6 +86,13 @@ def test_other_code_is_refused_by_name(world: World, console: Console, name: str
     assert not (world.folder / "work/alpha-v1.0/source").exists()
 
 
+def test_folder_of_something_else_is_not_imported(world: World, console: Console) -> None:
+    tree = unpacked(world)
+    (tree / "recognise.me").unlink()
+    with pytest.raises(SourceError, match=r"alpha-1\.0 cannot be .* no alpha: it lacks recognise"):
+        fetch(world.target, str(tree), None, console)
+
+
 def test_moved_tag_is_refused(world: World, console: Console) -> None:
     world.commit(world.upstream, {"later": "1"}, "Later")
     plain_git(world.upstream, "tag", "-f", "v1.0")

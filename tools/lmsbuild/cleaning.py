@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from lmsbuild import cache, checkout, environment, overlay
 from lmsbuild.errors import GitError
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git
+from lmsbuild.git import checkout_git
 from lmsbuild.project import cache_dir
 from lmsbuild.switch import NOTHING, REFS, recorded
 
@@ -106,7 +106,8 @@ def worked(targets: list[Target], force: bool) -> list[Item]:
                 continue
             lock = path / ".lock" if path.name == "wheels" else folder / f".{path.name}.lock"
             title = f"{target.label}: {path.name}"
-            reason = users_work(path) if (path / ".git").exists() and not force else ""
+            checkout = path.name == "source" or (path / ".git").exists()
+            reason = users_work(path) if checkout and not force else ""
             found.append(replace(_plain(path, "work", title, lock), kept=reason))
     return found
 
@@ -114,7 +115,15 @@ def worked(targets: list[Target], force: bool) -> list[Item]:
 def users_work(checkout: Path) -> str:
     """What of the user's would be lost with a checkout, "" for nothing."""
     try:
-        git = Git(checkout)
+        git = checkout_git(checkout)
+        if git is None or git.path != checkout.resolve():
+            # git would go on to a repository further up.
+            if checkout.is_dir() and not any(checkout.iterdir()):
+                return ""
+            return (
+                "it has no repository (.git) that git can read, so what is yours in it cannot be "
+                "told; give --force to remove it all the same"
+            )
         changes = git.changes()
         if changes:
             return f"{changes[0][3:]} is not committed; give --force to remove it all the same"

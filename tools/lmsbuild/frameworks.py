@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lmsbuild.errors import ConfigError, DownloadError, UnknownTagError, UsageError
+from lmsbuild.errors import ConfigError, UnknownTagError, UsageError
 from lmsbuild.project import Project
 
 if sys.version_info >= (3, 11):
@@ -198,10 +198,10 @@ class Target:
         return f"{self.tag.version}+{self.wheel.local}"
 
     def official_sha256(self, python: str) -> str:
-        """Of the official wheel for CPython `python` (X.Y). Raises DownloadError."""
+        """Of the official wheel for CPython `python` (X.Y). Raises UsageError."""
         digest = self.wheel.sha256.get(python)
         if digest is None:
-            raise DownloadError(
+            raise UsageError(
                 f"{self.wheel.project} {self.wheel.version} cannot be had for Python {python} "
                 f"because its official wheels are for {', '.join(self.pythons)}; choose one with "
                 "--python"
@@ -243,7 +243,7 @@ def load(project: Project) -> Frameworks:
     path = project.frameworks_file
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read because {error}; correct the file") from error
     try:
         return Frameworks.model_validate(data)
@@ -286,7 +286,7 @@ def resolve(project: Project, spec: str) -> Target:
     near = difflib.get_close_matches(spec, words, n=6, cutoff=0.4)
     labels = list(dict.fromkeys(words[word] for word in near)) or [t.label for t in known]
     raise UnknownTagError(
-        f"{spec} cannot be used because no supported framework has this tag; "
+        f"{spec or repr(spec)} cannot be used because no supported framework has this tag; "
         f"name one of {', '.join(labels)} (all: `lmsbuild tags`)",
         near=labels,
     )

@@ -341,6 +341,13 @@ def _from_path(way: _Way, path: Path) -> Source:
         check_preimage(target, git, commit, f"{path} ({revision})")
         return Source(path, commit, "path", f"asked for, at {revision}")
     if path.is_dir():
+        for name in target.framework.recognise:
+            # All of a folder is imported, so a wrong one must be told first.
+            if not (path / name).exists():
+                raise SourceError(
+                    f"{path} cannot be a source because it is no {target.framework_name}: it lacks "
+                    f"{name}; give a clone, an unpacked tree or a tarball"
+                )
         # What is in a folder may have changed since.
         return way.kept(
             "url", str(path), "asked for", lambda _, bare: way.from_tree(path, bare), anew=True
