@@ -110,6 +110,50 @@ def test_undo_refuses_changed_files_and_other_branches(tool: Tool) -> None:
     assert "refs/heads/other is checked out" in error["message"]
 
 
+def test_commits_before_and_after_a_refresh(tool: Tool) -> None:
+    tool.on("apply")
+    assert tool.checkout()["undo_blocked"] is None
+    tool.world.commit(tool.clone, {"core/lms/engine.h": "#pragma once\nint engine(); //\n"}, "E")
+    found = tool.checkout()
+    assert found["other"] is None and found["edited"] == ["core/lms/engine.h"]
+    assert [patch["state"] for patch in found["patches"]] == ["applied"] * 3
+    assert found["next"].startswith("lmsbuild refresh v1.0") and not found["refreshed"]
+    assert "commits of yours lie on it" in found["undo_blocked"]
+    tool("refresh", "v1.0", "--from", str(tool.clone))
+    found = tool.checkout()
+    assert found["refreshed"] and found["edited"] == []
+    assert found["next"] == "lmsbuild verify v1.0, then lint and wheel"
+    assert tool("refresh", "v1.0", "--from", str(tool.clone))["written"] == []
+
+
+def test_a_rebase_is_kept_when_undo_refuses(tool: Tool) -> None:
+    tool.on("apply")
+    plain_git(tool.clone, "commit", "-q", "--amend", "-m", "Reworded")
+    found = tool.checkout()
+    assert found["next"].startswith("lmsbuild refresh v1.0")
+    message = tool.on("undo", code=TreeStateError.exit_code)["error"]["message"]
+    assert "`git branch mine`, then `git reset --keep " in message
+    assert found["undo_blocked"] == message
+
+
+def test_stopped_before_it_changed_anything_is_clean(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckoutTransaction, "commit", stop)
+        patch.setattr(CheckoutTransaction, "finish", stop)
+        with pytest.raises(Killed):
+            run(["apply", "v1.0", "--into", str(tool.clone)])
+    tool.capsys.readouterr()
+    assert run(["status", "v1.0", "--into", str(tool.clone)]) == 0
+    said = tool.capsys.readouterr().out
+    assert "stopped before it changed anything" in said
+    assert ", clean\n" in said and "not clean" not in said
+
+
 def test_git_under_way(tool: Tool) -> None:
     world = tool.world
     world.commit(tool.clone, {"core/alloc.cpp": "one\n"}, "One")

@@ -43,7 +43,7 @@ from lmsbuild.switch import (
     resolve,
     state_of,
 )
-from lmsbuild.transaction import put_back
+from lmsbuild.transaction import Journal, check_as_left, put_back
 
 AM_OPTIONS = (
     "--keep-cr",
@@ -309,15 +309,14 @@ def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()
-    check_nothing_under_way(user)
     last = last_of(user)
     if last is None:
         raise TreeStateError(
             f"nothing can be taken back because no `lmsbuild apply` finished in {user.path} since "
             "the last undo; `lmsbuild status` says where it stands"
         )
+    check_undo(user, last)
     start, head = str(last.data["start"]), str(last.data["head"])
-    _check_on_top(user, str(last.data["branch"]), start, head)
     if dry_run:
         return Undone(user.path, last.command, start)
     with (
@@ -331,6 +330,13 @@ def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
         transaction.move_refs(start, **kept)
         transaction.commit()
     return Undone(user.path, last.command, start)
+
+
+def check_undo(user: Git, last: Journal) -> None:
+    """Raise TreeStateError when `last` cannot be taken back as the checkout stands."""
+    check_nothing_under_way(user)
+    _check_on_top(user, *(str(last.data[name]) for name in ("branch", "start", "head")))
+    check_as_left(user.path, last)
 
 
 def _check_on_top(user: Git, branch: str, start: str, head: str) -> None:
@@ -353,7 +359,8 @@ def _check_on_top(user: Git, branch: str, start: str, head: str) -> None:
         )
     raise TreeStateError(
         f"the series cannot be taken off {user.path} because HEAD is {now[:12]} and no longer what "
-        f"`apply` left; go back to it with `git reset --keep {head[:12]}`"
+        f"`apply` left; keep what is there with `git branch mine`, then `git reset --keep "
+        f"{head[:12]}` and undo again"
     )
 
 

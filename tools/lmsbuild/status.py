@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild import checkout
-from lmsbuild.apply import is_own, user_commits
+from lmsbuild.apply import check_undo, is_own, user_commits
+from lmsbuild.checkin import REFRESHED
 from lmsbuild.checkout import default_path, is_framework, under_way
 from lmsbuild.errors import LmsbuildError, TreeStateError
 from lmsbuild.frameworks import Target, resolve, targets
@@ -16,7 +17,7 @@ from lmsbuild.overlay import abandon
 from lmsbuild.project import Project
 from lmsbuild.series import Series, series_of
 from lmsbuild.states import APPLIED, PatchState
-from lmsbuild.switch import CheckoutTransaction, branch_of, last_of, state_of
+from lmsbuild.switch import NOTHING, CheckoutTransaction, branch_of, last_of, recorded, state_of
 from lmsbuild.transaction import (
     PREPARING,
     PROJECT_STATE,
@@ -48,11 +49,14 @@ class CheckoutStatus:
     patches: list[PatchState]
     other: str | None  # why the code is neither with nor without the series
     changes: list[str]  # `git status` entries
+    edited: list[str]  # files of the series that commits changed and no refresh took yet
     on_top: list[str]  # the user's commits since the last apply
+    refreshed: bool  # all commits are in the patches already
     under_way: str | None  # what git has not finished
     running: Holder | None
     unfinished: Unfinished | None
     undo: str | None  # what `undo` would take back
+    undo_blocked: str | None  # why it would refuse to
     next: str
 
 
@@ -163,10 +167,12 @@ def checkout_status(place: Place) -> CheckoutStatus:
     pending = None if running else CheckoutTransaction.pending(user.path, state)
     unfinished = _unfinished(pending)
     series = series_of(target)
-    older = is_own(target, user)
-    patches, other = _patches(series, user)
+    own = is_own(target, user)
+    applied = recorded(user, "applied")
+    refreshed = own and applied != user.head()
+    patches, other, edited = _patches(series, user, own)
     last = last_of(user)
-    changes = [] if unfinished and unfinished.state == _HALF else _users_changes(user)
+    changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
     top = user_commits(user, str(last.data["head"])) if last else []
     if running:
@@ -175,28 +181,41 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = unfinished.next
     elif what:
         following = f"finish or abort {what} with git"
-    elif other and older:
+    elif other and own:
         other = "an older version of the series is applied"
         following = f"lmsbuild apply {target.tag_name} (replaces it)"
     elif other:
         following = f"lmsbuild refresh {target.tag_name}, or take the other commits off"
     elif changes:
         following = "commit, stash or remove the changes"
-    elif any(patch.state == NOT_APPLIED for patch in patches):
+    elif not edited and any(patch.state == NOT_APPLIED for patch in patches):
         following = f"lmsbuild apply {target.tag_name}"
-    elif top:
+    elif refreshed:
+        following = f"lmsbuild verify {target.tag_name}, then lint and wheel"
+    elif edited or top or (applied != NOTHING and not own):
         following = f"lmsbuild refresh {target.tag_name} (puts your commits into the patches)"
     else:
         following = f"lmsbuild wheel {target.tag_name}"
     return CheckoutStatus(
         tag=target.label, path=user.path, branch=branch_of(user), head=user.head(),
-        patches=patches, other=other, changes=changes, on_top=top, under_way=what,
-        running=running, unfinished=unfinished, undo=last.command if last else None,
+        patches=patches, other=other, changes=changes, edited=edited, on_top=top,
+        refreshed=refreshed, under_way=what, running=running, unfinished=unfinished,
+        undo=last.command if last else None,
+        undo_blocked=_blocked(user, last) if not (running or unfinished) else None,
         next=following,
     )  # fmt: skip
 
 
-_HALF = "stopped in the middle of its switch"
+def _blocked(user: Git, last: Journal | None) -> str | None:
+    try:
+        if last is not None:
+            check_undo(user, last)
+    except TreeStateError as error:
+        return error.message
+    return None
+
+
+HALF = "stopped in the middle of its switch"
 
 
 def _unfinished(pending: FileTransaction | None) -> Unfinished | None:
@@ -208,19 +227,45 @@ def _unfinished(pending: FileTransaction | None) -> Unfinished | None:
     elif pending.complete():
         state, following = "done but for its clean-up", "lmsbuild abort cleans up"
     else:
-        state, following = _HALF, "lmsbuild abort puts everything back"
+        state, following = HALF, "lmsbuild abort puts everything back"
     return Unfinished(journal.command, journal.started, state, following)
 
 
-def _patches(series: Series, user: Git) -> tuple[list[PatchState], str | None]:
+def _patches(
+    series: Series, user: Git, own: bool
+) -> tuple[list[PatchState], str | None, list[str]]:
+    """The patches, or why the code is other code; and the files that commits of the user's edit."""
+    edited: list[str] = []
     try:
         count = series.applied(user)
     except LmsbuildError as error:
-        return [], error.message
+        noted = None if own else _noted(series, user)
+        if noted is None:
+            return [], error.message, []
+        count, tip = noted
+        now, then = (user.blobs(commit, list(series.before)) for commit in ("HEAD", tip))
+        edited = [path for path in series.before if now.get(path) != then.get(path)]
     return [
         PatchState(patch.name, APPLIED if index < count else NOT_APPLIED)
         for index, patch in enumerate(series.patches)
-    ], None
+    ], None, edited  # fmt: skip
+
+
+def _noted(series: Series, user: Git) -> tuple[int, str] | None:
+    """How many patches were on the checkout when `refresh` or `apply` last left it, and the commit
+    it was left at; None when HEAD does not come from there."""
+    base = recorded(user, "base")
+    if base == NOTHING or not user.ok("merge-base", "--is-ancestor", base, "HEAD"):
+        return None
+    for name in (REFRESHED, "applied"):
+        tip = recorded(user, name)
+        if tip == NOTHING:
+            continue
+        try:
+            return series.applied(user, tip), tip
+        except LmsbuildError:
+            continue
+    return None
 
 
 def _users_changes(user: Git) -> list[str]:

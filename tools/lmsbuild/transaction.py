@@ -474,15 +474,12 @@ def content_before(folder: Path, number: int) -> Content | None:
     return Content(old.read_bytes(), 0o100755 if old.stat().st_mode & 0o100 else 0o100644)
 
 
-def put_back(transaction: FileTransaction, last: Journal) -> None:
-    """Fill `transaction` with the files as they were before `last`.
-
-    Raises TreeStateError naming the files that changed since.
-    """
-    folder = transaction.state / "last"
-    steps = [(number, step) for number, step in enumerate(last.steps) if not step.beside]
+def check_as_left(root: Path, last: Journal) -> None:
+    """Raise TreeStateError naming the files that changed since `last`."""
     changed = [
-        step.path for _, step in steps if fingerprint(transaction.root / step.path) != step.after
+        step.path
+        for step in last.steps
+        if not step.beside and fingerprint(root / step.path) != step.after
     ]
     if changed:
         raise TreeStateError(
@@ -490,7 +487,18 @@ def put_back(transaction: FileTransaction, last: Journal) -> None:
             "since; save the change elsewhere and put the file back first",
             files=changed,
         )
-    for number, step in steps:
+
+
+def put_back(transaction: FileTransaction, last: Journal) -> None:
+    """Fill `transaction` with the files as they were before `last`.
+
+    Raises TreeStateError naming the files that changed since.
+    """
+    folder = transaction.state / "last"
+    check_as_left(transaction.root, last)
+    for number, step in enumerate(last.steps):
+        if step.beside:
+            continue
         content = content_before(folder, number)
         if (content.fingerprint if content else None) != step.before:
             raise TreeStateError(

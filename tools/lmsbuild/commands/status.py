@@ -10,7 +10,7 @@ import click
 from lmsbuild.console import Console
 from lmsbuild.options import examples, into_option, json_option, tag_choice
 from lmsbuild.project import find_project
-from lmsbuild.status import CheckoutStatus, ProjectStatus, places, status
+from lmsbuild.status import HALF, CheckoutStatus, ProjectStatus, places, status
 
 _SHOWN = 5
 
@@ -61,14 +61,16 @@ def _say_project(project: ProjectStatus, console: Console) -> None:
 def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     branch = found.branch.removeprefix("refs/heads/")
     console.say(f"{found.tag} {found.path}")
-    state = "not clean" if found.changes or found.under_way or found.unfinished else "clean"
+    half = found.unfinished is not None and found.unfinished.state == HALF
+    state = "not clean" if found.changes or found.under_way or half else "clean"
     console.say(f"  {'detached' if branch == 'HEAD' else branch} at {found.head[:12]}, {state}")
     for patch in found.patches:
         console.say(f"  {patch.state:<12} {patch.patch}")
     if found.other:
         console.say(f"  other code: {found.other}")
     _some("changed", [entry[3:] for entry in found.changes], console)
-    _some("your commit", found.on_top, console)
+    _some("edited, not refreshed:", found.edited, console)
+    _some("in the patches: commit" if found.refreshed else "your commit", found.on_top, console)
     if found.under_way:
         console.say(f"  under way: {found.under_way}")
     if found.running:
@@ -76,7 +78,9 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     if found.unfinished:
         stopped = found.unfinished
         console.say(f"  unfinished: lmsbuild {stopped.command}, {stopped.state}")
-    if found.undo:
+    if found.undo and found.undo_blocked:
+        console.say(f"  undo would refuse: {found.undo_blocked}")
+    elif found.undo:
         console.say(f"  can be taken back: lmsbuild {found.undo} (lmsbuild undo)")
     console.say(f"  next: {found.next}")
 
