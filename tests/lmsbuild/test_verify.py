@@ -12,11 +12,11 @@ from lmsbuild.__main__ import run
 from lmsbuild.apply import apply
 from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
-from lmsbuild.errors import SeriesError, TreeStateError
+from lmsbuild.errors import ConfigError, SeriesError, TreeStateError
 from lmsbuild.git import Git
 from lmsbuild.project import Project
 from lmsbuild.refresh import refresh
-from lmsbuild.series import series_of
+from lmsbuild.series import patch_files, series_of
 from lmsbuild.verify import Verified, verify
 
 ORDER = ["form", "chain", "runtime", "preimage", "apply", "cmake"]
@@ -245,3 +245,27 @@ def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "v1.0", "--json"]) == SeriesError.exit_code
     error = json.loads(capsys.readouterr().out)["error"]
     assert "runtime" in json.dumps(error["tags"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("/python/lms.py", "/../../evil.py", "path '../../evil.py' leaves the tree"),
+        ("/python/lms.py", "/.git/hooks/evil", "path '.git/hooks/evil' leaves the tree"),
+        ("--- a/python/api.py", "--- a/../../api.py", "names a/../../api.py, b/python/api.py"),
+        ("@@ -0,0 +1 @@", "@@ -0,0 +1,2 @@", "hunks do not add up"),
+        ("+# new   \n", "", "hunks do not add up"),
+        ("@@ -0,0 +1 @@\n+# new   \n", "", "lms.py has no hunks"),
+    ],
+)
+def test_damaged_patch_is_refused(
+    world: World, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str
+) -> None:
+    patch = patch_files(world.target.tag_patches)[1]
+    text = patch.read_bytes().decode()
+    assert old in text
+    patch.write_bytes(text.replace(old, new).encode())
+    assert run(["export", "v1.0", "-o", "out.patch"]) == ConfigError.exit_code
+    assert words in capsys.readouterr().err and not (world.folder / "out.patch").exists()
+    assert run(["verify", "v1.0"]) == SeriesError.exit_code
+    assert "`git apply" not in "".join(capsys.readouterr())

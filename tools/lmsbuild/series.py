@@ -23,6 +23,7 @@ from lmsbuild.hashing import sha256_bytes
 from lmsbuild.mail import Mail, parse
 
 NO_BLOB = "0" * 40
+_EMPTY = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"  # the blob of a file without content
 _INDEX = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})(?: (\d{6}))?$", re.MULTILINE)
 _MODE = re.compile(r"^(?:new file|new|deleted file|old) mode (\d{6})$", re.MULTILINE)
 # A series holds no renames, so both names are the same one.
@@ -140,6 +141,11 @@ class Patch:
                     "write it with `lmsbuild refresh` (or `git format-patch --full-index "
                     "--no-renames`)"
                 )
+            if any(step.lower() in ("", ".", "..", ".git") for step in names[1].split("/")):
+                raise ConfigError(
+                    f"{self.name} cannot be used because the path {names[1]!r} leaves the tree; "
+                    "write it with `lmsbuild refresh`"
+                )
             modes = _MODE.findall(head)
             mode = ids[3] or [*modes, "100644"][-1]
             found[names[1]] = FileChange(names[1], ids[1], ids[2], mode), part
@@ -157,13 +163,14 @@ class Patch:
     @cached_property
     def hunks(self) -> list[Hunk]:
         """Every hunk, in order. Raises ConfigError when a hunk is not as long as it says."""
+        _ = self._parts  # what is wrong with a name is not to be told as wrong hunks
         skipped = self.text.count("\n", 0, self.diff_start)
         try:
             files = PatchSet(self.diff)
         except UnidiffParseError as error:
             raise ConfigError(
-                f"{self.name} cannot be used because its hunks do not add up ({error}); write it "
-                "with `lmsbuild refresh`"
+                f"{self.name} cannot be used because its hunks do not add up "
+                f"({str(error).strip()}); write it with `lmsbuild refresh`"
             ) from error
         return [
             Hunk(
@@ -191,6 +198,25 @@ class Patch:
 
     def hunks_of(self, path: str) -> list[Hunk]:
         return [hunk for hunk in self.hunks if hunk.path == path]
+
+    def check(self) -> None:
+        """Raise ConfigError for a file that is damaged, as far as it alone can tell."""
+        _ = self.mail
+        whole = {hunk.path for hunk in self.hunks}
+        why = "" if self.data.endswith(b"\n") else "its last line is cut off"
+        for change in self.changes:
+            part = self.part(change.path)
+            names = re.findall(r"^(?:---|\+\+\+) (.*?)\t?$", part.split("\n@@ ")[0], re.MULTILINE)
+            if set(names) - {f"a/{change.path}", f"b/{change.path}", "/dev/null"}:
+                why = f"the diff of {change.path} has the names {', '.join(names)}"
+            ids = {change.before, change.after}
+            bare = len(ids) == 1 or ids == {NO_BLOB, _EMPTY} or "\nGIT binary patch\n" in part
+            if change.path not in whole and not bare:
+                why = f"the diff of {change.path} has no hunks"
+        if why:
+            raise ConfigError(
+                f"{self.name} cannot be used because {why}; write it with `lmsbuild refresh`"
+            )
 
 
 @dataclass(frozen=True)

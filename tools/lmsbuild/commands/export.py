@@ -41,7 +41,7 @@ def command(tag: str, output: str, dry_run: bool, console: Console) -> None:
         )
     target = resolve(find_project(), tag)
     for patch in series_of(target).patches:
-        _ = patch.changes  # one that git could not apply safely is refused
+        patch.check()
     content = export(target)
     if output == "-":
         if not dry_run:
