@@ -74,13 +74,16 @@ def test_from_tag_to_export(world: World) -> None:
 def test_walkthrough_works_as_written(world: World) -> None:
     """The lines of `lmsbuild --help`, with a change of a hook made where they say so."""
     folder = world.folder
-    ran = []
+    commit, ran = "", []
     for line in WALKTHROUGH:
         words = line.replace("v2.6.0", "v1.0").replace("pytorch", "alpha").split()
         if words[0] == "cd":
             folder = world.folder / words[1]
             (folder / "python/api.py").write_text("def memory():\n    return 2\n")
-            plain_git(folder, "commit", "-q", "--all", "--amend", "--no-edit")
+            commit = plain_git(folder, "rev-parse", "HEAD")
+        elif words[0] == "git":
+            words = [word.replace("COMMIT", commit) for word in words]
+            plain_git(folder, "-c", "sequence.editor=:", *words[1:])
         elif words[1] in ("wheel", "test", "lint"):
             # They need a real wheel, and rules that the small project does not keep.
             assert lmsbuild(words[1], "--help").returncode == 0
@@ -99,6 +102,22 @@ def test_apply_works_on_the_clone_the_user_stands_in(world: World) -> None:
     done = lmsbuild("apply", "v1.0", cwd=clone / "core")
     assert str(clone) in done.stdout and (clone / "core/lms/engine.h").is_file()
     assert not (world.folder / "work/alpha-v1.0").exists()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_export_tells_of_a_reader_that_left(
+    world: World, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = next(world.target.runtime_patches.glob("*.patch"))
+    head, mail = patch.read_bytes().split(b"\n\n", 1)  # more than a pipe holds
+    patch.write_bytes(head + b"\n\n" + b"Words of a message.\n" * 20_000 + b"\n" + mail)
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = [sys.executable, "-m", "lmsbuild", "export", "v1.0", "-o", "-"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as export:
+        assert export.stdout is not None
+        assert os.read(export.stdout.fileno(), 10)
+        export.stdout.close()
+        assert export.wait() == 141
 
 
 def test_export_goes_through_links_and_pipes(world: World) -> None:

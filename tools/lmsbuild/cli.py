@@ -23,7 +23,9 @@ SECTIONS = {
 # The way of a change, for --help and docs/cli.md.
 WALKTHROUGH = {
     "lmsbuild apply v2.6.0": "the source with the series on it",
-    "cd work/pytorch-v2.6.0/source": "a commit is a patch: edit, then commit, amend or rebase",
+    "cd work/pytorch-v2.6.0/source": "a commit is a patch: edit, then `git commit`, or",
+    "git commit -a --fixup COMMIT": "to change the patch of COMMIT (see `git log`),",
+    "git rebase -i --autosquash COMMIT~": "and put the change into it",
     "lmsbuild refresh v2.6.0": "the commits back into patches/, the runtime's into lms/",
     "lmsbuild verify v2.6.0": "the patches are whole, apply, and are in normal form",
     "lmsbuild lint v2.6.0": "they keep the project's rules",

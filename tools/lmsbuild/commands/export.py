@@ -45,7 +45,9 @@ def command(tag: str, output: str, dry_run: bool, console: Console) -> None:
     content = export(target)
     if output == "-":
         if not dry_run:
-            sys.stdout.buffer.write(content)
+            rest = memoryview(content)
+            while rest:  # an unbuffered stream (PYTHONUNBUFFERED) may take a part only
+                rest = rest[sys.stdout.buffer.write(rest) :]
             sys.stdout.buffer.flush()
         return
     path = Path(output).expanduser().absolute()
