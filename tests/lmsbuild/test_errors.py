@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lmsbuild_world import REPOSITORY
+from lmsbuild_world import REPOSITORY, World
 
 from lmsbuild import errors
-from lmsbuild.errors import STOPPED, FileError, all_errors
+from lmsbuild.__main__ import run
+from lmsbuild.errors import STOPPED, FileError, GitError, all_errors
+from lmsbuild.git import Git
 
 PACKAGE = REPOSITORY / "tools" / "lmsbuild"
 FORM = re.compile(r"\S.* because .*\S; \S", re.DOTALL)
@@ -73,6 +75,21 @@ def test_exit_codes_are_one_per_class() -> None:
         if isinstance(value, type) and issubclass(value, errors.LmsbuildError)
     }
     assert defined == set(all_errors())
+
+
+def test_git_without_room_is_a_file_that_cannot_be_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(self: Git, *arguments: str, **_: object) -> None:
+        raise GitError(arguments, "fatal: write error: No space left on device", self.path)
+
+    clone = world.clone()
+    monkeypatch.setattr(Git, "run", full)
+    with pytest.raises(GitError):
+        Git(clone).run("status")
+    assert run(["fetch", "v1.0", "--source", str(clone)]) == FileError.exit_code
+    errors = capsys.readouterr().err
+    assert "because No space left on device; free space" in errors and "`git " not in errors
 
 
 def test_what_the_system_refuses_is_named(tmp_path: Path) -> None:

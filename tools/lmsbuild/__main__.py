@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     import click
 
     from lmsbuild import log, usage
-    from lmsbuild.errors import FileError, LmsbuildError, UsageError
+    from lmsbuild.errors import FileError, GitError, LmsbuildError, UsageError
 
     log.start(arguments)
     report = _Report("--json" in arguments, "--debug" in arguments or _debugging())
@@ -58,7 +58,11 @@ def run(arguments: list[str]) -> int:
             cli.invoke(context)
         return 0
     except LmsbuildError as error:
-        return report.failure(error)
+        cause = error if isinstance(error, GitError) else error.__cause__
+        refused = cause.refused() if isinstance(cause, GitError) else None
+        if refused is not None:
+            refused.details.update(error.details)
+        return report.failure(refused or error)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:

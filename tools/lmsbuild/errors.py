@@ -7,7 +7,9 @@ A message has the form "X because Y; do Z". `docs/cli.md` lists the codes from t
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -89,12 +91,13 @@ class SuiteError(LmsbuildError):
 
 
 class GitError(LmsbuildError):
-    """A git command failed. Callers translate it where they know why; `output` is git's text."""
+    """A git command failed in the folder `place`. Callers translate it where they know why;
+    `output` is git's text."""
 
     exit_code = 15
     meaning = "a git command failed for a reason that lmsbuild does not know"
 
-    def __init__(self, arguments: Sequence[str], output: str) -> None:
+    def __init__(self, arguments: Sequence[str], output: str, place: Path | None = None) -> None:
         lines = output.strip().splitlines() or ["no message"]
         # What follows such a line is advice.
         last = next((x for x in lines if x.startswith(("fatal:", "error:"))), lines[-1])
@@ -104,7 +107,16 @@ class GitError(LmsbuildError):
             output=output,
         )
         self.output = output
+        self.place = place
         self.reason = last
+
+    def refused(self) -> FileError | None:
+        """What it is when git had no room, or no right, to write."""
+        output = self.output.replace("Out of diskspace", os.strerror(errno.ENOSPC))  # git's own
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+            if os.strerror(code) in output:
+                return FileError.of(OSError(code, os.strerror(code)), str(self.place or ""))
+        return None
 
 
 class BusyError(LmsbuildError):

@@ -175,7 +175,7 @@ class Git:
         if check and done.returncode != 0:
             if done.returncode < 0:
                 output += f"\nfatal: ended by {signal.Signals(-done.returncode).name}"
-            raise GitError(arguments, output)
+            raise GitError(arguments, output, self.path)
         return done
 
     def text(self, *arguments: str) -> str:
