@@ -170,6 +170,25 @@ def test_limit_is_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
         cache.limit()
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("LMSBUILD_OFFLINE", "banana", "takes 1 (download nothing) or 0"),
+        ("LMSBUILD_CACHE_LIMIT", "banana", "20GiB"),
+        ("LMSBUILD_CACHE_LIMIT", "-5", "20GiB"),
+    ],
+)
+def test_wrong_variables_are_told_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    code, _, errors = run("tags")
+    assert code == UsageError.exit_code and f"{variable}={value} cannot" in errors
+    assert words in errors
+    monkeypatch.setenv(variable, "0")
+    assert run("tags")[0] == 0
+
+
 # clean -------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from lmsbuild_world import REPOSITORY, World, plain_git
 from lmsbuild import docs
 from lmsbuild.__main__ import run
 from lmsbuild.cli import COMMANDS, WALKTHROUGH
+from lmsbuild.errors import FileError
 
 
 def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -185,6 +186,15 @@ def test_failures(world: World, arguments: list[str], code: int, words: str) -> 
     if len(arguments) > 1:
         error = json.loads(lmsbuild(*arguments, "--json").stdout)["error"]
         assert error["exit_code"] == code and error["message"]
+
+
+def test_work_folder_that_cannot_be_made(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (world.folder / "gone").symlink_to("nowhere")
+    monkeypatch.setenv("LMSBUILD_WORK", str(world.folder / "gone"))
+    assert run(["apply", "v1.0"]) == FileError.exit_code
+    assert "set LMSBUILD_WORK" in capsys.readouterr().err
 
 
 def test_defect_shows_no_traceback(

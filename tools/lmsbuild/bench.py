@@ -12,6 +12,7 @@ from pathlib import Path
 from lmsbuild.device import Device
 from lmsbuild.environment import Environment
 from lmsbuild.errors import BenchError
+from lmsbuild.project import make_folder
 
 # A model that the simulated device trains in seconds.
 _SIMULATED = ("--scale", "32", "--growth", "2", "--caps", "48M", "--steps", "1", "--warmup", "1")
@@ -31,7 +32,7 @@ class Benchmark:
     def run(self, minutes: float) -> Path:
         """Measure what is not measured yet for at most about `minutes`, and write the page beside
         the results. Progress goes to standard error. Raises BenchError."""
-        self.results.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.results.parent)
         self._lmsbench("run", "--minutes", f"{minutes:g}")
         self._lmsbench("report")
         return self.results.parent / "README.md"

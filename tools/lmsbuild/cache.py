@@ -62,8 +62,21 @@ class Entry:
 
 
 def offline() -> bool:
-    """Downloads are off: --offline or LMSBUILD_OFFLINE."""
-    return os.environ.get("LMSBUILD_OFFLINE", "") not in ("", "0")
+    """Downloads are off: --offline or LMSBUILD_OFFLINE. Raises UsageError."""
+    text = os.environ.get("LMSBUILD_OFFLINE", "")
+    if text not in ("", "0", "1"):
+        raise UsageError(
+            f"LMSBUILD_OFFLINE={text} cannot be used because it takes 1 (download nothing) or 0; "
+            "set one of them, or unset it"
+        )
+    return text == "1"
+
+
+def check_variables() -> None:
+    """Raise UsageError for a variable of the cache that cannot be used."""
+    offline()
+    if "LMSBUILD_CACHE_LIMIT" in os.environ:
+        limit()
 
 
 def require_network(missing: str, command: str) -> None:

@@ -14,6 +14,7 @@ from lmsbuild.console import Console
 from lmsbuild.errors import TreeStateError
 from lmsbuild.frameworks import Target
 from lmsbuild.git import Git, checkout_git, toplevel
+from lmsbuild.project import make_folder
 from lmsbuild.series import check_preimage, series_of
 from lmsbuild.shadow import git_path
 from lmsbuild.source import Source, obtain
@@ -92,7 +93,7 @@ def fetch(
     `reference`: see source.obtain.
     """
     path = default_path(target, into)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with FileLock(_lock(path)):
         if path.exists() and any(path.iterdir()):
             return _present(target, path)

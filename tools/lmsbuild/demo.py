@@ -17,6 +17,7 @@ from lmsbuild.errors import DemoError
 from lmsbuild.frameworks import Target
 from lmsbuild.hashing import sha256_file, sha256_value, write_atomic
 from lmsbuild.picture import MIB, Trace, draw, terminal
+from lmsbuild.project import make_folder
 
 OVERSUBSCRIPTION = 3
 _ROOMY = 16 << 30  # bytes of a simulated device that is large enough for any demonstration
@@ -53,7 +54,7 @@ def demonstrate(
     the losses differ, or when fewer bytes left the device than do not fit into it.
     """
     folder = target.work / "demo"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     script = target.project.root / SCRIPT
     code = [sha256_file(file) for file in (Path(__file__), PROGRAM, Path(picture.__file__))]
     simulated = device.kind == "sim"

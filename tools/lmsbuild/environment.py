@@ -22,6 +22,7 @@ from lmsbuild.download import hash_memory
 from lmsbuild.errors import DownloadError, MissingToolError
 from lmsbuild.frameworks import Target
 from lmsbuild.hashing import sha256_large_file, sha256_value, write_atomic
+from lmsbuild.project import make_folder
 
 _STAMP = "lmsbuild.json"
 # Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
@@ -128,7 +129,7 @@ def prepare(
         **({"beside": sha256_large_file(beside, hash_memory())} if beside else {}),
     }
     key = sha256_value(facts)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with FileLock(path.parent / f".{path.name}.lock"):
         stamp = path / _STAMP
         if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:

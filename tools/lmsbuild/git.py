@@ -116,7 +116,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     for key in ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_PROXY_COMMAND"):
         if key in os.environ:
             env[key] = os.environ[key]
-    if os.environ.get("LMSBUILD_OFFLINE", "") not in ("", "0"):
+    if os.environ.get("LMSBUILD_OFFLINE") == "1":
         env["GIT_ALLOW_PROTOCOL"] = "file"
     env.update(extra or {})
     return env

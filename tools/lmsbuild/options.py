@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from lmsbuild import cache
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.errors import UsageError
@@ -28,6 +29,7 @@ def _console(ctx: click.Context) -> Console:
     if key not in ctx.meta:
         ctx.meta[key] = Console()
         if not ctx.resilient_parsing:  # as for a completion
+            cache.check_variables()
             ctx.with_resource(ctx.meta[key].running(ctx.info_name or ""))
     found: Console = ctx.meta[key]
     return found

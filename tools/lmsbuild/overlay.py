@@ -33,6 +33,7 @@ from lmsbuild.hashing import (
     sha256_value,
 )
 from lmsbuild.platform_tag import newest_version, platform_tag
+from lmsbuild.project import make_folder
 from lmsbuild.series import NO_BLOB, Series, series_of
 from lmsbuild.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
 from lmsbuild.wheelfile import WheelName
@@ -125,7 +126,7 @@ def build(
     if dry_run:
         _check_lists(inputs)
         return _existing(output, inputs.key()) or _planned(inputs, output)
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     try:
         with FileLock(output / ".lock"):
             tidy(output)

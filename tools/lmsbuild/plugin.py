@@ -29,7 +29,7 @@ from lmsbuild.hashing import sha256_bytes, sha256_file, sha256_value, write_atom
 from lmsbuild.layout import files_of
 from lmsbuild.overlay import find_library, unpack, unpack_headers
 from lmsbuild.platform_tag import platform_tag
-from lmsbuild.project import Project
+from lmsbuild.project import Project, make_folder
 from lmsbuild.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
 from lmsbuild.wheelfile import WheelName
 
@@ -210,7 +210,7 @@ def build(
     sdist = output / f"{NAME}-{found.plugin.version}.tar.gz"
     if dry_run:
         return Built(output / f"{name}-*.whl", sdist, False, 0, "")
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     with FileLock(output / ".lock"):
         for wheel in output.glob(f"{name}-*.whl"):
             if _key_of(wheel) == key and sdist.is_file():

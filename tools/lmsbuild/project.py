@@ -97,3 +97,14 @@ def cache_dir() -> Path:
             "to a folder that can be written"
         ) from error
     return path
+
+
+def make_folder(path: Path) -> None:
+    """Make `path` if need be. Raises FileError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, FileExistsError) as error:
+        raise FileError(
+            f"the folder {path} cannot be made because {error.filename}: {error.strerror}; choose "
+            "another place with --into or --output, or set LMSBUILD_WORK"
+        ) from error

@@ -22,7 +22,7 @@ from lmsbuild.device import Device
 from lmsbuild.environment import Environment
 from lmsbuild.errors import SuiteError, UsageError
 from lmsbuild.frameworks import Target
-from lmsbuild.project import Project
+from lmsbuild.project import Project, make_folder
 from lmsbuild.toolchain import processors
 
 TIERS = ("default", "full")
@@ -107,7 +107,7 @@ def suites(project: Project, names: Sequence[str]) -> list[Path]:
 def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome:
     """Run pytest on `files`; its own output goes to the log, and its share is the progress."""
     folder = order.target.work / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     part = f"-{order.shard[0]}of{order.shard[1]}" if order.shard else ""
     of = "-plugin" if order.lms.path.name.endswith("plugin") else ""
     stem = f"{order.device.kind}-{order.tier}{of}{part}"
