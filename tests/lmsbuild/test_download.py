@@ -250,7 +250,7 @@ def test_offline_names_what_is_missing(
     write(tree, UPSTREAM)
     code, _, err = run("wheel", "v1.0", "--offline", "--source", str(tree), env=no_network)
     assert code == 21 and f"alpha 1.0 for Python {PYTHON} cannot be used" in err
-    assert "run `lmsbuild wheel alpha:v1.0`" in err
+    assert f"run `lmsbuild wheel alpha:v1.0 --python {PYTHON}`" in err
     assert not list((world.folder / "cache").glob("packages/*.whl"))
 
 

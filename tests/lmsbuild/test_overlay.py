@@ -228,6 +228,13 @@ def test_library_that_needs_more_is_refused(world: World, official: Path, consol
     refused(world, console, WheelError, r"libcore\.so does not fit because it needs libz")
 
 
+def test_a_compiler_that_does_not_work_is_named(
+    world: World, official: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "/bin/false")
+    refused(world, console, CompileError, r"/bin/false is no working C\+\+ compiler.*set CXX")
+
+
 @pytest.mark.default
 def test_log_holds_all_that_the_compiler_said(world: World, official: Path) -> None:
     edit(world, "int engine() { return first; }\nint other() { return second; }\n")

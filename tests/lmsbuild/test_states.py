@@ -106,6 +106,8 @@ def test_empty(world: World, console: Console) -> None:
     assert states(error) == [NOT_REACHED, EMPTY, NOT_REACHED]
     assert error.details["patch"] == series_of(world.target).patches[1].name
     assert "is empty; " in error.message
+    patch.write_bytes(bytes(range(256)))
+    assert "it is no mail with a diff; " in failure(world, console, world.clone("2")).message
 
 
 @pytest.mark.parametrize(

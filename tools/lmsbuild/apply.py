@@ -158,8 +158,10 @@ def open_checkout(target: Target, path: Path) -> Git:
 def _check_not_empty(target: Target, patches: list[Patch]) -> None:
     empty = [patch for patch in patches if is_empty(patch)]
     if empty:
+        other = empty[0].data.strip() and not empty[0].data.startswith(b"From ")
+        what = "it is no mail with a diff" if other else "it is empty"
         raise PatchError(
-            f"{empty[0].name} does not apply because it is empty; remove it, or write the series "
+            f"{empty[0].name} does not apply because {what}; remove it, or write the series "
             f"anew with `lmsbuild refresh {target.tag_name}`",
             patch=empty[0].name,
             states=[PatchState(p.name, EMPTY if p in empty else NOT_REACHED) for p in patches],

@@ -46,12 +46,20 @@ def official_wheel(target: Target, python: str, console: Console) -> Path:
     options = ["--python-version", python, "--implementation", "cp", "--abi", tag]
     options += [word for name in wheel.platforms for word in ("--platform", name)]
     title = f"{wheel.project} {wheel.version} for Python {python}"
-    return _wheel(wheel.project, wheel.version, digest, title, options, target, console)
+    command = f"{_command(target)} --python {python}"
+    return _wheel(wheel.project, wheel.version, digest, title, options, command, target, console)
 
 
 def header_wheel(wheel: HeaderWheel, target: Target, console: Console) -> Path:
     title = f"{wheel.project} {wheel.version}"
-    return _wheel(wheel.project, wheel.version, wheel.sha256, title, [], target, console)
+    command = _command(target)
+    return _wheel(wheel.project, wheel.version, wheel.sha256, title, [], command, target, console)
+
+
+def _command(target: Target) -> str:
+    """What gets the wheels that the wheel of `target` is made with."""
+    other = target.cuda != next(iter(target.tag.cuda))
+    return f"lmsbuild wheel {target.label}" + (f" --cuda {target.cuda}" if other else "")
 
 
 def _wheel(
@@ -60,11 +68,12 @@ def _wheel(
     digest: str,
     title: str,
     options: Sequence[str],
+    command: str,
     target: Target,
     console: Console,
 ) -> Path:
     def fill(folder: Path) -> None:
-        cache.require_network(title, f"lmsbuild wheel {target.label}")
+        cache.require_network(title, command)
         folder.mkdir()
         requirement = folder.with_name("requirement.txt")
         requirement.write_text(f"{project}=={version} --hash=sha256:{digest}\n", encoding="utf-8")

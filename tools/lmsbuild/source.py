@@ -189,7 +189,7 @@ class _Way:
             except GitError as error:
                 raise SourceError(
                     f"{self.target.tag_name} was not fetched from {location} because "
-                    f"{error.message}; try --source debian, or a PATH"
+                    f"git says: {error.reason}; try --source debian, or a PATH"
                 ) from error
             git.run("remote", "remove", "origin")
             if self.reference is not None:
@@ -215,8 +215,8 @@ class _Way:
                 return self.reference.resolve().as_uri()
             if isinstance(error, GitError):
                 raise SourceError(
-                    f"{self.target.tag_name} was not fetched from {url} because {error.message}; "
-                    "try --source debian, or a PATH"
+                    f"{self.target.tag_name} was not fetched from {url} because git says: "
+                    f"{error.reason}; try --source debian, or a PATH"
                 ) from error
             raise
 
@@ -266,7 +266,8 @@ class _Way:
                 (bare / "index").unlink(missing_ok=True)
             except GitError as error:
                 raise SourceError(
-                    f"the tree was not imported because {error.message}; check disk space"
+                    f"the tree was not imported because git says: {error.reason}; check disk "
+                    "space and permissions"
                 ) from error
         return ""
 

@@ -108,6 +108,7 @@ class Compiler:
     @cached_property
     def identity(self) -> dict[str, str]:
         """What of the toolchain decides the objects' bytes."""
+        self._check()
         system = {"system": self.on.system} if self.on.system else {}
         return {
             "compiler": self._line("--version"),
@@ -115,6 +116,17 @@ class Compiler:
             "linker": self._line("-Wl,--version"),
             **system,
         }
+
+    def _check(self) -> None:
+        done = self.on.run([*self.command, "-dumpmachine"], _FIXED)
+        if done.returncode != 0 or not done.stdout.strip():
+            says = _first(done.stderr, "error") if done.stderr.strip() else "nothing"
+            raise CompileError(
+                f"nothing can be compiled because {shlex.join(self.command)} is no working C++ "
+                f"compiler (to -dumpmachine it says {says}, exit code {done.returncode}); set CXX "
+                "to one, or run `lmsbuild doctor`",
+                output=done.stderr,
+            )
 
     @property
     def machine(self) -> str:
