@@ -298,6 +298,20 @@ def test_which_checkouts_are_meant(tool: Tool, monkeypatch: pytest.MonkeyPatch) 
     tool("status", "--into", str(tool.world.folder), code=TreeStateError.exit_code)
 
 
+def test_a_damaged_repository_is_named(tool: Tool) -> None:
+    tool("fetch", "v1.0")
+    work = tool.world.target.work / "source"
+    (work / ".git/HEAD").write_bytes(b"junk")
+    found = tool("status")
+    assert found["checkouts"] == [] and len(found["damaged"]) == 1
+    said = f"{work} cannot be worked on because its .git is damaged (git says: fatal: "
+    assert found["damaged"][0].startswith(said)
+    for command in ("apply", "fetch"):
+        error = tool(command, "v1.0", code=TreeStateError.exit_code)["error"]
+        assert error["message"].startswith(said)
+    tool("status", "v1.0", "--into", str(work), code=TreeStateError.exit_code)
+
+
 def test_text(tool: Tool, capsys: pytest.CaptureFixture[str]) -> None:
     tool.on("apply")
     for command in (["status"], ["abort"], ["undo"]):

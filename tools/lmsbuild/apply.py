@@ -17,7 +17,7 @@ from lmsbuild.checkout import check_nothing_under_way, is_framework
 from lmsbuild.console import Console
 from lmsbuild.errors import GitError, LmsbuildError, PatchError, TreeStateError
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git, checkout_git
+from lmsbuild.git import Git, check_sound, checkout_git
 from lmsbuild.scratch import changed
 from lmsbuild.series import Patch, Series, check_preimage, names, series_of
 from lmsbuild.shadow import Shadow, bring_blobs, git_path
@@ -140,6 +140,7 @@ def _applied(path: Path, plan: _Plan, head: str) -> Applied:
 
 def open_checkout(target: Target, path: Path) -> Git:
     """git in the checkout of the framework at `path`. Raises TreeStateError if it is none."""
+    check_sound(path)
     user = checkout_git(path) if path.is_dir() else None
     if user is None:
         raise TreeStateError(

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from lmsbuild.console import Console
 from lmsbuild.errors import TreeStateError
 from lmsbuild.frameworks import Target
-from lmsbuild.git import Git, checkout_git, toplevel
+from lmsbuild.git import Git, check_sound, checkout_git, toplevel
 from lmsbuild.project import make_folder
 from lmsbuild.series import check_preimage, series_of
 from lmsbuild.shadow import git_path
@@ -135,6 +135,7 @@ def _lock(path: Path) -> Path:
 
 
 def _present(target: Target, path: Path) -> Checkout:
+    check_sound(path)
     git = checkout_git(path)
     if git is None or git.path != path.resolve() or not is_framework(target, path):
         raise TreeStateError(

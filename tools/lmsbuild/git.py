@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild import log
-from lmsbuild.errors import GitError, MissingToolError
+from lmsbuild.errors import GitError, MissingToolError, TreeStateError
 
 NAME = "LMS maintainers"
 EMAIL = "maintainers@lms.invalid"
@@ -221,6 +221,19 @@ def toplevel(path: Path) -> Path | None:
         if (folder / ".git").exists() and _pinned(folder).ok("rev-parse", "--git-dir"):
             return folder
     return None
+
+
+def check_sound(path: Path) -> None:
+    """Raise TreeStateError when `path` has a `.git` that git does not accept."""
+    if not (path / ".git").exists():
+        return
+    done = _pinned(path).run("rev-parse", "--git-dir", check=False)
+    if done.returncode != 0:
+        reason = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise TreeStateError(
+            f"{path} cannot be worked on because its .git is damaged (git says: {reason[-1]}); "
+            "repair it, or move the folder away and fetch anew"
+        )
 
 
 def checkout_git(path: Path) -> Git | None:

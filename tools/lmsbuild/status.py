@@ -12,7 +12,7 @@ from lmsbuild.checkin import REFRESHED
 from lmsbuild.checkout import default_path, is_framework, under_way
 from lmsbuild.errors import LmsbuildError, TreeStateError
 from lmsbuild.frameworks import Target, resolve, targets
-from lmsbuild.git import Git, checkout_git, toplevel
+from lmsbuild.git import Git, check_sound, checkout_git, toplevel
 from lmsbuild.overlay import abandon
 from lmsbuild.project import Project
 from lmsbuild.series import Series, series_of
@@ -74,6 +74,7 @@ class ProjectStatus:
 class Status:
     project: ProjectStatus
     checkouts: list[CheckoutStatus] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # why folders of checkouts are none
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def places(project: Project, tag: str | None, into: Path | None) -> list[Place]:
     wanted = [resolve(project, tag)] if tag else targets(project)
     if into is not None:
         path = into.expanduser().absolute()
+        check_sound(path)
         found = [place for target in wanted if (place := _place(target, path))]
         if not found:
             raise TreeStateError(
@@ -136,7 +138,18 @@ def _fitting(found: list[Place]) -> Place:
 
 def status(project: Project, found: list[Place]) -> Status:
     """Changes nothing."""
-    return Status(project_status(project), [checkout_status(place) for place in found])
+    checkouts = [checkout_status(place) for place in found]
+    return Status(project_status(project), checkouts, _damaged(project))
+
+
+def _damaged(project: Project) -> list[str]:
+    found = []
+    for target in targets(project):
+        try:
+            check_sound(default_path(target, None))
+        except TreeStateError as error:
+            found.append(error.message)
+    return found
 
 
 def project_status(project: Project) -> ProjectStatus:

@@ -36,7 +36,9 @@ def command(tag: str | None, into: Path | None, console: Console) -> None:
     _say_project(found.project, console)
     for checkout in found.checkouts:
         _say_checkout(checkout, console)
-    if not found.checkouts:
+    for message in found.damaged:
+        console.say(message)
+    if not found.checkouts and not found.damaged:
         console.say("no checkout: `lmsbuild apply TAG` makes one")
     console.result(found)
 
