@@ -125,6 +125,16 @@ def plugin_prepared(
     return replace(ready, variables={**ready.variables, **forced})
 
 
+def prepared_for(
+    target: Target, found: PluginTarget | None, choices: Choices, device: Device, prefix: str,
+    tools: Sequence[str], console: Console,
+) -> Prepared:  # fmt: skip
+    """`plugin_prepared` where a plug-in was `found`, else `prepared`."""
+    if found:
+        return plugin_prepared(found, choices, device, prefix, tools, console)
+    return prepared(target, choices, device, prefix, tools, console)
+
+
 def _ready(
     target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
     wanted: Mapping[str, tuple[Path, Path | None]], source: Path, built: Built | plugin.Built,

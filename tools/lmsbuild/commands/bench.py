@@ -20,7 +20,7 @@ from lmsbuild.options import (
     markdown_option,
     tag_argument,
 )
-from lmsbuild.pipeline import plugin_prepared, prepared
+from lmsbuild.pipeline import prepared_for
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import find_project
 
@@ -81,11 +81,7 @@ def command(
         console.say(f"would measure {target.label} on the {device.name} and add to {file}")
         console.result({"results": file, "device": device, "dry_run": True})
         return
-    ready = (
-        plugin_prepared(found, choices, device, "", (), console)
-        if found
-        else prepared(target, choices, device, "", (), console)
-    )
+    ready = prepared_for(target, found, choices, device, "", (), console)
     with console.step("benchmark"):
         bench = Benchmark(ready.lms, device, ready.variables, file, arguments)
         page = bench.run(minutes)

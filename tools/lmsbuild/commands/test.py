@@ -20,7 +20,7 @@ from lmsbuild.options import (
     suite_argument,
     tag_argument,
 )
-from lmsbuild.pipeline import plugin_prepared, prepared
+from lmsbuild.pipeline import prepared_for
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import find_project
 from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
@@ -80,11 +80,7 @@ def command(
         console.result({"suites": files, "device": wanted, "tier": tier, "dry_run": True})
         return
     device = devices.choose(wanted)
-    ready = (
-        plugin_prepared(found, choices, device, "test-", TEST_TOOLS, console)
-        if found
-        else prepared(target, choices, device, "test-", TEST_TOOLS, console)
-    )
+    ready = prepared_for(target, found, choices, device, "test-", TEST_TOOLS, console)
     order = Order(target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables)
     with console.step("suites") as step:
         done = run_suites(order, files, console)
