@@ -38,6 +38,7 @@ lint: $(STAMP)
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
 	$(BIN)/lmsbuild verify --all
 	$(BIN)/lmsbuild lint --all
+	$(BIN)/lmsbuild matrix --check
 
 test-fast: lint
 	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin

@@ -7,7 +7,7 @@ import difflib
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -164,8 +164,45 @@ class Framework(_Model):
     plugin: Plugin | None = None
 
 
+class Selection(_Model):
+    """Cells of the CI matrix, each part by a glob."""
+
+    framework: str = "*"
+    tag: str = "*"
+    python: str = "*"
+    cuda: str = "*"
+    arch: str = "*"
+    why: str
+
+
+class Cell(_Model):
+    """One wheel that CI builds: an overlay of the official one, or everything from source."""
+
+    framework: str
+    tag: str
+    python: str
+    cuda: str
+    arch: str
+    build: Literal["overlay", "full"]
+
+
+class Runner(_Model):
+    """What a CI system calls the machines of an architecture."""
+
+    github: list[str]  # labels
+    gitlab: list[str]  # tags; none: any runner
+    jenkins: str  # label expression
+
+
+class Matrix(_Model):
+    exclude: list[Selection] = []
+    include: list[Cell] = []  # what no official wheel covers
+    runners: dict[str, Runner] = {}  # by architecture
+
+
 class Frameworks(_Model):
     frameworks: dict[str, Framework]
+    matrix: Matrix = Matrix()
 
 
 @dataclass(frozen=True)

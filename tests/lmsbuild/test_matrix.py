@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tree_sitter
+import tree_sitter_groovy
+from click.testing import CliRunner
+from lmsbuild_world import REPOSITORY, World
+
+from lmsbuild import matrix
+from lmsbuild.commands.matrix import command
+from lmsbuild.errors import ConfigError, SeriesError, UsageError
+from lmsbuild.frameworks import Frameworks, load
+from lmsbuild.project import Project
+
+RUNNERS = """
+[matrix.runners.x86_64]
+github = ["big"]
+gitlab = ["big"]
+jenkins = "big"
+"""
+INCLUDE = """
+[[matrix.include]]
+framework = "alpha"
+tag = "v1.0"
+python = "3.11"
+cuda = "{cuda}"
+arch = "{arch}"
+build = "full"
+"""
+
+
+def _with(world: World, text: str) -> Frameworks:
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text().split("[[matrix", 1)[0] + text)
+    return load(world.project)
+
+
+def test_every_official_wheel_is_a_cell() -> None:
+    frameworks = load(Project(REPOSITORY))
+    found = matrix.cells(frameworks)
+    overlays = [cell for cell in found if cell.build == "overlay"]
+    wheels = sum(
+        len(variant.wheel.sha256) * len({p.rsplit("linux", 1)[-1] for p in variant.wheel.platforms})
+        for framework in frameworks.frameworks.values()
+        for tag in framework.tags.values()
+        for variant in tag.cuda.values()
+    )
+    assert len(overlays) == wheels > 0
+    assert len(set(found)) == len(found)
+    assert found == matrix.cells(frameworks)
+
+
+def test_names_of_jobs_differ() -> None:
+    frameworks = load(Project(REPOSITORY))
+    names = [job.name for job in matrix.jobs(frameworks, matrix.cells(frameworks))]
+    assert len(set(names)) == len(names)
+
+
+def test_include_and_exclude(world: World) -> None:
+    before = matrix.cells(_with(world, ""))
+    assert [cell.python for cell in before] == ["3.11"]
+    rules = '[[matrix.exclude]]\npython = "3.1?"\nwhy = "too new"\n'
+    full = matrix.cells(_with(world, rules + INCLUDE.format(cuda="0", arch="ppc64le")))
+    assert [(cell.build, cell.arch) for cell in full] == [("full", "ppc64le")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        ('[[matrix.exclude]]\ntag = "v9*"\nwhy = "gone"\n', r"why = 'gone'.*matches no wheel"),
+        (INCLUDE.format(cuda="9.9", arch="ppc64le"), r"alpha:v1\.0 for CUDA 9\.9"),
+        ('[[matrix.exclude]]\npython = "*"\n', "why"),
+        (INCLUDE.format(cuda="0", arch="ppc64le").replace("full", "half"), "build"),
+    ],
+)
+def test_wrong_rules_are_named(world: World, rule: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        matrix.cells(_with(world, rule))
+
+
+def test_an_architecture_needs_a_runner(world: World) -> None:
+    frameworks = _with(world, RUNNERS.replace("x86_64", "s390x"))
+    with pytest.raises(ConfigError, match=r"matrix\.runners has no entry for .*x86_64"):
+        matrix.jobs(frameworks, matrix.cells(frameworks))
+
+
+def _schema(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["-m", "check_jsonschema", *options, str(file)]
+    return subprocess.run([sys.executable, *arguments], text=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        ("github", ["--builtin-schema", "vendor.github-workflows"], "runs-on:"),
+        (
+            "gitlab",
+            ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"],
+            "script:",
+        ),
+    ],
+)
+def test_pipelines_keep_the_published_schema(
+    name: str, options: list[str], key: str, tmp_path: Path
+) -> None:
+    file = REPOSITORY / "ci" / matrix.PIPELINES[name]
+    good = _schema(file, *options)
+    assert good.returncode == 0, good.stdout
+    broken = tmp_path / "broken.yml"
+    broken.write_text(file.read_text().replace(key, "wrong-" + key))
+    bad = _schema(broken, *options)
+    assert bad.returncode == 1 and "wrong-" in bad.stdout
+
+
+def test_jenkinsfile_is_groovy() -> None:
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_groovy.language()))
+    text = (REPOSITORY / "ci" / matrix.PIPELINES["jenkins"]).read_bytes()
+    assert not parser.parse(text).root_node.has_error
+    assert parser.parse(text.replace(b"steps {", b"steps (", 1)).root_node.has_error
+
+
+def test_committed_pipelines_are_fresh() -> None:
+    project = Project(REPOSITORY)
+    matrix.check(project, load(project))
+
+
+@pytest.fixture
+def shipped(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world with the real templates."""
+    templates = world.project.root / "ci"
+    templates.mkdir()
+    (templates / "templates").symlink_to(REPOSITORY / "ci" / "templates")
+    _with(world, RUNNERS)
+    monkeypatch.setenv("LMSBUILD_ROOT", str(world.project.root))
+    return world
+
+
+def test_a_new_tag_is_data(shipped: World) -> None:
+    project = shipped.project
+    assert CliRunner().invoke(command, ["--write"]).exit_code == 0
+    matrix.check(project, load(project))
+    toml = project.frameworks_file
+    toml.write_text(toml.read_text().replace('"3.11" = ', '"3.12" = '))
+    with pytest.raises(SeriesError, match=r"ci/github/lms\.yml, .*lmsbuild matrix --write"):
+        matrix.check(project, load(project))
+    before = (project.root / "ci/github/lms.yml").read_bytes()
+    dry = CliRunner().invoke(command, ["--write", "--dry-run", "--json"])
+    assert len(json.loads(dry.stdout)["changed"]) == 3
+    assert (project.root / "ci/github/lms.yml").read_bytes() == before
+    CliRunner().invoke(command, ["--write"])
+    matrix.check(project, load(project))
+    assert b"alpha-v1.0-py312-cu0" in (project.root / "ci/jenkins/Jenkinsfile").read_bytes()
+
+
+@pytest.mark.parametrize("form", matrix.PIPELINES)
+def test_printed_is_what_is_written(shipped: World, form: str) -> None:
+    CliRunner().invoke(command, ["--write"])
+    printed = CliRunner().invoke(command, ["v1.0", "--format", form])
+    file = shipped.project.root / "ci" / matrix.PIPELINES[form]
+    assert printed.stdout == file.read_text()
+
+
+def test_json_is_the_cells(shipped: World) -> None:
+    for arguments in (["--json"], ["--format", "json"], ["v1.0", "--json"]):
+        shown = CliRunner().invoke(command, arguments)
+        assert json.loads(shown.stdout) == [
+            {
+                "framework": "alpha",
+                "tag": "v1.0",
+                "python": "3.11",
+                "cuda": "0",
+                "arch": "x86_64",
+                "build": "overlay",
+            }
+        ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--write", "--check"], ["--check", "--format", "json"], ["v1.0", "--write"]]
+)
+def test_options_that_exclude_each_other(shipped: World, arguments: list[str]) -> None:
+    result = CliRunner().invoke(command, arguments)
+    assert isinstance(result.exception, UsageError)
+    assert not (shipped.project.root / "ci" / "github").exists()
