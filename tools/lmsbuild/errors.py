@@ -184,6 +184,11 @@ class BenchError(LmsbuildError):
     meaning = "the benchmark stopped"
 
 
+class RebuildError(LmsbuildError):
+    exit_code = 29
+    meaning = "what was made again, or a release of the same version, differs from the recorded one"
+
+
 # Exit codes that are no class of failure: the process was told to end.
 STOPPED = {
     129: "stopped: the terminal was closed (SIGHUP)",

@@ -115,10 +115,12 @@ def build(
     jobs: int | None = None,
     dry_run: bool = False,
     compiler: Compiler | None = None,
+    objects: Path | None = None,
 ) -> Built:
     """Make the overlay wheel of the patched checkout `tree` for CPython `python` in `output`.
 
-    An earlier wheel there, with its manifest, stays as it is until the new one is whole.
+    An earlier wheel there, with its manifest, stays as it is until the new one is whole. `objects`
+    is a folder to keep objects in instead of the cache, where they may have been made before.
     Raises ConfigError, MismatchError, CompileError, WheelError, DownloadError, OfflineError or
     FileError.
     """
@@ -134,7 +136,7 @@ def build(
             if found:
                 return found
             _check_lists(inputs)
-            return _make(inputs, output, jobs or processors(), console)
+            return _make(inputs, output, jobs or processors(), console, objects)
     except OSError as error:
         raise FileError.of(error, str(error.filename or output)) from error
 
@@ -289,12 +291,12 @@ def _installed_members(inputs: _Inputs) -> tuple[dict[str, bytes], frozenset[str
 # Building ----------------------------------------------------------------------------------------
 
 
-def _make(inputs: _Inputs, output: Path, jobs: int, console: Console) -> Built:
+def _make(inputs: _Inputs, output: Path, jobs: int, console: Console, place: Path | None) -> Built:
     overlay = inputs.target.tag.overlay
     changed, removed = _installed_members(inputs)
     with console.task("unpacking headers"):
         roots = Roots(inputs.tree, _unpack_all(inputs, console))
-    objects = ObjectCache(inputs.compiler, roots, overlay.prefix)
+    objects = ObjectCache(inputs.compiler, roots, overlay.prefix, place)
     with cache.scratch() as folder, ThreadPoolExecutor(1) as background:
         official = background.submit(_official_libraries, inputs, console)
         compiled = _compile(inputs, objects, jobs, console)

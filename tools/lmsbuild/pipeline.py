@@ -63,9 +63,12 @@ def applied(target: Target, path: Path, console: Console, dry_run: bool = False)
 
 def wheel(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
-    dry_run: bool = False, container: Container | None = None,
+    dry_run: bool = False, container: Container | None = None, objects: Path | None = None,
 ) -> tuple[Path, Built]:  # fmt: skip
-    """The patched tree, and the wheel built from it in `output`, compiled in a `container`."""
+    """The patched tree, and the wheel built from it in `output`, compiled in a `container`.
+
+    `objects` as in `overlay.build`.
+    """
     target.official_sha256(choices.python)
     into = working_path(target, choices.into)
     path = fetched(target, choices.source, into, console, choices.reference).path
@@ -74,7 +77,15 @@ def wheel(
         folder = output.absolute() if output else target.work / "wheels"
         with container(path) if container else contextlib.nullcontext() as compiler:
             done = build(
-                target, path, choices.python, folder, console, choices.jobs, dry_run, compiler
+                target,
+                path,
+                choices.python,
+                folder,
+                console,
+                choices.jobs,
+                dry_run,
+                compiler,
+                objects,
             )
         step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
         if done.wheel.is_file() and not dry_run:

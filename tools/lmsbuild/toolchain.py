@@ -191,6 +191,7 @@ class ObjectCache:
     compiler: Compiler
     roots: Roots
     prefix: str
+    place: Path | None = None  # instead of the cache
     compiled: list[str] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     read: dict[str, str] = field(default_factory=dict)  # every file of the tree, with its hash
@@ -199,7 +200,7 @@ class ObjectCache:
 
     @cached_property
     def folder(self) -> Path:
-        return cache.use("objects")
+        return self.place or cache.use("objects")
 
     def object_of(self, unit: Unit) -> Path:
         """The object file of one unit, compiled if need be. Raises CompileError."""

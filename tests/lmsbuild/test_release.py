@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from lmsbuild_wheels import PYTHON
+from lmsbuild_world import World, write
+
+from lmsbuild import pipeline
+from lmsbuild import release as releases
+from lmsbuild.choices import Choices
+from lmsbuild.console import Console
+from lmsbuild.errors import ConfigError, RebuildError
+from lmsbuild.release import Release, explain, read, rebuild, release
+
+CHOICES = Choices("git", None, None, PYTHON, None, 2)
+
+
+@pytest.fixture
+def made(world: World, official: Path, console: Console) -> Release:
+    return release(world.target, CHOICES, console)
+
+
+def _json(folder: Path, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / name).read_text())
+    return found
+
+
+def test_everything_is_in_one_folder(made: Release, world: World) -> None:
+    assert {artefact.kind for artefact in made.artefacts} == {
+        "patch", "wheel", "manifest", "sbom", "notes",
+    }  # fmt: skip
+    done = subprocess.run(["sha256sum", "--strict", "-c", releases.SUMS], cwd=made.folder)
+    assert done.returncode == 0
+    named = {line.split()[1] for line in (made.folder / releases.SUMS).read_text().splitlines()}
+    assert named == {file.name for file in made.folder.iterdir()} - {releases.SUMS}
+    notes = (made.folder / releases.NOTES).read_text()
+    for patch in world.project.patches.rglob("*.patch"):
+        assert "Subject: " in patch.read_text()
+        assert patch.read_text().split("Subject: [PATCH] ")[1].splitlines()[0] in notes
+    assert not list(made.folder.parent.glob(".*"))
+
+
+def test_bill_of_materials(made: Release) -> None:
+    file = next(made.folder.glob("*.cdx.json"))
+    validator = JsonStrictValidator(SchemaVersion.V1_6)
+    assert validator.validate_str(file.read_text()) is None
+    assert validator.validate_str(file.read_text().replace('"components"', '"parts"')) is not None
+    about = json.loads(file.read_text())
+    root = about["metadata"]["component"]
+    assert root["pedigree"]["ancestors"][0]["purl"] == "pkg:pypi/alpha@1.0"
+    names = {component["name"] for component in about["components"]}
+    assert {"alpha/lib/libcore.so", "compiler", "linker"} <= names
+    wheel = next(a for a in made.artefacts if a.kind == "wheel")
+    assert root["hashes"] == [{"alg": "SHA-256", "content": wheel.sha256}]
+
+
+def test_the_same_release_is_left_alone(made: Release, world: World, console: Console) -> None:
+    before = made.folder.stat().st_mtime_ns
+    again = release(world.target, CHOICES, console)
+    assert again.reused and again.artefacts == made.artefacts
+    assert made.folder.stat().st_mtime_ns == before
+
+
+def test_another_release_of_the_same_version_is_refused(
+    made: Release, world: World, console: Console
+) -> None:
+    notes = made.folder / releases.NOTES
+    notes.write_text("changed\n")
+    with pytest.raises(RebuildError, match=r"NOTES\.md differ"):
+        release(world.target, CHOICES, console)
+    assert notes.read_text() == "changed\n"
+    assert not list(made.folder.parent.glob(".*"))
+
+
+def test_what_a_killed_run_left_goes(made: Release, world: World, console: Console) -> None:
+    shutil.rmtree(made.folder)
+    left = made.folder.parent / ".release-killed"
+    write(left, {"files/half": "half"})
+    again = release(world.target, CHOICES, console)
+    assert not left.exists() and not again.reused
+    assert again.artefacts == made.artefacts
+
+
+def test_rebuilt_bit_for_bit(
+    made: Release, world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    real = pipeline.wheel
+
+    def seen(*arguments: object, **options: object) -> object:
+        path, built = real(*arguments, **options)  # type: ignore[arg-type]
+        compiled.append(str(built.compiled))
+        return path, built
+
+    monkeypatch.setattr(releases, "wheel", seen)
+    compared = rebuild(world.target, read(made.folder / releases.MANIFEST), CHOICES, console)
+    assert len(compared) == 5 and all(one.same for one in compared)
+    assert int(compiled[0]) > 0  # not taken from the cache
+    manifest = next(made.folder.glob("*.manifest.json"))
+    [wheel] = rebuild(world.target, read(manifest), CHOICES, console)
+    assert wheel.same and wheel.name.endswith(".whl")
+
+
+def test_a_difference_is_explained(made: Release, world: World, console: Console) -> None:
+    recorded = read(made.folder / releases.MANIFEST)
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text().replace('cxx_standard = "c++17"', 'cxx_standard = "c++14"'))
+    with pytest.raises(RebuildError, match=r"`overlay` table in frameworks\.toml changed"):
+        rebuild(world.target, recorded, CHOICES, console)
+
+
+def test_explanations() -> None:
+    old = {"lmsbuild": "1", "patches": {"a": "1", "b": "1"}, "members": {"m": "1"}}
+    assert explain(old, old) == ["the inputs are equal, but the build is not reproducible"]
+    new = {"lmsbuild": "2", "patches": {"a": "2", "c": "1"}, "members": {"m": "2"}}
+    assert explain(old, new) == [
+        "lmsbuild was 1 and is 2",
+        "patch a was 1 and is 2",
+        "patch b is gone",
+        "patch c is new",
+        "so 1 members of the wheel differ",
+    ]
+    assert explain(old, {**old, "members": {"m": "2"}})[1] == "member m was 1 and is 2"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"artefacts": [{"name": 1}]}', '{"wheel": 5}'])
+def test_what_is_no_manifest_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "release.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"release\.json cannot be used"):
+        read(file)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild release"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from lmsbuild.choices import Choices
+from lmsbuild.console import Console
+from lmsbuild.frameworks import resolve
+from lmsbuild.options import (
+    build_options,
+    dry_run_option,
+    examples,
+    json_option,
+    markdown_option,
+    tag_argument,
+)
+from lmsbuild.project import find_project
+from lmsbuild.release import release
+
+
+@click.command(
+    "release",
+    epilog=examples(
+        "lmsbuild release v2.6.0",
+        "lmsbuild release v2.6.0 --python 3.12 --container --output /srv/releases",
+        "lmsbuild release v2.6.0 --add pytorch-2.6.0-lms_py311.conda",
+    ),
+)
+@tag_argument
+@click.option(
+    "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+    help="Where the release's folder goes [default: work/<framework>-<tag>/releases].",
+)  # fmt: skip
+@click.option(
+    "--add", "more", metavar="FILE", multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A file that is part of it, a conda package for example. Can be given several times.",
+)  # fmt: skip
+@click.option(
+    "--container", "in_container", is_flag=True, help="Compile as `lmsbuild wheel --container`."
+)
+@click.option("--base-image", metavar="IMAGE", help="The container's image instead of the tag's.")
+@build_options
+@dry_run_option
+@markdown_option
+@json_option
+def command(
+    tag: str,
+    output: Path | None,
+    more: tuple[Path, ...],
+    in_container: bool,
+    base_image: str | None,
+    choices: Choices,
+    dry_run: bool,
+    console: Console,
+) -> None:
+    """Put all that is shipped of TAG into one folder: exported patch, wheel, manifest, bill of
+    materials (CycloneDX), checksums, and notes from the series' commits.
+
+    The folder is whole or not there. One that is there is never changed: the same content is said
+    to be unchanged, other content of the same version is refused.
+    """
+    target = resolve(find_project(), tag).for_cuda(choices.cuda)
+    container = None
+    if in_container or base_image:
+        from lmsbuild.container import compiler
+
+        container = partial(compiler, target, base_image=base_image, console=console)
+    done = release(target, choices, console, output, dry_run, container, more)
+    what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
+    console.table(
+        "",
+        ["file", "kind", "SHA-256", "bytes"],
+        [[a.name, a.kind, a.sha256[:16], f"{a.bytes:,}"] for a in done.artefacts],
+    )
+    console.say(f"{what} {done.folder}")
+    console.result(done)
