@@ -50,7 +50,7 @@ def order(world: World, shard: tuple[int, int] | None = None) -> Order:
 def test_report_of_real_tests(world: World, console: Console) -> None:
     files = {"test_mixed.py": MIXED, "conftest.py": CONFTEST}
     write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
-    done = run_suites(order(world, (2, 3)), suites(world.project, []), console)
+    done = run_suites(order(world, (2, 3)), suites(world.target, []), console)
     assert (done.passed, done.failed, done.skipped) == (1, 1, 1)
     assert len(done.failures) == 1 and done.failures[0].endswith("test_mixed::test_bad")
     assert {case.outcome for case in read_junit(done.junit)} == {"passed", "failed", "skipped"}
@@ -62,16 +62,16 @@ def test_no_tests_is_an_error(world: World, console: Console) -> None:
     files = {"test_none.py": "", "conftest.py": CONFTEST}
     write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
     with pytest.raises(SuiteError, match="no test was selected"):
-        run_suites(order(world), suites(world.project, []), console)
+        run_suites(order(world), suites(world.target, []), console)
 
 
 def test_suites_are_chosen_by_name(world: World) -> None:
     files = {"test_one.py": "", "many/test_two.py": "", "helper.py": "", "data/file": ""}
     write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
-    assert [path.name for path in suites(world.project, [])] == ["test_one.py", "many"]
-    assert [path.name for path in suites(world.project, ["many"])] == ["many"]
+    assert [path.name for path in suites(world.target, [])] == ["test_one.py", "many"]
+    assert [path.name for path in suites(world.target, ["many"])] == ["many"]
     with pytest.raises(UsageError, match="one, many"):
-        suites(world.project, ["three"])
+        suites(world.target, ["three"])
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/2/3"])

@@ -55,10 +55,10 @@ def tags(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     try:
-        names = suite_names(find_project())
+        names = {name for target in targets(find_project()) for name in suite_names(target)}
     except LmsbuildError:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def pythons(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device that tests and the demonstration run on: a GPU, or the simulated one."""
+"""The device that tests and the demonstration run on: a GPU, or what stands in for one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from lmsbuild.toolchain import processors
 
 @dataclass(frozen=True)
 class Device:
-    kind: str  # "cuda" or "sim"
+    kind: str  # "cuda", "sim" (the simulated CUDA device) or "cpu" (with a limited pool)
     name: str
 
 
-def choose(wanted: str | None) -> Device:
-    """`sim`, `cuda`, or None for a GPU if there is one. Raises MissingToolError for no GPU."""
+def choose(target: Target, wanted: str | None) -> Device:
+    """`sim` for what stands in for a GPU, `cuda`, or None for a GPU if there is one.
+
+    Raises MissingToolError for no GPU.
+    """
     name = gpu() if wanted != "sim" else ""
     if name:
         return Device("cuda", name)
@@ -33,6 +36,8 @@ def choose(wanted: str | None) -> Device:
         raise MissingToolError(
             "nothing can run on a GPU because nvidia-smi finds none here; use --device sim"
         )
+    if target.framework.shows.device == "cpu":
+        return Device("cpu", "CPU device with a limited pool (no GPU)")
     return Device("sim", "simulated CUDA device (no GPU)")
 
 

@@ -42,7 +42,7 @@ def official_wheel(target: Target, python: str, console: Console) -> Path:
     """The official wheel for CPython `python` (X.Y). Raises DownloadError, OfflineError."""
     wheel = target.wheel
     digest = target.official_sha256(python)
-    tag = f"cp{python.replace('.', '')}"
+    tag = f"cp{python.replace('.', '')}" + ("m" if python in ("3.6", "3.7") else "")
     options = ["--python-version", python, "--implementation", "cp", "--abi", tag]
     options += [word for name in wheel.platforms for word in ("--platform", name)]
     title = f"{wheel.project} {wheel.version} for Python {python}"

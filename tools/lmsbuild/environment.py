@@ -28,7 +28,7 @@ _STAMP = "lmsbuild.json"
 # Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
 _GPU_ONLY = ("nvidia-", "triton", "cuda-")
 TEST_TOOLS = (
-    "pytest>=8,<9",
+    "pytest>=7.4,<9",
     "pytest-timeout",
     "pytest-xdist>=3.5,<4",
     "hypothesis",
@@ -51,7 +51,7 @@ class Environment:
 
     def run_environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
         """Variables for a process in this environment; nothing of the caller's Python leaks in."""
-        dropped = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTORCH_LMS", "LMS_DEBUG"}
+        dropped = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTORCH_LMS", "LMS_DEBUG", "TF_LMS"}
         kept = {
             key: value
             for key, value in os.environ.items()
@@ -82,8 +82,8 @@ def interpreter(version: str) -> str:
         if done.stdout.strip() == version:
             return candidate
     raise MissingToolError(
-        f"no environment can be made because Python {version} is not installed; install it or "
-        "choose another with --python"
+        f"no environment can be made because Python {version} is not installed; install it (for "
+        f"example with `pyenv install {version}`) or choose another with --python"
     )
 
 
@@ -118,7 +118,7 @@ def prepare(
     """
     path = target.work / f"env-{kind}"
     requirements = [] if on_gpu else light_requirements(wheel, python)
-    packages = [*requirements, *tools, *(["numpy"] if on_gpu else [])]
+    packages = [*requirements, *target.tag.pins, *tools, *(["numpy"] if on_gpu else [])]
     base = interpreter(python)
     facts = {
         "wheel": sha256_large_file(wheel, hash_memory()),
@@ -136,7 +136,9 @@ def prepare(
             return Environment(path, key, True)
         with console.task(f"installing into {path.name}: {wheel.name}"):
             shutil.rmtree(path, ignore_errors=True)
-            _run([base, "-m", "venv", "--without-pip", str(path)])
+            # Today's pip cannot be run by an old Python; the one that came with it can.
+            without = ["--without-pip"] if _new_enough(python) else []
+            _run([base, "-m", "venv", *without, str(path)])
             environment = Environment(path, key, False)
             if on_gpu:
                 cache.require_network(
@@ -174,8 +176,16 @@ def _packages(
     return cache.keep("requirements", name, title, fill, console, target.label)
 
 
+def _new_enough(python: str) -> bool:
+    """Whether the pip that runs lmsbuild can work for this Python."""
+    return int(python.split(".")[1]) >= 10
+
+
 def _pip(environment: Environment, command: str, *arguments: str) -> None:
-    pip = [sys.executable, "-m", "pip", "--python", str(environment.python)]
+    if (environment.path / "bin" / "pip").exists():
+        pip = [str(environment.python), "-m", "pip"]
+    else:
+        pip = [sys.executable, "-m", "pip", "--python", str(environment.python)]
     options = ["--progress-bar=off", "--disable-pip-version-check"]
     if command == "install":
         options += ["--no-warn-script-location", "--no-compile"]

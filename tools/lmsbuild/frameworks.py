@@ -149,6 +149,7 @@ class Tag(_Model):
     debian: Debian | None = None
     cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
     toolset: Toolset | None = None
+    pins: list[str] = []  # of what the wheel requires: newer ones have broken it since
     overlay: Overlay
     preimage: dict[str, Sha1] = {}
 
@@ -264,6 +265,14 @@ class Target:
     def version(self) -> str:
         """Of the overlay wheel."""
         return f"{self.tag.version}+{self.wheel.local}"
+
+    def python(self, wanted: str | None) -> str:
+        """`wanted` (X.Y), or the running Python if there is an official wheel for it, else the
+        newest that there is one for. Raises UsageError."""
+        running = f"{sys.version_info.major}.{sys.version_info.minor}"
+        version = wanted or (running if running in self.pythons else self.pythons[-1])
+        self.official_sha256(version)
+        return version
 
     def official_sha256(self, python: str) -> str:
         """Of the official wheel for CPython `python` (X.Y). Raises UsageError."""

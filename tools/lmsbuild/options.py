@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -168,8 +167,8 @@ def into_option(function: F) -> F:
 
 def python_option(function: F) -> F:
     return click.option(
-        "--python", "python", metavar="X.Y", default=_running_python,
-        shell_complete=_completer("pythons"), help="Python version [default: the running one].",
+        "--python", "python", metavar="X.Y", shell_complete=_completer("pythons"),
+        help="Python version [default: the running one, else the tag's newest].",
     )(function)  # fmt: skip
 
 
@@ -186,10 +185,6 @@ def output_option(what: str) -> Callable[[F], F]:
         "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
         help=f"Folder for {what} [default: work/<framework>-<tag>/wheels].",
     )  # fmt: skip
-
-
-def _running_python() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _together(

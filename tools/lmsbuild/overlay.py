@@ -245,6 +245,8 @@ def abandon(output: Path, dry_run: bool = False) -> bool:
 
 def installed_as(target: Target, file: str) -> str | None:
     """The member that a touched file of the tree becomes as it is, if it does."""
+    if any(fnmatch.fnmatch(file, pattern) for pattern in target.tag.overlay.build_files):
+        return None
     for rule in target.tag.overlay.install:
         prefix = f"{rule.source}/" if rule.source else ""
         if file.startswith(prefix) and Path(file).suffix in rule.suffixes:
@@ -522,8 +524,8 @@ def _link(
         libraries = [find_library(name, places) or name for name in library.link]
         if library.official:
             libraries.insert(0, kept[library.official])
-        rpath = official.result()[library.like].rpath
-        link(inputs.compiler, objects[library.path], out, rpath, libraries)
+        like = official.result()[library.like]
+        link(inputs.compiler, objects[library.path], out, like.rpath, libraries, like.is_runpath)
         built[library.path] = out
     return built
 

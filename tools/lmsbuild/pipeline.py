@@ -69,7 +69,7 @@ def wheel(
 
     `objects` as in `overlay.build`.
     """
-    target.official_sha256(choices.python)
+    python = target.python(choices.python)
     into = working_path(target, choices.into)
     path = fetched(target, choices.source, into, console, choices.reference).path
     applied(target, path, console, dry_run)
@@ -79,7 +79,7 @@ def wheel(
             done = build(
                 target,
                 path,
-                choices.python,
+                python,
                 folder,
                 console,
                 choices.jobs,
@@ -99,7 +99,7 @@ def prepared(
 ) -> Prepared:  # fmt: skip
     """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them."""
     source, built = wheel(target, choices, console)
-    official = official_wheel(target, choices.python, console)
+    official = official_wheel(target, target.python(choices.python), console)
     wanted = {"stock": (official, None), "lms": (built.wheel, None)}
     return _ready(target, choices, device, prefix, tools, wanted, source, built, console)
 
@@ -111,7 +111,8 @@ def plugin_wheel(
     """The plug-in for one release, in `output`."""
     with console.step("plugin") as step:
         folder = output.absolute() if output else found.target.work / "wheels"
-        done = plugin.build(found, choices.python, folder, console, choices.jobs, dry_run)
+        python = found.target.python(choices.python)
+        done = plugin.build(found, python, folder, console, choices.jobs, dry_run)
         step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
         if done.wheel.is_file() and not dry_run:
             step.size, step.digest = done.wheel.stat().st_size, done.sha256
@@ -128,7 +129,7 @@ def plugin_prepared(
     """
     target = found.target
     built = plugin_wheel(found, choices, console)
-    official = official_wheel(target, choices.python, console)
+    official = official_wheel(target, target.python(choices.python), console)
     wanted = {"stock": (official, None), "plugin": (official, built.wheel)}
     source = target.work / "source"
     ready = _ready(target, choices, device, prefix, tools, wanted, source, built, console)
@@ -153,16 +154,17 @@ def _ready(
 ) -> Prepared:  # fmt: skip
     """Environments by name with a wheel and one beside it, and the device for them."""
     on_gpu = device.kind == "cuda"
+    python = target.python(choices.python)
     with console.step("environments") as step:
         stock, lms = (
-            prepare(target, prefix + kind, file, choices.python, on_gpu, tools, console, beside)
+            prepare(target, prefix + kind, file, python, on_gpu, tools, console, beside)
             for kind, (file, beside) in wanted.items()
         )
         step.note = "reused" if stock.reused and lms.reused else "made"
     variables = {}
     with console.step("device") as step:
         step.note = device.name
-        if not on_gpu:
+        if device.kind == "sim":
             variables = devices.variables(target, console)
             for environment in (stock, lms):
                 devices.build_simulated(target, environment, console, choices.jobs)

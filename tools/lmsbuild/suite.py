@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The regression suites: pytest inside the prepared environments, and a report of it.
 
-A suite is a file test_<name>.py or a folder <name> of tests/regression. pytest runs in
-the environment with the overlay wheel. The suites' own conftest.py defines --device, --stock (the
-interpreter with the official wheel), --tier and --shard; LMS_SOURCE names the patched tree.
+A suite is a file test_<name>.py or a folder <name> of the framework's folder of suites. pytest
+runs in the environment with the overlay wheel. The own conftest.py of a folder defines --device,
+--stock (the interpreter with the official wheel), --tier and --shard; LMS_SOURCE names the patched
+tree.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lmsbuild.device import Device
 from lmsbuild.environment import Environment
 from lmsbuild.errors import SuiteError, UsageError
 from lmsbuild.frameworks import Target
-from lmsbuild.project import Project, make_folder
+from lmsbuild.project import make_folder
 from lmsbuild.toolchain import processors
 
 TIERS = ("default", "full")
@@ -76,29 +77,30 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def _known(project: Project) -> dict[str, Path]:
+def _known(target: Target) -> dict[str, Path]:
     """Suite -> its file or folder."""
-    tests = project.root / "tests"
-    folder = tests / "regression"
+    tests = target.project.root / "tests"
+    folder = target.project.root / target.framework.shows.suites
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
     known = {path.stem.removeprefix("test_"): path for path in sorted(folder.glob("test_*.py"))}
-    for path in [*folders, tests / SIMULATOR]:
+    simulator = [tests / SIMULATOR] if target.framework.shows.device == SIMULATOR else []
+    for path in [*folders, *simulator]:
         if any(path.glob("test_*.py")):
             known[path.name] = path
     return known
 
 
-def suite_names(project: Project) -> list[str]:
-    return list(_known(project))
+def suite_names(target: Target) -> list[str]:
+    return list(_known(target))
 
 
-def suites(project: Project, names: Sequence[str]) -> list[Path]:
+def suites(target: Target, names: Sequence[str]) -> list[Path]:
     """The files or folders of the named suites, all of them for no names. Raises UsageError."""
-    known = _known(project)
+    known = _known(target)
     unknown = [name for name in names if name not in known]
     if unknown or not known:
         raise UsageError(
-            f"{', '.join(unknown) or 'a suite'} cannot be run because {project.root / 'tests'} has "
+            f"{', '.join(unknown) or 'a suite'} cannot be run because {target.label} has "
             f"{', '.join(known) or 'no suites'}; name one of these"
         )
     return [known[name] for name in names] if names else list(known.values())
@@ -168,8 +170,8 @@ def _pytest(
 
 
 def _workers(device: Device) -> list[str]:
-    """Each process has a simulated device of its own; a GPU's memory cannot be shared out."""
-    return [f"-n{processors()}", "--dist=loadfile"] if device.kind == "sim" else []
+    """Each process has a device of its own, but a GPU's memory cannot be shared out."""
+    return [f"-n{processors()}", "--dist=loadfile"] if device.kind != "cuda" else []
 
 
 def read_junit(path: Path) -> list[Case]:

@@ -325,12 +325,15 @@ def _trim(folder: Path) -> None:
 
 
 def link(
-    compiler: Compiler, objects: list[Path], out: Path, rpath: str, libraries: list[Path | str]
-) -> None:
-    """Link a shared library. `libraries` are files, or names for -l. Raises CompileError."""
+    compiler: Compiler, objects: list[Path], out: Path, rpath: str, libraries: list[Path | str],
+    runpath: bool = False,
+) -> None:  # fmt: skip
+    """Link a shared library. `libraries` are files, or names for -l; `rpath` becomes the weaker
+    RUNPATH if asked. Raises CompileError."""
+    tags = "-Wl,--enable-new-dtags" if runpath else "-Wl,--disable-new-dtags"
     options = [
         "-shared", "-fPIC", "-pthread", *map(str, objects), "-o", str(out),
-        f"-Wl,-soname,{out.name}", f"-Wl,-rpath,{rpath}", "-Wl,--disable-new-dtags",
+        f"-Wl,-soname,{out.name}", f"-Wl,-rpath,{rpath}", tags,
         "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,--allow-shlib-undefined", "-Wl,--build-id=sha1",
         "-Wl,--no-as-needed",
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from lmsbuild import device as devices
 from lmsbuild.bench import Benchmark
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
+from lmsbuild.errors import UsageError
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import (
     build_options,
@@ -74,7 +75,12 @@ def command(
     """
     found = resolve_plugin(find_project(), tag) if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
-    device = devices.choose(wanted)
+    if target.framework.shows.device != "simcuda":
+        raise UsageError(
+            f"{target.label} cannot be measured because the benchmark's models are PyTorch's; "
+            f"`lmsbuild run {target.tag_name}` shows what it trains"
+        )
+    device = devices.choose(target, wanted)
     name = f"{device.kind}-{'plugin' if plugin else 'patched'}"
     file = results.absolute() if results else target.work / "bench" / name / "results.jsonl"
     if dry_run:

@@ -46,7 +46,7 @@ def command(
     network that needs three times the device's memory. What has not changed is reused.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
-    device = devices.choose(wanted)
+    device = devices.choose(target, wanted)
     if dry_run:
         console.say(f"would run for {target.label} on the {device.name}: {', '.join(STEPS)}")
         console.result({"steps": STEPS, "device": device, "choices": choices, "dry_run": True})

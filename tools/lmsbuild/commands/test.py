@@ -41,7 +41,7 @@ _SHOWN = 10  # failures named on the console; the report has all
 @suite_argument
 @click.option(
     "--device", "wanted", type=click.Choice(["sim", "cuda"]), default="sim", show_default=True,
-    help="What the suites run on.",
+    help="What the suites run on; sim: what stands in for a GPU.",
 )  # fmt: skip
 @click.option(
     "--tier", type=click.Choice(TIERS), default="default", show_default=True,
@@ -74,12 +74,12 @@ def command(
     found = resolve_plugin(find_project(), tag) if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     part = parse_shard(shard)
-    files = suites(target.project, suite)
+    files = suites(target, suite)
     if dry_run:
         console.say(f"would run {', '.join(file.name for file in files)} on {wanted}")
         console.result({"suites": files, "device": wanted, "tier": tier, "dry_run": True})
         return
-    device = devices.choose(wanted)
+    device = devices.choose(target, wanted)
     ready = prepared_for(target, found, choices, device, "test-", TEST_TOOLS, console)
     order = Order(target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables)
     with console.step("suites") as step:

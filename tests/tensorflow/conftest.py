@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regression tests of a patched TensorFlow: `python -m pytest tests/tensorflow --device cpu`.
+
+They run in the interpreter they are started with, whose TensorFlow must carry Large Model Support;
+--stock names a Python with the official wheel of the same version. Every program is a process of
+its own, on the CPU device with a pool of a chosen size. Without --device nothing here is collected.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("Large Model Support")
+    group.addoption("--device", choices=("cpu", "cuda"), help="CPU device with a pool, or a GPU")
+    group.addoption("--stock", metavar="PYTHON", help="a Python with the official wheel")
+    group.addoption("--tier", choices=("default", "full"), default="default")
+    group.addoption("--shard", metavar="I/N", help="run part I (1 to N) of N")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: only in the full tier")
+    config.addinivalue_line("markers", "engine: needs the built wheels")
+
+
+def _mine(items):
+    return [item for item in items if HERE in Path(str(item.fspath)).parents]
+
+
+def pytest_ignore_collect(collection_path, config):
+    inside = HERE in collection_path.parents and collection_path.name.startswith("test_")
+    return True if inside and not config.getoption("--device", None) else None
+
+
+def pytest_collection_modifyitems(config, items):
+    shard = config.getoption("--shard", None)
+    mine = _mine(items)
+    for item in mine:
+        item.add_marker(pytest.mark.engine)
+    kept = mine
+    if config.getoption("--tier", "default") == "default":
+        kept = [item for item in mine if not item.get_closest_marker("slow")]
+    if shard:
+        index, count = map(int, shard.split("/"))
+        kept = [item for number, item in enumerate(kept) if number % count == index - 1]
+    drop = [item for item in mine if item not in kept]
+    config.hook.pytest_deselected(items=drop)
+    items[:] = [item for item in items if item not in drop]
+
+
+class Programs:
+    """Runs programs on the official wheel and on ours."""
+
+    def __init__(self, stock):
+        self._pythons = {"lms": sys.executable, "stock": stock}
+
+    def run(self, code, wheel="lms", pool=None, env=None, fails=False, arguments=()):
+        """Standard output of a program (text, or a file); standard error if it `fails`, as it must
+        then. `pool` is the size of the CPU device's pool in MiB, None for no pool."""
+        dropped = ("TF_LMS", "LMS_DEBUG", "PYTHONPATH")
+        variables = {k: v for k, v in os.environ.items() if k not in dropped}
+        variables.update(
+            TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="", TF_ENABLE_ONEDNN_OPTS="0"
+        )
+        if pool is not None:
+            variables.update(TF_CPU_ALLOCATOR_USE_BFC="1", TF_CPU_BFC_MEM_LIMIT_IN_MB=str(pool))
+        variables.update(env or {})
+        program = [str(code)] if isinstance(code, Path) else ["-c", code]
+        done = subprocess.run(
+            [self._pythons[wheel]] + program + list(arguments),
+            env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+            timeout=600,
+        )  # fmt: skip
+        if (done.returncode != 0) != fails:
+            pytest.fail("the program ended with {0.returncode}:\n{0.stdout}{0.stderr}".format(done))
+        return done.stderr if fails else done.stdout
+
+    def train(self, model, way, wheel="lms", pool=None, env=None, **options):
+        """What tests/tensorflow/tf_program.py says of a training run."""
+        arguments = [model, way] + ["--%s=%s" % item for item in sorted(options.items())]
+        said = self.run(HERE / "tf_program.py", wheel, pool, env, arguments=arguments)
+        return json.loads(said.splitlines()[-1])
+
+    @lru_cache(maxsize=None)  # noqa: B019 (one object, for all of the run)
+    def reference(self, model, way, **options):
+        """The official wheel without a limit."""
+        return self.train(model, way, "stock", **options)
+
+    @lru_cache(maxsize=None)  # noqa: B019
+    def needed(self, model, way, **options):
+        """MiB of the pool that the run takes where it has enough."""
+        roomy = self.train(model, way, pool=8192, env={"TF_LMS": "1"}, **options)
+        return roomy["statistics"]["devices"][0]["peak_bytes_in_use"] / MIB
+
+
+@pytest.fixture(scope="session")
+def programs(pytestconfig):
+    if not pytestconfig.getoption("--stock"):
+        pytest.skip("needs --stock, a Python with the official wheel")
+    return Programs(pytestconfig.getoption("--stock"))
