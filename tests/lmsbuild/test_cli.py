@@ -12,12 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 from lmsbuild_world import REPOSITORY, World, plain_git
 
 from lmsbuild import docs
 from lmsbuild.__main__ import run
-from lmsbuild.cli import COMMANDS, WALKTHROUGH
+from lmsbuild.cli import COMMANDS, WALKTHROUGH, cli
 from lmsbuild.errors import FileError
 
 
@@ -32,12 +33,30 @@ def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
     )
 
 
-READ_ONLY = ("tags", "doctor", "status", "verify", "lint", "map", "completion")
+READ_ONLY = (
+    "tags", "doctor", "status", "verify", "lint", "map", "completion",
+    "channel list", "channel verify", "channel serve",
+)  # fmt: skip
+ROOT = click.Context(cli, info_name="lmsbuild")
+LEAVES = [
+    leaf.command_path.removeprefix("lmsbuild ")
+    for name in COMMANDS
+    if (command := cli.get_command(ROOT, name))
+    for leaf in docs.leaves(name, command, ROOT)
+]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+def test_a_group_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["channel", "--help"]) == run(["channel"]) == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text and "verify" in text
+    assert run(["channel", "ad"]) == 2
+    assert "because" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", LEAVES)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([name, "--help"]) == 0
+    assert run([*name.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert "Examples:" in text and f"lmsbuild {name}" in text and "--json" in text
     assert ("--dry-run" in text) == (name not in READ_ONLY)

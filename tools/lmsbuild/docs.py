@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 
 import click
 
@@ -62,13 +63,24 @@ def render() -> str:
         for name in names:
             command = cli.get_command(context, name)
             assert command is not None
-            parts += _command(name, command, context)
+            for leaf in leaves(name, command, context):
+                parts += _command(leaf)
     parts += ["## Exit codes", _exit_codes(), "## Environment variables", _variables()]
     return "\n\n".join(parts) + "\n"
 
 
-def _command(name: str, command: click.Command, parent: click.Context) -> list[str]:
+def leaves(name: str, command: click.Command, parent: click.Context) -> Iterator[click.Context]:
+    """The command, or those of the group, as they are called."""
     context = click.Context(command, info_name=name, parent=parent)
+    if not isinstance(command, click.Group):
+        yield context
+        return
+    for below, found in command.commands.items():
+        yield from leaves(below, found, context)
+
+
+def _command(context: click.Context) -> list[str]:
+    command = context.command
     usage = command.get_usage(context).removeprefix("Usage: ")
     rows = ["| option | meaning |", "|---|---|"]
     for parameter in command.params:
@@ -77,7 +89,7 @@ def _command(name: str, command: click.Command, parent: click.Context) -> list[s
             rows.append(f"| `{record[0].replace('|', chr(92) + '|')}` | {record[1]} |")
     examples = (command.epilog or "").replace("\b\n", "").replace("Examples:\n", "")
     return [
-        f"### {name}",
+        f"### {context.command_path.removeprefix('lmsbuild ')}",
         f"    {' '.join(usage.split())}",
         inspect.cleandoc(command.help or ""),
         "\n".join(rows),

@@ -184,6 +184,26 @@ class BenchError(LmsbuildError):
     meaning = "the benchmark stopped"
 
 
+class PackageError(LmsbuildError):
+    exit_code = 25
+    meaning = "a conda package is damaged, a stub, or not what it must be"
+
+
+class SubdirError(LmsbuildError):
+    exit_code = 26
+    meaning = "an unknown subdir (platform) of a conda channel"
+
+
+class ChannelError(LmsbuildError):
+    exit_code = 27
+    meaning = "a conda channel is damaged, missing, or read-only"
+
+
+class PortError(LmsbuildError):
+    exit_code = 28
+    meaning = "a network address or port cannot be used"
+
+
 class RebuildError(LmsbuildError):
     exit_code = 29
     meaning = "what was made again, or a release of the same version, differs from the recorded one"

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conda channel: real packages, real processes, a real client of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lmsbuild_conda import make, meta, rewrite
+from lmsbuild_wheels import run, start
+from lmsbuild_world import REPOSITORY
+from rattler import Gateway, solve
+
+from lmsbuild.channel import Channel, Rule
+from lmsbuild.channelserver import server
+from lmsbuild.condapackage import inspect
+from lmsbuild.console import Console
+from lmsbuild.errors import ChannelError, PackageError, PortError, SubdirError
+
+
+@pytest.fixture
+def channel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Channel:
+    monkeypatch.setenv("LMSBUILD_WORK", str(tmp_path / "work"))
+    return Channel(tmp_path / "channel")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    """Where packages are built."""
+    return tmp_path / "built"
+
+
+def names(channel: Channel) -> list[str]:
+    return [entry.file for entry in channel.entries()]
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_packages_go_into_their_subdirs(channel: Channel, box: Path, console: Console) -> None:
+    power = make(box, "demo", subdir="linux-ppc64le")
+    added = channel.add([make(box), power, meta(box, "all", ["demo"])], console)
+    assert [a.already for a in added] == [False] * 3
+    assert [e.path for e in channel.entries()] == [
+        "linux-64/demo-1.0-0.conda", "linux-ppc64le/demo-1.0-0.conda", "noarch/all-1.0-0.conda",
+    ]  # fmt: skip
+    assert names(channel) == [e.file for e in channel.index(console)]
+    assert channel.verify(console) == []
+    assert channel.add([power], console)[0].already
+    assert not list(channel.root.glob(".staging-*"))
+    assert [e.name for e in channel.entries("noarch")] == ["all"]
+
+
+def test_command_line(channel: Channel, box: Path) -> None:
+    root, package = str(channel.root), str(make(box))
+    code, out, _ = run("channel", "add", root, package, "--dry-run")
+    assert code == 0 and "would add" in out and not channel.root.exists()
+    code, out, err = run("channel", "add", root, package, "--json")
+    assert code == 0, err
+    assert json.loads(out)["packages"][0]["package"] == "demo 1.0 0"
+    assert "demo" in run("channel", "list", root)[1]
+    assert run("channel", "list", root, "--subdir", "linux-65")[0] == SubdirError.exit_code
+    assert run("channel", "verify", root)[0] == 0
+    (channel.root / "linux-64/demo-1.0-0.conda").write_bytes(b"")
+    code, out, err = run("channel", "verify", root, "--json")
+    assert code == ChannelError.exit_code and "demo-1.0-0.conda has SHA-256" in err
+    assert json.loads(out)["error"]["problems"][0]["path"] == "linux-64/demo-1.0-0.conda"
+    assert run("channel", "list", str(box.parent))[0] == ChannelError.exit_code
+    assert run("channel", "prune", root)[0] == 2
+
+
+APART = """
+import os, signal, sys
+from pathlib import Path
+from lmsbuild.channel import Channel
+from lmsbuild.condapackage import inspect
+from lmsbuild.console import Console
+channel, console = Channel(Path(sys.argv[1])), Console(json_mode=True)
+try:
+{code}
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+DYING = """
+count, replace = 0, Path.replace
+def dying(self, target):
+    global count
+    if Path(target).parent.parent == channel.root:
+        if count == {step}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+    return replace(self, target)
+Path.replace = dying
+channel.add([Path(sys.argv[2])], console)
+"""
+
+
+def apart(code: str, channel: Channel, package: Path) -> tuple[int, str]:
+    """Exit code and output of `code` in a process of its own."""
+    text = APART.format(code=textwrap.indent(code, "    "))
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(channel.root), str(package)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+# Packages that are not what they say -------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle of the files' part."""
+    content = bytearray(path.read_bytes())
+    content[content.index(b"\x28\xb5\x2f\xfd") + 30] ^= 1
+    path.write_bytes(content)
+
+
+def replace_file(path: Path) -> None:
+    rewrite(path, "pkg", lambda files: files.update({"lib/demo.txt": b"evil\n"}))
+
+
+def slip_in(path: Path) -> None:
+    rewrite(path, "pkg", lambda files: files.update({"bin/evil": b""}))
+
+
+def take_out(path: Path) -> None:
+    rewrite(path, "pkg", lambda files: files.clear())
+
+
+def no_metadata(path: Path) -> None:
+    def change(files: dict[str, bytes]) -> None:
+        del files["info/index.json"]
+
+    rewrite(path, "info", change)
+
+
+def wrong_platform(path: Path) -> None:
+    def change(files: dict[str, bytes]) -> None:
+        index = json.loads(files["info/index.json"])
+        files["info/index.json"] = json.dumps({**index, "subdir": "linux-65"}).encode()
+
+    rewrite(path, "info", change)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (truncate, "damaged"), (flip, "damaged|tampered"), (replace_file, "lib/demo.txt has SHA"),
+        (slip_in, "bin/evil is not in its list"), (take_out, "lib/demo.txt is not in it"),
+        (no_metadata, "index.json"), (wrong_platform, "linux-65"),
+        (lambda path: path.write_bytes(b""), "damaged"),
+    ],
+)  # fmt: skip
+def test_bad_package_is_refused_by_name(
+    channel: Channel, box: Path, console: Console, damage: object, why: str
+) -> None:
+    channel.add([make(box, "sound")], console)
+    before = tree(channel.root)
+    bad = make(box)
+    assert callable(damage)
+    damage(bad)
+    with pytest.raises((PackageError, SubdirError), match=why) as caught:
+        channel.add([make(box, "another"), bad], console)
+    assert "demo-1.0-0.conda" in caught.value.message or "linux-65" in caught.value.message
+    assert tree(channel.root) == before
+    # The same when somebody copies it into the folder.
+    shutil.copy(bad, channel.root / "linux-64")
+    with pytest.raises((PackageError, SubdirError)):
+        channel.index(console)
+    assert names(channel) == ["sound-1.0-0.conda"]
+    assert [p.path for p in channel.verify(console)] == ["linux-64/demo-1.0-0.conda"]
+
+
+def test_stub_and_wrong_name(channel: Channel, box: Path, console: Console) -> None:
+    stub = make(box, files={})
+    with pytest.raises(PackageError, match=r"demo-1\.0-0\.conda is a stub"):
+        channel.add([stub], console)
+    assert not channel.root.exists()
+    channel.add([stub], console, stubs=True)
+    wrong = make(box, "other").rename(box / "linux-64" / "other-2.0-0.conda")
+    with pytest.raises(PackageError, match=r"inside it is other 1\.0 0"):
+        channel.add([wrong], console)
+    with pytest.raises(PackageError, match=r"no \.conda"):
+        inspect(box / "x.tar.bz2")
+
+
+def test_published_package_never_changes(channel: Channel, box: Path, console: Console) -> None:
+    channel.add([make(box)], console)
+    before = tree(channel.root)
+    with pytest.raises(PackageError, match="raise the build number"):
+        channel.add([make(box, files={"lib/demo.txt": "other\n"})], console)
+    assert tree(channel.root) == before
+
+
+def test_damage_in_the_channel_is_found(channel: Channel, box: Path, console: Console) -> None:
+    channel.add([make(box), make(box, "gone")], console)
+    (channel.root / "linux-64/gone-1.0-0.conda").unlink()
+    zst = channel.root / "linux-64/repodata.json.zst"
+    zst.write_bytes(zst.read_bytes()[:-3])
+    problems = {p.path: p.message for p in channel.verify(console)}
+    assert set(problems) == {"linux-64/gone-1.0-0.conda", "linux-64/repodata.json.zst"}
+    channel.index(console)
+    assert channel.verify(console) == [] and names(channel) == ["demo-1.0-0.conda"]
+    (channel.root / "linux-64/repodata.json").write_text("{")
+    with pytest.raises(ChannelError, match="channel index"):
+        channel.entries()
+    channel.index(console)
+    assert names(channel) == ["demo-1.0-0.conda"]
+
+
+def test_read_only_channel(box: Path, console: Console) -> None:
+    """As a user who may not write, whoever runs the tests."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        channel, package = Channel(folder / "channel"), make(box)
+        channel.add([package], console)
+        fresh = make(folder, "fresh")
+        for path in folder.rglob("*"):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        text = apart(
+            "inspect(Path(sys.argv[2]))  # imports what it needs\n"
+            "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+            "channel.add([Path(sys.argv[2])], console)",
+            channel, fresh,
+        )[1]  # fmt: skip
+        assert text.startswith("ChannelError") and "read-only" in text
+        assert names(channel) == ["demo-1.0-0.conda"]
+    finally:
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+# Many at once ------------------------------------------------------------------------------------
+
+
+def test_no_writer_loses_a_package(channel: Channel, box: Path, console: Console) -> None:
+    """Four processes add, two at a time are killed at any moment and started again; a reader sees
+    whole indexes only, and never one that forgets a package."""
+    packages = [make(box, f"p{i}") for i in range(4)]
+    channel.add([make(box, "first")], console)
+    stop = threading.Event()
+    seen: list[set[str]] = []
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                found = set(names(channel))
+                if seen and not seen[-1] <= found:
+                    wrong.append(f"{seen[-1]} became {found}")
+                for name in found:
+                    if not (channel.root / "linux-64" / name).is_file():
+                        wrong.append(f"{name} is in the index and not there")
+                seen.append(found)
+            except ChannelError as error:
+                wrong.append(error.message)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        command = ["channel", "add", str(channel.root)]
+        processes = [start(*command, str(path)) for path in packages]
+        for number, process in enumerate(processes[:2]):
+            time.sleep(0.9 + 0.15 * number)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            processes.append(start(*command, str(packages[number])))
+        for process in processes[2:]:
+            _, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+    finally:
+        stop.set()
+        reader.join()
+    assert wrong == []
+    assert len(names(channel)) == 5 and channel.verify(console) == []
+    assert not list(channel.root.glob(".staging-*"))
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_killed_at_each_step_of_the_switch(
+    channel: Channel, box: Path, console: Console, step: int
+) -> None:
+    """A writer that dies before its n-th rename leaves a channel that every reader can use, and
+    the next writer finishes what it began."""
+    channel.add([make(box, "old")], console)
+    fresh, later = make(box, "fresh"), make(box, "later")
+    code, _ = apart(DYING.format(step=step), channel, fresh)
+    assert code == (-signal.SIGKILL if step < 5 else 0)
+    assert set(names(channel)) >= {"old-1.0-0.conda"}
+    for entry in channel.entries():
+        assert (channel.root / entry.path).is_file()
+    there = (channel.root / "linux-64" / fresh.name).is_file()
+    assert there == (step > 0)
+    channel.add([later], console)
+    assert (fresh.name in names(channel)) == there
+    assert channel.verify(console) == []
+    assert not list(channel.root.glob(".staging-*"))
+
+
+# Retention ---------------------------------------------------------------------------------------
+
+
+def test_prune_keeps_the_newest_and_what_they_need(
+    channel: Channel, box: Path, console: Console
+) -> None:
+    packages = [
+        make(box, version=version, build=f"b{number}", number=number)
+        for version, number in [("1.9", 0), ("1.10", 0), ("1.10", 1), ("2.0", 0)]
+    ]
+    wants_old = meta(box, "wants", ["demo 1.9.*", "missing"])
+    channel.add([*packages, wants_old, make(box, "demo", subdir="linux-ppc64le")], console)
+    rule = Rule(1, None)
+    planned = channel.prune(rule, console, dry_run=True)
+    assert len(names(channel)) == 6
+    gone = channel.prune(rule, console)
+    assert gone == planned
+    assert [entry.file for entry in gone] == ["demo-1.10-b0.conda", "demo-1.10-b1.conda"]
+    assert channel.verify(console) == [] and len(names(channel)) == 4
+    assert channel.prune(Rule(None, 1.0), console) == []
+    assert len(channel.prune(Rule(None, 0), console)) == 4 and names(channel) == []
+
+
+# Serving -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(channel: Channel, box: Path, console: Console) -> Iterator[str]:
+    channel.add([make(box), meta(box, "demo-lms", ["demo 1.0.*"])], console)
+    with server(channel, "127.0.0.1", 0) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running.url
+        running.shutdown()
+        thread.join()
+
+
+def test_a_client_solves_from_it(served: str, tmp_path: Path) -> None:
+    gateway = Gateway(cache_dir=tmp_path / "cache")
+    found = asyncio.run(
+        solve([served], ["demo-lms"], gateway=gateway, platforms=["linux-64", "noarch"])
+    )
+    assert sorted(record.name.normalized for record in found) == ["demo", "demo-lms"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/linux-64/", "/.lock", "/linux-65/repodata.json", "/linux-64/../.lock", "/noarch",
+     "/linux-64/%2e%2e/%2e%2e/built/x.conda", "/linux-64/missing-1-0.conda", "//etc/passwd"],
+)  # fmt: skip
+def test_nothing_else_is_served(served: str, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{served}{path}")
+    request = urllib.request.Request(f"{served}/noarch/repodata.json", method="PUT", data=b"x")
+    with pytest.raises(urllib.error.HTTPError, match="501"):
+        urllib.request.urlopen(request)
+
+
+def test_port_in_use_and_wrong_address(channel: Channel, box: Path, console: Console) -> None:
+    with pytest.raises(ChannelError, match="no channel"):
+        server(channel, "127.0.0.1", 0)
+    channel.add([make(box)], console)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = run("channel", "serve", str(channel.root), "--port", str(port))
+    assert code == PortError.exit_code and f"port {port}" in err and "--port" in err
+    with pytest.raises(PortError):
+        server(channel, "192.0.2.1", 0)
+
+
+def test_serving_ends_with_a_signal(channel: Channel, box: Path, console: Console) -> None:
+    channel.add([make(box)], console)
+    process = start("channel", "serve", str(channel.root), "--port", "0")
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    url = line.split(" at ")[1].split(";")[0]
+    assert url.startswith("http://127.0.0.1:")
+    with urllib.request.urlopen(f"{url}/linux-64/demo-1.0-0.conda") as answer:
+        assert answer.read() == (channel.root / "linux-64/demo-1.0-0.conda").read_bytes()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143

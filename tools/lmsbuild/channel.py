@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conda channel as a folder that any web server can serve: <subdir>/*.conda and repodata.
+
+A package is in its folder before the index names it, and leaves after the index has forgotten it.
+The index is made by rattler's indexer in a folder beside, of links to the packages, and each of its
+files takes the place of the old one by a rename. Writers queue at a lock that dies with its holder;
+what a killed one left is removed, or indexed, by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import zstandard
+from filelock import FileLock, Timeout
+from rattler import BuildString, MatchSpec, PackageRecord, Version
+from rattler.index import index_fs
+
+from lmsbuild.condapackage import SUBDIRS, SUFFIX, CondaPackage, inspect, known_subdir
+from lmsbuild.console import Console
+from lmsbuild.errors import ChannelError, LmsbuildError, PackageError
+from lmsbuild.hashing import sha256_file
+
+REPODATA = "repodata.json"
+INDEX = (f"{REPODATA}.zst", REPODATA)  # in the order in which they are replaced
+_LOCK = ".lock"
+_STAGING = ".staging-"
+_DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A package as the index has it."""
+
+    subdir: str
+    file: str
+    name: str
+    version: str
+    build: str
+    build_number: int
+    depends: list[str]
+    sha256: str
+    size: int
+    timestamp: float  # seconds since 1970: when it was put into the channel
+
+    @property
+    def path(self) -> str:
+        return f"{self.subdir}/{self.file}"
+
+
+@dataclass(frozen=True)
+class Added:
+    package: CondaPackage
+    path: Path
+    already: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    path: str  # below the channel
+    message: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What `prune` keeps: of each package the newest `keep` builds, and what is younger than
+    `days`. None is no limit of that kind."""
+
+    keep: int | None
+    days: float | None
+
+
+class Channel:
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def entries(self, subdir: str | None = None) -> list[Entry]:
+        """What the index has, sorted. Raises ChannelError when there is none."""
+        wanted = [known_subdir(subdir)] if subdir else self.subdirs()
+        if not wanted:
+            raise self._no_channel()
+        return [entry for name in wanted for entry in self._indexed(name)]
+
+    def subdirs(self) -> list[str]:
+        return [name for name in SUBDIRS if (self.root / name).is_dir()]
+
+    def files(self, subdir: str) -> list[Path]:
+        return sorted((self.root / subdir).glob(f"*{SUFFIX}"))
+
+    def _no_channel(self) -> ChannelError:
+        return ChannelError(
+            f"{self.root} cannot be used because it is no channel; make one with `lmsbuild channel "
+            f"add {self.root} PACKAGE...`"
+        )
+
+    def _indexed(self, subdir: str) -> list[Entry]:
+        path = self.root / subdir / REPODATA
+        try:
+            records = json.loads(path.read_text(encoding="utf-8"))["packages.conda"]
+            return [_entry(subdir, file, record) for file, record in sorted(records.items())]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ChannelError(
+                f"{path} cannot be used because it is damaged ({error}); write it anew with "
+                f"`lmsbuild channel index {self.root}`"
+            ) from error
+
+    def verify(self, console: Console) -> list[Problem]:
+        """Everything that is not as the index or a package itself says; nothing is changed."""
+        if not self.subdirs():
+            raise self._no_channel()
+        problems: list[Problem] = []
+        listed = []
+        for subdir in self.subdirs():
+            try:
+                listed += self._indexed(subdir)
+            except ChannelError as error:
+                problems.append(Problem(f"{subdir}/{REPODATA}", error.message))
+            problems += self._check_compressed(subdir)
+        with console.task("checking packages", total=max(1, len(listed))) as task:
+            for entry in listed:
+                problems += self._check_entry(entry)
+                task.advance()
+        known = {entry.path for entry in listed}
+        for subdir in self.subdirs():
+            for file in self.files(subdir):
+                if f"{subdir}/{file.name}" not in known:
+                    message = "is not in the index; run `lmsbuild channel index`"
+                    problems.append(Problem(f"{subdir}/{file.name}", message))
+        return problems
+
+    def _check_compressed(self, subdir: str) -> list[Problem]:
+        plain, packed = self.root / subdir / REPODATA, self.root / subdir / f"{REPODATA}.zst"
+        try:
+            with packed.open("rb") as stream:
+                same = zstandard.ZstdDecompressor().stream_reader(stream).read()
+            if same == plain.read_bytes():
+                return []
+            message = f"differs from {REPODATA}; run `lmsbuild channel index`"
+        except (OSError, zstandard.ZstdError) as error:
+            message = f"cannot be read ({error}); run `lmsbuild channel index`"
+        return [Problem(f"{subdir}/{packed.name}", message)]
+
+    def _check_entry(self, entry: Entry) -> list[Problem]:
+        path = self.root / entry.path
+        try:
+            digest = sha256_file(path)
+            if digest != entry.sha256:
+                message = f"has SHA-256 {digest}, not {entry.sha256} as in the index; get it again"
+                return [Problem(entry.path, message)]
+            inspect(path, stubs=True)
+        except FileNotFoundError:
+            return [Problem(entry.path, "is in the index and not in the channel; get it again")]
+        except LmsbuildError as error:
+            return [Problem(entry.path, error.message)]
+        return []
+
+    # Writing -------------------------------------------------------------------------------------
+
+    def add(
+        self, packages: Sequence[Path], console: Console, stubs: bool = False, dry_run: bool = False
+    ) -> list[Added]:
+        """Put packages into their subdirs and the index: all of them or none.
+
+        A file that is there already stays; one of the same name with other bytes is refused, as
+        clients take a published package to be for ever. Raises PackageError, SubdirError or
+        ChannelError.
+        """
+        with console.task("checking packages", total=len(packages)) as task:
+            checked = []
+            for path in packages:
+                checked.append(inspect(path, stubs))
+                task.advance()
+        if dry_run:
+            return [self._place(package) for package in checked]
+        with self._writing(console) as staging:
+            placed = [self._place(package) for package in checked]
+            fresh = {}
+            for added in placed:
+                if not added.already:
+                    copy = staging / added.package.subdir / added.package.path.name
+                    copy.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(added.package.path, copy)
+                    _flush(copy)
+                    if sha256_file(copy) != added.package.sha256:
+                        raise PackageError(
+                            f"{copy.name} was not added because it changed while it was read; "
+                            "give it again when it is finished"
+                        )
+                    fresh[f"{added.package.subdir}/{copy.name}"] = copy
+            self._switch(staging, console, stubs=stubs, fresh=fresh)
+        return placed
+
+    def _place(self, package: CondaPackage) -> Added:
+        to = self.root / package.subdir / package.path.name
+        already = to.exists()
+        if already and sha256_file(to) != package.sha256:
+            raise PackageError(
+                f"{package.path.name} was not added because the channel has another file of this "
+                "name, and clients never get a published package again; raise the build number",
+                package=package.path.name,
+            )
+        return Added(package, to, already)
+
+    def index(self, console: Console, stubs: bool = False, dry_run: bool = False) -> list[Entry]:
+        """Write the index anew from the packages, each of them checked. Raises as `add`."""
+        if not self.subdirs():
+            raise self._no_channel()
+        if dry_run:
+            self._check_files(set(), stubs, console)
+            return self.entries()
+        with self._writing(console) as staging:
+            self._switch(staging, console, anew=True, stubs=stubs)
+        return self.entries()
+
+    def prune(self, rule: Rule, console: Console, dry_run: bool = False) -> list[Entry]:
+        """Remove what `rule` does not keep, but for what a kept package needs. Gives what went."""
+        if not self.subdirs():
+            raise self._no_channel()
+        if dry_run:
+            return _expired(self.entries(), rule)
+        with self._writing(console) as staging:
+            gone = _expired(self.entries(), rule)
+            if gone:
+                left_out = {entry.path for entry in gone}
+                self._switch(staging, console, stubs=True, left_out=left_out)
+                for entry in gone:
+                    (self.root / entry.path).unlink(missing_ok=True)
+        return gone
+
+    def _switch(
+        self, staging: Path, console: Console, anew: bool = False, stubs: bool = False,
+        fresh: Mapping[str, Path] = MappingProxyType({}), left_out: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """Index what is there, with `fresh` (path below the channel -> file) and without
+        `left_out`; then put the fresh packages and the new index in their places."""
+        known = set() if anew else {entry.path for name in SUBDIRS for entry in self._indexed(name)}
+        self._check_files(known, stubs, console)
+        tree = staging / "tree"
+        links = {
+            f"{subdir}/{file.name}": file
+            for subdir in self.subdirs()
+            for file in self.files(subdir)
+        }
+        subdirs = {*self.subdirs(), "noarch", *(path.split("/")[0] for path in fresh)}
+        for subdir in subdirs:
+            (tree / subdir).mkdir(parents=True)
+            old = self.root / subdir / REPODATA
+            if not anew and old.is_file():  # saves reading what it has
+                shutil.copyfile(old, tree / subdir / REPODATA)
+        for path, file in {**links, **fresh}.items():
+            if path not in left_out:
+                (tree / path).hardlink_to(file)
+        with console.task("indexing"):
+            asyncio.run(index_fs(tree, write_zst=True, write_shards=False, force=anew))
+        for subdir in subdirs:
+            for name in INDEX:
+                _flush(tree / subdir / name)
+            (self.root / subdir).mkdir(exist_ok=True)
+        for path, file in fresh.items():
+            file.replace(self.root / path)
+        # Metapackages last: what they need is there when they appear.
+        for subdir in sorted(subdirs):
+            for name in INDEX:
+                (tree / subdir / name).replace(self.root / subdir / name)
+
+    def _check_files(self, known: set[str], stubs: bool, console: Console) -> None:
+        """The indexer takes any zip: what somebody put there by hand is checked first."""
+        with console.task("checking packages"):
+            for subdir in self.subdirs():
+                for file in self.files(subdir):
+                    if f"{subdir}/{file.name}" in known:
+                        continue
+                    found = inspect(file, stubs)
+                    if found.subdir != subdir:
+                        raise PackageError(
+                            f"{subdir}/{file.name} cannot be indexed because it is for "
+                            f"{found.subdir}; move it there",
+                            package=file.name,
+                        )
+
+    @contextmanager
+    def _writing(self, console: Console) -> Iterator[Path]:
+        """The channel's lock, and a folder of ours in it that is gone afterwards."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with self._locked(console):
+                for left in self.root.glob(f"{_STAGING}*"):  # of a killed writer
+                    shutil.rmtree(left, ignore_errors=True)
+                staging = Path(tempfile.mkdtemp(dir=self.root, prefix=_STAGING))
+                try:
+                    yield staging
+                finally:
+                    shutil.rmtree(staging, ignore_errors=True)
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise ChannelError(
+                    f"the channel {self.root} was not changed because it is read-only "
+                    f"({error.strerror}); use a folder that you may write to"
+                ) from error
+            raise
+
+    @contextmanager
+    def _locked(self, console: Console) -> Iterator[None]:
+        lock = FileLock(self.root / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            with console.task("waiting for another writer"):
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _entry(subdir: str, file: str, record: dict[str, Any]) -> Entry:
+    milliseconds = record.get("indexed_timestamp") or record.get("timestamp") or 0
+    return Entry(
+        subdir, file, record["name"], record["version"], record["build"], record["build_number"],
+        record["depends"], record["sha256"], record["size"], milliseconds / 1000,
+    )  # fmt: skip
+
+
+# Retention ---------------------------------------------------------------------------------------
+
+
+def _expired(entries: Sequence[Entry], rule: Rule) -> list[Entry]:
+    """What `rule` gives up. A dependency that only an expired package meets keeps that package."""
+    now = time.time()
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in sorted(entries, key=_age, reverse=True):
+        groups.setdefault((entry.subdir, entry.name), []).append(entry)
+    kept: list[Entry] = []
+    for group in groups.values():
+        for place, entry in enumerate(group):
+            young = rule.days is not None and now - entry.timestamp < rule.days * _DAY
+            few = rule.keep is not None and place < rule.keep
+            if young or few:
+                kept.append(entry)
+    spare = [entry for group in groups.values() for entry in group if entry not in kept]
+    waiting = list(kept)
+    while waiting:
+        for text in waiting.pop().depends:
+            spec = MatchSpec(text)
+            if not any(_meets(entry, spec) for entry in kept):
+                needed = next((entry for entry in spare if _meets(entry, spec)), None)
+                if needed:
+                    spare.remove(needed)
+                    kept.append(needed)
+                    waiting.append(needed)
+    return sorted(spare, key=lambda entry: entry.path)
+
+
+def _age(entry: Entry) -> tuple[Version, int, float]:
+    return Version(entry.version), entry.build_number, entry.timestamp
+
+
+def _meets(entry: Entry, spec: MatchSpec) -> bool:
+    record = PackageRecord(
+        entry.name, entry.version, BuildString(entry.build), entry.build_number, entry.subdir
+    )
+    return bool(spec.matches(record))
