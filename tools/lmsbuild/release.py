@@ -233,7 +233,7 @@ def rebuild(
         why = explain(recorded["wheel"], now)
         raise RebuildError(
             f"{', '.join(one.name for one in wrong)} came out other than recorded because "
-            f"{'; '.join(why)}",
+            f"{'; '.join(why)}; build it with the recorded inputs",
             compared=[asdict(one) for one in compared],
             why=why,
         )
