@@ -153,6 +153,7 @@ def cuda_option(function: F) -> F:
 def reference_option(function: F) -> F:
     return click.option(
         "--reference", metavar="PATH", type=click.Path(path_type=Path, exists=True),
+        envvar="LMSBUILD_MIRROR",
         help="A clone of the framework: what it has is not downloaded from git. It is not needed "
         "afterwards.",
     )(function)  # fmt: skip

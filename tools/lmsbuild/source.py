@@ -324,9 +324,14 @@ def _is_archive(name: str) -> bool:
     return ".tar" in Path(name).name or name.endswith((".tgz", ".txz"))
 
 
+def _is_repository(path: Path) -> bool:
+    bare = (path / "HEAD").is_file() and (path / "objects").is_dir()
+    return path.is_dir() and (bare or (path / ".git").exists())
+
+
 def _from_path(way: _Way, path: Path) -> Source:
     target = way.target
-    if path.is_dir() and (path / ".git").exists():
+    if _is_repository(path):
         git = Git(path)
         revision = next(
             (
