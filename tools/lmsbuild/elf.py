@@ -8,6 +8,7 @@ library has hundreds of thousands of symbols.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,30 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.sections import SymbolTableSection
 
 from lmsbuild.errors import WheelError
 
 _SYMBOL = {64: struct.Struct("IBBHQQ"), 32: struct.Struct("IIIBBH")}
 _UNDEFINED = 0
 _LOCAL = 0
+
+
+def strong_symbols(objects: Sequence[Path]) -> list[str]:
+    """The symbols that object files define and nobody else may: not inline functions and the like,
+    of which any user has one."""
+    found: set[str] = set()
+    for path in objects:
+        with path.open("rb") as stream:
+            for section in ELFFile(stream).iter_sections():
+                if isinstance(section, SymbolTableSection):
+                    found.update(
+                        symbol.name
+                        for symbol in section.iter_symbols()
+                        if symbol.entry.st_info.bind == "STB_GLOBAL"
+                        and symbol.entry.st_shndx != "SHN_UNDEF"
+                    )
+    return sorted(found)
 
 
 @dataclass(frozen=True)

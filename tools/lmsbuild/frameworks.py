@@ -103,6 +103,7 @@ class Library(_Model):
     cmake: SourceList | None = None
     bazel: SourceList | None = None
     defines: list[str] = []
+    exports: list[str] = []  # with `official`: symbols (with *) beside those that it replaces
     link: list[str] = []  # names of libraries for -l, in order
 
     @property

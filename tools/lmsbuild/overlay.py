@@ -525,9 +525,24 @@ def _link(
         if library.official:
             libraries.insert(0, kept[library.official])
         like = official.result()[library.like]
-        link(inputs.compiler, objects[library.path], out, like.rpath, libraries, like.is_runpath)
+        made, exports = objects[library.path], None
+        if library.official:
+            exports = _replaced(inputs, library, made)
+        link(inputs.compiler, made, out, like.rpath, libraries, like.is_runpath, exports)
         built[library.path] = out
     return built
+
+
+def _replaced(inputs: _Inputs, library: Library, objects: list[Path]) -> list[str]:
+    """What a library shows that is found before the official one: what it replaces, and what is
+    new on purpose. Inline data would else exist twice, each half of the program using another."""
+    before = inputs.series.before
+    upstream = [
+        made
+        for source, made in zip(library.sources, objects, strict=True)
+        if before.get(source, "") != NO_BLOB
+    ]
+    return [*elf.strong_symbols(upstream), *library.exports]
 
 
 def find_library(name: str, places: list[Path]) -> Path | None:

@@ -326,10 +326,11 @@ def _trim(folder: Path) -> None:
 
 def link(
     compiler: Compiler, objects: list[Path], out: Path, rpath: str, libraries: list[Path | str],
-    runpath: bool = False,
+    runpath: bool = False, exports: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
     """Link a shared library. `libraries` are files, or names for -l; `rpath` becomes the weaker
-    RUNPATH if asked. Raises CompileError."""
+    RUNPATH if asked; only `exports` (names, with *) can be seen from outside if given. Raises
+    CompileError."""
     tags = "-Wl,--enable-new-dtags" if runpath else "-Wl,--disable-new-dtags"
     options = [
         "-shared", "-fPIC", "-pthread", *map(str, objects), "-o", str(out),
@@ -337,6 +338,11 @@ def link(
         "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,--allow-shlib-undefined", "-Wl,--build-id=sha1",
         "-Wl,--no-as-needed",
     ]  # fmt: skip
+    if exports is not None:
+        script = out.with_name(f"{out.name}.map")
+        names = "".join(f"    {name};\n" for name in exports)
+        script.write_text(f"{{\n  global:\n{names}  local:\n    *;\n}};\n", encoding="utf-8")
+        options.append(f"-Wl,--version-script={script}")
     # By path, not by -L: that would be searched for every library, and find the wrong one.
     options += [
         str(library) if isinstance(library, Path) else f"-l{library}" for library in libraries
