@@ -53,12 +53,12 @@ def case_names() -> list[str]:
     ]
 
 
-def build(variant: str, core: Path = CORE) -> Path:
+def build(variant: str, core: Path = CORE, cxx: str = "g++") -> Path:
     """The test program in one variant, with the engine's sources from `core`."""
     flags = (*VARIANTS[variant], *WARNINGS, "-pthread")
     sources = [*sorted(core.glob("*.cpp")), *sorted(HERE.glob("*.cpp"))]
     headers = [*sorted(core.glob("*.h")), *sorted(HERE.glob("*.h"))]
-    common = _digest(_compiler(), *flags, *(h.name + h.read_text() for h in headers))
+    common = _digest(_compiler(cxx), *flags, *(h.name + h.read_text() for h in headers))
     root = cache_root()
     root.mkdir(parents=True, exist_ok=True)
     with FileLock(root / f"{variant}.lock"):
@@ -66,12 +66,12 @@ def build(variant: str, core: Path = CORE) -> Path:
 
         def compile_one(source: Path) -> Path:
             target = root / f"{_digest(common, source.name, source.read_text())}.o"
-            return _make(target, [*flags, f"-I{core}", "-c", str(source)])
+            return _make(cxx, target, [*flags, f"-I{core}", "-c", str(source)])
 
         with ThreadPoolExecutor(JOBS) as pool:
             objects = list(pool.map(compile_one, sources))
-        program = root / _digest(*flags, *(o.name for o in objects))
-        return _make(program, [*flags, *map(str, objects)])
+        program = root / _digest(cxx, *flags, *(o.name for o in objects))
+        return _make(cxx, program, [*flags, *map(str, objects)])
 
 
 def run_case(
@@ -85,27 +85,27 @@ def run_case(
 
 
 @cache
-def _compiler() -> str:
+def _compiler(cxx: str) -> str:
     try:
-        done = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True)
+        done = subprocess.run([cxx, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise BuildError(
-            f"the engine's tests cannot be built because g++ does not run ({error}); "
+            f"the engine's tests cannot be built because {cxx} does not run ({error}); "
             "install a C++ compiler (Debian: apt-get install g++)"
         ) from error
     return done.stdout
 
 
-def _make(target: Path, arguments: list[str]) -> Path:
+def _make(cxx: str, target: Path, arguments: list[str]) -> Path:
     if target.exists():
         os.utime(target)
         return target
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     done = subprocess.run(
-        ["g++", *arguments, "-o", str(partial)], capture_output=True, text=True, check=False
+        [cxx, *arguments, "-o", str(partial)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        raise BuildError(f"g++ {' '.join(arguments)}\n{done.stderr}")
+        raise BuildError(f"{cxx} {' '.join(arguments)}\n{done.stderr}")
     partial.replace(target)
     return target
 

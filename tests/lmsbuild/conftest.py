@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lmsbuild_engine import TOOLS, Engine, base_image
+from lmsbuild_engine import engine as running_engine
 from lmsbuild_wheels import offer
 from lmsbuild_world import REPOSITORY, RUNTIME, TOML, UPSTREAM, ZERO, World, hook_files, write
 
@@ -41,6 +44,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git.run("tag", "-a", "v1.0", "-m", "1.0")
     text = TOML.format(url="@URL@", commit=git.head(), zero=ZERO)
     write(built.project.root, {**RUNTIME, "patches/frameworks.toml": text})
+    shutil.copytree(REPOSITORY / "docker", built.project.root / "docker")
     # The series is made the way a developer makes it: runtime from lms/, hooks from commits.
     refresh(built.target, None)
     develop = built.clone("develop")
@@ -74,6 +78,18 @@ def official(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return wheel
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    with running_engine() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def debian(engine: Engine) -> str:
+    """An image with Python and what upstream's builds need. LMSBUILD_TEST_IMAGE replaces it."""
+    return os.environ.get("LMSBUILD_TEST_IMAGE") or base_image(engine, "bookworm", TOOLS)
 
 
 @pytest.fixture

@@ -1,184 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler in a container: an older C library than this machine's, for older systems.
+"""A running container: a place for the compiler, for upstream's build and for the suites.
 
-Only the compiler runs there, under the user's own id, without network, on the same folders under
-the same paths: the tree and the cache to read, the cache's temporary folders to write. So any
-image with a compiler will do, and everything else is the same as without a container.
+Commands run there under the user's own id, without network, on the same folders under the same
+paths: what is not to be written is read-only. So any image with the tools will do, and everything
+else is the same as without a container.
 The container lives while its standard input, a connection to this process, is open: it goes when
 this process ends, however it ends. What an engine failed to remove, the next run removes.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
-import io
-import os
 import shlex
-import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import psutil
-import requests
-from docker.client import DockerClient
-from docker.errors import APIError, DockerException, ImageNotFound
+from docker.errors import APIError
 
-from lmsbuild import cache, log
+from lmsbuild import cache, interrupt, log
 from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, ContainerError
-from lmsbuild.frameworks import Target, Toolset
+from lmsbuild.engine import Engine, client_at, connect, owner
+from lmsbuild.errors import ContainerError
+from lmsbuild.frameworks import Target
 from lmsbuild.hashing import sha256_value
+from lmsbuild.image import build, recipe
 from lmsbuild.project import cache_dir
 from lmsbuild.toolchain import Compiler
 
-TEMPLATE = "toolset.Dockerfile.j2"
-_OWNER = "lmsbuild.owner"  # label: host, process and its start
 _PACKAGES = "dpkg-query -W || rpm -qa || apk info -v"
-_FAILURES = (DockerException, requests.RequestException, OSError)
-
-
-def render(target: Target, base_image: str | None = None) -> str:
-    """The Dockerfile for a tag. Raises ConfigError when the tag has no toolset."""
-    toolset = _toolset(target)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lmsbuild"),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    return environment.get_template(TEMPLATE).render(
-        image=base_image or toolset.image,
-        compilers=toolset.compilers,
-        packages=toolset.packages,
-    )
-
-
-def _toolset(target: Target) -> Toolset:
-    if target.tag.toolset is None:
-        raise ConfigError(
-            f"{target.label} cannot be built in a container because frameworks.toml has no "
-            "toolset for it; add one, or build without --container"
-        )
-    return target.tag.toolset
 
 
 @contextlib.contextmanager
 def compiler(
-    target: Target, tree: Path, base_image: str | None, console: Console
+    target: Target, tree: Path, base_image: str | None, python: str, console: Console
 ) -> Iterator[Compiler]:
-    """The compiler of the tag's image, which can read `tree`. Raises ContainerError."""
-    try:
-        client = DockerClient.from_env()
-        client.ping()
-    except _FAILURES as error:
-        raise ContainerError(
-            f"no container can be run because no engine answers ({_reason(error)}); start Docker, "
-            "or set DOCKER_HOST"
-        ) from error
-    with contextlib.closing(client), _translated("the container was not run"):
-        _remove_abandoned(client)
-        image = _build(client, target, base_image, console)
-        with _running(client, image, tree) as container:
-            box = Container(container.id, tree)
-            box.check()
-            yield Compiler((box.which(_toolset(target).compilers),), box)
+    """The compiler of the tag's image, which can read `tree`."""
+    with connect() as engine:
+        found = recipe(target, "compiler", python, None, base_image)
+        image = build(engine, found, [], console)
+        temporary = cache_dir() / "tmp"
+        temporary.mkdir(exist_ok=True)
+        with running(engine, image, {tree: "ro", cache_dir(): "ro", temporary: "rw"}) as box:
+            yield Compiler((box.which(found.image.compilers),), box)
 
 
 @contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (DockerException, requests.RequestException) as error:
-        raise ContainerError(
-            f"{what} because the engine says {_reason(error)}; see the log"
-        ) from error
+def running(
+    engine: Engine, image: str, folders: Mapping[Path, str], machine: str | None = None
+) -> Iterator[Container]:
+    """A container of `image` that sees `folders` (with "ro" or "rw"). The cache must be of them.
 
-
-def _reason(error: Exception) -> str:
-    text = getattr(error, "explanation", None) or str(error)
-    return (str(text).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _build(client: Any, target: Target, base_image: str | None, console: Console) -> str:
-    """The id of the image; layers that did not change are reused."""
-    text = render(target, base_image)
-    base = base_image or _toolset(target).image
-    if cache.offline():
-        try:
-            client.images.get(base)
-        except ImageNotFound:
-            command = f"lmsbuild wheel {target.label} --container"
-            cache.require_network(f"the image {base}", command)
-    log.note(text)
-    with console.step(f"building the image on {base}") as step:
-        lines = client.api.build(
-            fileobj=io.BytesIO(text.encode()), rm=True, forcerm=True, decode=True,
-            tag=f"lmsbuild-toolset:{sha256_value(text)[:12]}",
-            network_mode="none" if cache.offline() else None,
-        )  # fmt: skip
-        image = ""
-        for line in lines:
-            said = str(line.get("stream") or line.get("status") or line.get("error") or "").strip()
-            if said:
-                log.note(said)
-            if "error" in line:
-                raise ContainerError(
-                    f"the image on {base} was not built because {said}; give another with "
-                    "--base-image",
-                    image=base,
-                )
-            image = line.get("aux", {}).get("ID", image)
-        step.digest = image.removeprefix("sha256:")
-    return image
-
-
-def _owner() -> str:
-    me = psutil.Process()
-    return f"{socket.gethostname()} {me.pid} {me.create_time()}"
-
-
-def _remove_abandoned(client: Any) -> None:
-    """Containers of processes of this machine that are gone."""
-    for container in client.containers.list(all=True, filters={"label": _OWNER}):
-        host, pid, start = container.labels[_OWNER].split(" ")
-        try:
-            alive = str(psutil.Process(int(pid)).create_time()) == start
-        except psutil.Error:
-            alive = False
-        if host == socket.gethostname() and not alive:
-            with contextlib.suppress(APIError):
-                container.remove(force=True)
-
-
-@contextlib.contextmanager
-def _running(client: Any, image: str, tree: Path) -> Iterator[Any]:
-    temporary = cache_dir() / "tmp"
-    temporary.mkdir(exist_ok=True)
-    folders = {tree: "ro", cache_dir(): "ro", temporary: "rw"}
-    api = client.api
+    Raises ContainerError when the engine does not run on this machine.
+    """
+    api = engine.client.api
     made = api.create_container(
-        image, ["cat"], user=f"{os.getuid()}:{os.getgid()}", stdin_open=True, labels={
-            _OWNER: _owner()
-        },
-        working_dir="/", network_disabled=True, entrypoint="",
+        image, ["cat"], user=engine.user, stdin_open=True, labels=owner(),
+        working_dir="/", network_disabled=True, entrypoint="", platform=machine,
         host_config=api.create_host_config(
             auto_remove=True, init=True, cap_drop=["ALL"], network_mode="none",
             security_opt=["no-new-privileges"],
             binds={str(path): {"bind": str(path), "mode": mode} for path, mode in folders.items()},
         ),
     )  # fmt: skip
-    container = client.containers.get(made["Id"])
+    container = engine.client.containers.get(made["Id"])
     connection = container.attach_socket(params={"stdin": 1, "stream": 1})
     try:
         container.start()
         log.note(f"container {container.id} of image {image}")
-        yield container
+        box = Container(container.id, engine.host)
+        box.check(folders)
+        yield box
     finally:
         connection.close()
         with contextlib.suppress(APIError):
@@ -187,16 +85,16 @@ def _running(client: Any, image: str, tree: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Container:
-    """A running container as a place for the compiler (see toolchain.Machine)."""
+    """A running container as a place for commands (see toolchain.Machine)."""
 
     id: str
-    tree: Path
+    host: str
     _local: threading.local = field(default_factory=threading.local)
 
     def _api(self) -> Any:
         """A connection of the calling thread's own."""
         if not hasattr(self._local, "client"):
-            self._local.client = DockerClient.from_env(timeout=3600)
+            self._local.client = client_at(self.host)
         return self._local.client.api
 
     def _execute(
@@ -217,6 +115,39 @@ class Container:
         )
         log.process(command, code, done.stdout + done.stderr)
         return done
+
+    def follow(
+        self, command: Sequence[str], environment: Mapping[str, str], cwd: Path,
+        line: Callable[[str], bool],
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """As log.follow: both outputs in one, and each line logged and given as it comes."""
+        interrupt.check()
+        api = self._api()
+        made = api.exec_create(
+            self.id, list(command), environment=dict(environment), workdir=str(cwd)
+        )
+        log.note(f"$ {shlex.join(command)}")
+        began = time.monotonic()
+        kept: list[str] = []
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        rest = ""
+
+        def take(text: str) -> None:
+            log.note(text)
+            if line(text):
+                kept.append(text)
+
+        for chunk in api.exec_start(made["Id"], stream=True):
+            *whole, rest = (rest + decoder.decode(chunk)).splitlines(keepends=True) or [""]
+            if rest.endswith("\n"):
+                whole, rest = [*whole, rest], ""
+            for text in whole:
+                take(text)
+        if rest:
+            take(rest)
+        code = api.exec_inspect(made["Id"])["ExitCode"]
+        log.note(f"exit code {code} ({time.monotonic() - began:.2f} s)")
+        return subprocess.CompletedProcess(list(command), code, "".join(kept), "")
 
     def read(self, path: str) -> bytes:
         code, out, err = self._execute(["cat", path], {})
@@ -239,17 +170,21 @@ class Container:
             if done.returncode == 0:
                 return done.stdout.strip()
         raise ContainerError(
-            f"nothing can be compiled because the image has none of {', '.join(names)}; give "
+            f"nothing can be run because the image has none of {', '.join(names)}; give "
             "another with --base-image"
         )
 
-    def check(self) -> None:
+    def check(self, folders: Mapping[Path, str]) -> None:
         """The engine must run on this machine, or the folders would be others."""
         with cache.scratch() as folder:
-            probe = f"ls {shlex.quote(str(self.tree))} && touch {shlex.quote(str(folder))}/probe"
-            self.run(["sh", "-c", probe], {})
-            if not (folder / "probe").is_file():
+            (folder / "probe").touch()
+            wanted = " ".join(shlex.quote(str(path)) for path in [folder / "probe", *folders])
+            writable = [
+                f"test -w {shlex.quote(str(p))}" for p, mode in folders.items() if mode == "rw"
+            ]
+            script = " && ".join([f"ls -d {wanted}", *writable])
+            if self.run(["sh", "-c", script], {}).returncode != 0:
                 raise ContainerError(
-                    f"the container cannot use {self.tree} and {cache_dir()} because the engine "
+                    f"the container cannot use {', '.join(map(str, folders))} because the engine "
                     "runs elsewhere or may not see them; use an engine of this machine"
                 )

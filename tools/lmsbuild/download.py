@@ -84,12 +84,14 @@ def _wheel(
     return next(folder.glob("*.whl"))
 
 
-def pip_download(title: str, words: Sequence[str], console: Console) -> None:
-    """`pip download` of wheels without their dependencies. Raises DownloadError."""
+def pip_download(title: str, words: Sequence[str], console: Console, whole: bool = False) -> None:
+    """`pip download` of wheels, the `whole` with their dependencies. Raises DownloadError."""
     command = [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
+        sys.executable, "-m", "pip", "download", "--only-binary=:all:",
         "--disable-pip-version-check", *_progress_options(), *words,
     ]  # fmt: skip
+    if not whole:
+        command.append("--no-deps")
     with console.task(f"downloading {title}") as task:
 
         def line(text: str) -> bool:

@@ -26,7 +26,7 @@ from lmsbuild.project import make_folder
 
 _STAMP = "lmsbuild.json"
 # Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
-_GPU_ONLY = ("nvidia-", "triton", "cuda-")
+GPU_ONLY = ("nvidia-", "triton", "cuda-")
 TEST_TOOLS = (
     "pytest>=7.4,<9",
     "pytest-timeout",
@@ -87,18 +87,22 @@ def interpreter(version: str) -> str:
     )
 
 
-def light_requirements(wheel: Path, python: str) -> list[str]:
-    """What the wheel requires on Python `python`, but for what only a GPU has a use for."""
+def requirements(wheel: Path, python: str, machine: str | None = None) -> list[str]:
+    """What the wheel requires on Python `python` and `machine` (this one), and numpy."""
+    facts = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    facts["platform_machine"] = machine or platform.machine()
     found = []
     for text in wheelfile.requirements(wheel):
         requirement = Requirement(text)
-        wanted = requirement.marker is None or requirement.marker.evaluate(
-            {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
-        )
-        if wanted and not requirement.name.startswith(_GPU_ONLY):
+        if requirement.marker is None or requirement.marker.evaluate(facts):
             requirement.marker = None
             found.append(str(requirement))
     return [*found, "numpy"]
+
+
+def light_requirements(wheel: Path, python: str) -> list[str]:
+    """`requirements`, but for what only a GPU has a use for."""
+    return [text for text in requirements(wheel, python) if not text.startswith(GPU_ONLY)]
 
 
 def prepare(
@@ -117,8 +121,8 @@ def prepare(
     another wheel, which requires nothing but this one.
     """
     path = target.work / f"env-{kind}"
-    requirements = [] if on_gpu else light_requirements(wheel, python)
-    packages = [*requirements, *target.tag.pins, *tools, *(["numpy"] if on_gpu else [])]
+    light = [] if on_gpu else light_requirements(wheel, python)
+    packages = [*light, *target.tag.pins, *tools, *(["numpy"] if on_gpu else [])]
     base = interpreter(python)
     facts = {
         "wheel": sha256_large_file(wheel, hash_memory()),

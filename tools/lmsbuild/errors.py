@@ -171,7 +171,7 @@ class OfflineError(LmsbuildError):
 
 class ContainerError(LmsbuildError):
     exit_code = 22
-    meaning = "the container engine cannot be used, or the image was not built"
+    meaning = "an image was not built, or a container did not run"
 
 
 class ConflictError(LmsbuildError):
@@ -207,6 +207,41 @@ class PortError(LmsbuildError):
 class RebuildError(LmsbuildError):
     exit_code = 29
     meaning = "what was made again, or a release of the same version, differs from the recorded one"
+
+
+class EngineError(LmsbuildError):
+    exit_code = 30
+    meaning = "no container engine answers"
+
+
+class EnginePermissionError(LmsbuildError):
+    exit_code = 31
+    meaning = "the container engine may not be used by this user"
+
+
+class EmulationError(LmsbuildError):
+    exit_code = 32
+    meaning = "programs of another architecture cannot be run here"
+
+
+class BaseImageError(LmsbuildError):
+    exit_code = 33
+    meaning = "the image to build on cannot be had, or is of another architecture"
+
+
+class PullError(LmsbuildError):
+    exit_code = 34
+    meaning = "the network failed while an image was pulled or a package installed in it"
+
+
+class EngineDiskError(LmsbuildError):
+    exit_code = 35
+    meaning = "the container engine's disk is full"
+
+
+class FullBuildError(LmsbuildError):
+    exit_code = 36
+    meaning = "upstream's own build failed (see its last lines and the log)"
 
 
 # Exit codes that are no class of failure: the process was told to end.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from lmsbuild.errors import ConfigError, UnknownTagError, UsageError
 from lmsbuild.project import Project
@@ -75,12 +75,31 @@ class Variant(_Model):
     include: list[str] = []  # after those of the overlay
 
 
-class Toolset(_Model):
-    """A container image to compile in, for wheels that run on older systems than this one."""
+class Image(_Model):
+    """A container image of a tag. In names {python}, {nodot} and {cuda} stand for versions."""
 
-    image: str
-    compilers: list[str]  # the first that the image has
-    packages: dict[str, list[str]] = {}  # per package manager: installed when there is none
+    base: dict[str, str]  # per machine (`uname -m`)
+    compilers: list[str] = []  # the first that the image has
+    pythons: list[str] = []  # likewise
+    commands: list[str] = []  # what it must have besides
+    packages: dict[str, list[str]] = {}  # per package manager: installed when something is missing
+    requirements: dict[str, list[str]] = {}  # Python packages, per machine
+    environment: dict[str, str] = {}
+
+    @property
+    def needs(self) -> list[list[str]]:
+        """Of each of these the image must have one."""
+        return [*filter(None, (self.compilers, self.pythons)), *([name] for name in self.commands)]
+
+
+class Full(_Model):
+    """Upstream's own build, run in the `build` image. {python} and {output} are filled in."""
+
+    command: list[str]
+    jobs: str  # the variable that limits parallel compilations
+    memory: ByteSize  # of one compilation
+    environment: dict[str, str] = {}
+    ran: list[str] = []  # when and for what it was run to its end
 
 
 class SourceList(_Model):
@@ -149,8 +168,9 @@ class Tag(_Model):
     commit: Sha1
     debian: Debian | None = None
     cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
-    toolset: Toolset | None = None
     pins: list[str] = []  # of what the wheel requires: newer ones have broken it since
+    images: dict[Literal["compiler", "build", "runtime", "test"], Image] = {}
+    full: Full | None = None
     overlay: Overlay
     preimage: dict[str, Sha1] = {}
 

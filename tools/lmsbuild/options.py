@@ -180,6 +180,13 @@ def jobs_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def base_image_option(function: F) -> F:
+    return click.option(
+        "--base-image", metavar="IMAGE",
+        help="The image to build on, instead of the one in frameworks.toml.",
+    )(function)  # fmt: skip
+
+
 def output_option(what: str) -> Callable[[F], F]:
     """--output, a folder for `what`, None for the tag's own."""
     return click.option(

@@ -27,6 +27,7 @@ SOURCES = PACKAGE / "src"
 MANIFEST = "build.json"
 
 Progress = Callable[[str], None]
+Unit = tuple[Path, list[str]]  # a source and its flags
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ def cache_root() -> Path:
 
 def compiler() -> str:
     return os.environ.get("CXX", "g++")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What makes the libraries; for another architecture, its cross compilers."""
+
+    cxx: str
+    cc: str = "gcc"
+    nm: str = "nm"
 
 
 def environment_includes() -> list[Path]:
@@ -144,72 +154,94 @@ def _locked(target: Path) -> Iterator[None]:
 def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Progress) -> None:
     objects = work / "objects"
     objects.mkdir()
-    common = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
-    cuda = [flag for folder in folders for flag in ("-isystem", str(folder))]
     headers = [torch.path / "include", torch.path / "include/torch/csrc/api/include"]
     against = [flag for folder in headers for flag in ("-isystem", str(folder))]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_abi(torch))}"
-    units: list[tuple[Path, list[str]]] = []
+    units: list[Unit] = []
     # The kernels first: they take longest.
     for source in sorted((SOURCES / "kernels").glob("*.cpp")):
         units.append((source, ["-O1", "-DNDEBUG", abi, *against]))
-    for source in sorted((SOURCES / "runtime").glob("*.cpp")):
-        units.append((source, ["-O2", "-D_GNU_SOURCE"]))
-    say(f"compiling {len(units)} files for torch {torch.version}")
-
-    def compile_one(unit: tuple[Path, list[str]]) -> Path:
-        source, flags = unit
-        result = objects / f"{source.parent.name}-{source.stem}.o"
-        include = ["-I", str(SOURCES / "runtime")]
-        _call([compiler(), *common, *flags, *include, *cuda, "-c", source, "-o", result])
-        say(f"compiled {source.parent.name}/{source.name}")
-        return result
-
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        compiled = list(pool.map(compile_one, units))
-    runtime = [o for o in compiled if o.name.startswith("runtime-")]
-    kernels = [o for o in compiled if o.name.startswith("kernels-")]
-
-    cudart = _link_runtime(torch, folders, work, runtime)
+    say(f"compiling for torch {torch.version}")
+    tools = Tools(compiler())
+    preload, kernels = _build(tools, folders, torch.cuda_major, work, jobs, say, units)
+    cudart = preload[0]
     parts: list[str | Path]
-    empty = objects / "empty.c"
-    empty.write_text("")
-    preload = [cudart]
-    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        _link([empty, "-Wl,--no-as-needed", work / cudart, "-Wl,-rpath,$ORIGIN"], work / soname)
-        preload.append(soname)
     for library in stubs.needed_libraries(torch.lib):
         source, script = objects / f"{library.name}.c", objects / f"{library.name}.map"
         source.write_text(stubs.library_source(library))
         script.write_text(stubs.version_script(library))
         parts = [source, f"-Wl,--version-script={script}", work / cudart, "-Wl,-rpath,$ORIGIN"]
-        _link(parts, work / library.soname)
+        _link(tools.cc, parts, work / library.soname)
         preload.append(library.soname)
     say(f"made {len(preload)} stand-in libraries")
 
     torch_libs = ["-ltorch_cpu", "-lc10", "-lc10_cuda", "-ltorch_cuda"]
     search = [f"-L{torch.lib}", f"-Wl,-rpath-link,{work}", f"-Wl,-rpath-link,{torch.lib}"]
     _link(
+        tools.cxx,
         [*kernels, *search, "-Wl,--no-as-needed", *torch_libs, work / cudart, "-Wl,-z,defs"],
         work / "libsimcuda_kernels.so",
-        driver=compiler(),
     )
     shutil.rmtree(objects)
     manifest = {"key": build_key(torch), "torch": str(torch.path), "preload": preload}
     (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def _link_runtime(torch: Torch, folders: list[Path], work: Path, objects: list[Path]) -> str:
+def build_runtime(
+    tools: Tools, folders: list[Path], cuda_major: int, work: Path, jobs: int, say: Progress
+) -> list[str]:
+    """The device alone in `work`, without the kernels that need a torch: libcudart, libcuda and
+    libnvidia-ml. `folders` hold the CUDA headers."""
+    (work / "objects").mkdir()
+    return _build(tools, folders, cuda_major, work, jobs, say, [])[0]
+
+
+def _build(
+    tools: Tools, folders: list[Path], cuda_major: int, work: Path, jobs: int, say: Progress,
+    units: list[Unit],
+) -> tuple[list[str], list[Path]]:  # fmt: skip
+    """The names of the runtime's libraries, and the objects of `units`."""
+    objects = work / "objects"
+    common = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+    cuda = [flag for folder in folders for flag in ("-isystem", str(folder))]
+    sources = sorted((SOURCES / "runtime").glob("*.cpp"))
+    runtime: list[Unit] = [(source, ["-O2", "-D_GNU_SOURCE"]) for source in sources]
+
+    def compile_one(unit: Unit) -> Path:
+        source, flags = unit
+        result = objects / f"{source.parent.name}-{source.stem}.o"
+        include = ["-I", str(SOURCES / "runtime")]
+        _call([tools.cxx, *common, *flags, *include, *cuda, "-c", source, "-o", result])
+        say(f"compiled {source.parent.name}/{source.name}")
+        return result
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        compiled = list(pool.map(compile_one, [*units, *runtime]))
+    cudart = _link_runtime(tools, cuda_major, folders, work, compiled[len(units) :])
+    empty = objects / "empty.c"
+    empty.write_text("")
+    preload = [cudart, "libcuda.so.1", "libnvidia-ml.so.1"]
+    parts: list[str | Path] = [
+        empty, "-Wl,--no-as-needed", work / cudart, "-Wl,-rpath,$ORIGIN"
+    ]  # fmt: skip
+    for soname in preload[1:]:
+        _link(tools.cc, parts, work / soname)
+    return preload, compiled[: len(units)]
+
+
+def _link_runtime(
+    tools: Tools, cuda_major: int, folders: list[Path], work: Path, objects: list[Path]
+) -> str:
     """libcudart: the simulation, and a refusal for every other function of the API."""
-    soname = f"libcudart.so.{torch.cuda_major}"
+    soname = f"libcudart.so.{cuda_major}"
     source, script = work / "objects/unsupported.c", work / "objects/cudart.map"
-    rest = stubs.api_functions(folders) - stubs.defined_symbols(objects)
+    rest = stubs.api_functions(folders) - stubs.defined_symbols(objects, tools.nm)
     source.write_text(stubs.api_source(rest))
     script.write_text(
         f"{soname} {{ global: cuda*; __cuda*; simcuda_*; cu[A-Z]*; nvml*; local: *; }};\n"
     )
     refusals = work / "objects/runtime-unsupported.o"
-    _call(["gcc", "-w", "-fno-builtin", "-fPIC", "-c", source, "-o", refusals])
+    _call([tools.cc, "-w", "-fno-builtin", "-fPIC", "-c", source, "-o", refusals])
     parts: list[str | Path] = [
         *objects,
         refusals,
@@ -217,11 +249,11 @@ def _link_runtime(torch: Torch, folders: list[Path], work: Path, objects: list[P
         "-pthread",
         "-Wl,-z,defs",
     ]
-    _link(parts, work / soname, driver=compiler())
+    _link(tools.cxx, parts, work / soname)
     return soname
 
 
-def _link(parts: Sequence[str | Path], target: Path, driver: str = "gcc") -> None:
+def _link(driver: str, parts: Sequence[str | Path], target: Path) -> None:
     name = f"-Wl,-soname,{target.name}"
     _call([driver, "-w", "-fno-builtin", "-shared", "-fPIC", *parts, name, "-o", target])
 

@@ -139,6 +139,6 @@ def api_source(functions: set[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def defined_symbols(objects: list[Path]) -> set[str]:
-    out = _run("nm", "--defined-only", "--extern-only", *objects)
+def defined_symbols(objects: list[Path], nm: str = "nm") -> set[str]:
+    out = _run(nm, "--defined-only", "--extern-only", *objects)
     return {line.split()[-1] for line in out.splitlines() if len(line.split()) == 3}

@@ -13,6 +13,7 @@ from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import (
+    base_image_option,
     build_options,
     dry_run_option,
     examples,
@@ -40,8 +41,7 @@ from lmsbuild.project import find_project
     help="Compile in a container with the official wheel's toolset: the wheel then runs on older "
     "systems than this one. Needs Docker.",
 )  # fmt: skip
-@click.option("--base-image", metavar="IMAGE", help="The container's image instead of the tag's.")
-@click.option("--render", is_flag=True, help="Print the container's Dockerfile and do nothing.")
+@base_image_option
 @build_options
 @dry_run_option
 @markdown_option
@@ -51,7 +51,6 @@ def command(
     output: Path | None,
     in_container: bool,
     base_image: str | None,
-    render: bool,
     choices: Choices,
     dry_run: bool,
     console: Console,
@@ -63,13 +62,6 @@ def command(
     changed.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
-    if render:
-        from lmsbuild.container import render as rendered
-
-        text = rendered(target, base_image)
-        console.say(text)
-        console.result({"dockerfile": text})
-        return
     path = working_path(target, choices.into)
     if dry_run and not (path.exists() and any(path.iterdir())):
         console.say(f"would fetch {target.label} to {path}, apply its series and build its wheel")
@@ -79,7 +71,9 @@ def command(
     if in_container or base_image:
         from lmsbuild.container import compiler
 
-        container = partial(compiler, target, base_image=base_image, console=console)
+        container = partial(
+            compiler, target, base_image=base_image, python=choices.python, console=console
+        )
     _, done = wheel(target, choices, console, output, dry_run, container)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real container engine for the tests, and base images where no registry can be reached.
+
+The engine that answers is used; else, as root, dockerd is started with folders of its own. Test
+processes share it: each holds a shared lock, and the last one stops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.client import DockerClient
+
+from lmsbuild import cache
+from lmsbuild.console import Console
+from lmsbuild.debian import codename, main_archive
+from lmsbuild.hashing import sha256_value
+
+_SECONDS = 60
+# A short path: that of a socket has at most 108 characters.
+_FOLDER = Path("/tmp/lmsbuild-test-engine")
+TOOLS = ("ca-certificates", "ccache", "cmake", "g++", "git", "ninja-build", "python3",
+         "python3-dev", "python3-venv")  # fmt: skip
+
+
+def missing(reason: str) -> None:
+    """Skip for a `reason` that is a failure where everything must run."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"this may not be skipped in CI: {reason}")
+    pytest.skip(reason)
+
+
+@dataclass(frozen=True)
+class Engine:
+    client: Any
+    host: str  # for DOCKER_HOST
+
+
+@contextlib.contextmanager
+def engine() -> Iterator[Engine]:
+    """An engine that answers. Skips with the reason where none does."""
+    with contextlib.ExitStack() as stack:
+        host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        client = _answering(host)
+        if client is None:
+            host = stack.enter_context(_own())
+            client = _answering(host)
+        assert client is not None
+        stack.enter_context(contextlib.closing(client))
+        yield Engine(client, host)
+
+
+def _answering(host: str) -> Any:
+    with contextlib.suppress(Exception):
+        client = DockerClient(base_url=host, timeout=600)
+        client.ping()
+        return client
+    return None
+
+
+@contextlib.contextmanager
+def _own() -> Iterator[str]:
+    if os.getuid() != 0 or shutil.which("dockerd") is None:
+        missing("no container engine answers, and dockerd cannot be started (root, docker.io)")
+    _FOLDER.mkdir(exist_ok=True)
+    host = f"unix://{_FOLDER}/socket"
+    with (_FOLDER / "users").open("w") as users:
+        with _changing():
+            if _answering(host) is None:
+                _start(host)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield host
+        finally:
+            with _changing(), contextlib.suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _stop()
+
+
+@contextlib.contextmanager
+def _changing() -> Iterator[None]:
+    """One process at a time starts or stops it."""
+    with (_FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _start(host: str) -> None:
+    command = [
+        "dockerd",
+        *(f"--data-root={_FOLDER}/data", f"--exec-root={_FOLDER}/exec", f"--host={host}"),
+        *(f"--pidfile={_FOLDER}/pid", "--max-download-attempts=1"),
+    ]
+    (_FOLDER / "pid").unlink(missing_ok=True)
+    with (_FOLDER / "log").open("w") as log:
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    deadline = time.monotonic() + _SECONDS
+    while _answering(host) is None:
+        if started.poll() is not None or time.monotonic() > deadline:
+            last = (_FOLDER / "log").read_text().strip().splitlines()[-1:]
+            missing(f"dockerd does not start: {' '.join(last)}")
+        time.sleep(0.1)
+
+
+def _stop() -> None:
+    """Images stay in the folder for the next run."""
+    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+        pid = int((_FOLDER / "pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _SECONDS
+        while (_FOLDER / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def base_image(engine: Engine, suite: str, packages: tuple[str, ...], arch: str = "amd64") -> str:
+    """The name of an image of Debian `suite` with `packages`, made by debootstrap."""
+    key = sha256_value([suite, packages, arch])[:12]
+    name = f"lmsbuild-test-{suite}-{arch}:{key}"
+    if engine.client.images.list(name):
+        return name
+    if shutil.which("debootstrap") is None or os.getuid() != 0:
+        missing("no base image can be made without root and debootstrap")
+
+    def fill(file: Path) -> None:
+        archive = main_archive(codename() or "")
+        if archive is None:
+            missing("no base image can be made without Debian's archive")
+            return
+        root = str(file.with_name("root"))
+        command = [
+            "debootstrap",
+            "--variant=minbase",
+            f"--arch={arch}",
+            suite,
+            root,
+            archive.uri,
+        ]
+        if packages:
+            command.insert(3, f"--include={','.join(packages)}")
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["tar", "-C", root, "--exclude=./var/cache/apt/*", "--exclude=./var/lib/apt/lists/*",
+             "--exclude=./dev/*", "--exclude=./usr/share/doc/*", "--exclude=./usr/share/locale/*",
+             "-cf", file, "."],
+            check=True,
+        )  # fmt: skip
+        shutil.rmtree(root)
+
+    title = f"test image of Debian {suite} for {arch}"
+    tar = cache.keep("images", f"{suite}-{arch}-{key}.tar", title, fill, Console(json_mode=True))
+    import_image(engine, tar, name, {"amd64": "amd64", "ppc64el": "ppc64le"}[arch])
+    return name
+
+
+def import_image(engine: Engine, tar: Path, name: str, arch: str) -> None:
+    """An image of one layer. `docker import` would record this machine's architecture."""
+    with tempfile.TemporaryDirectory(dir=tar.parent) as folder:
+        context = Path(folder)
+        os.link(tar, context / "root.tar")
+        (context / "Dockerfile").write_text('FROM scratch\nADD root.tar /\nCMD ["/bin/sh"]\n')
+        engine.client.images.build(
+            path=folder, tag=name, platform=f"linux/{arch}", rm=True, forcerm=True, nocache=True
+        )

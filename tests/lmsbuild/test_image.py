@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images from the templates of docker/, and every way in which an engine can fail."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import stat
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from lmsbuild_engine import Engine, import_image
+from lmsbuild_wheels import PYTHON, make_wheel, run, start
+from lmsbuild_world import World
+
+from lmsbuild.engine import connect
+from lmsbuild.errors import EnginePermissionError, WheelError
+from lmsbuild.frameworks import resolve
+from lmsbuild.image import check_wheel, recipe
+from lmsbuild.project import Project
+
+IMAGES = """
+[frameworks.alpha.tags."v1.0".images.compiler]
+base = {{ x86_64 = "{base}" }}
+compilers = ["{compiler}"]
+packages = {{ apt-get = ["compiler"] }}
+"""
+
+
+def describe(world: World, base: str = "no-such-image:1", compiler: str = "g++") -> list[str]:
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text() + IMAGES.format(base=base, compiler=compiler))
+    return ["image", "v1.0", "--kind", "compiler"]
+
+
+# Without an engine -------------------------------------------------------------------------------
+
+
+def test_dockerfiles_are_rendered(real_project: Project) -> None:
+    target = resolve(real_project, "v2.6.0")
+    build = recipe(target, "build", "3.12", "ppc64le").render()
+    assert "FROM docker.io/nvidia/cuda:12.4.1-devel-ubi8\n" in build and "python3.12-devel" in build
+    compiler = recipe(target, "compiler", "3.12").render()
+    assert "manylinux-builder:cuda12.4\n" in compiler and "devtoolset-9" in compiler
+    for kind in ("compiler", "build", "runtime", "test"):
+        found = recipe(target, kind, "3.13", base="other:1")
+        text = found.render()
+        assert "FROM other:1" in text and "{" not in text.replace("() {", "").replace("}", "")
+        assert kind == "compiler" or found.name.endswith(f":{kind}-py3.13-x86_64")
+
+
+def test_image_that_is_not_described(world: World) -> None:
+    code, _, err = run("image", "v1.0", "--kind", "build", "--arch", "ppc64le")
+    assert code == 4 and "no build image of alpha:v1.0 for ppc64le" in err and "`images`" in err
+    code, _, err = run(*describe(world), "--light")
+    assert code == 2 and "--light" in err
+
+
+def test_nothing_is_done_but_said(world: World) -> None:
+    command = describe(world)
+    code, out, _ = run(*command, "--dry-run", env={"DOCKER_HOST": "unix:///nowhere.sock"})
+    assert code == 0 and "would build lmsbuild/alpha-v1.0:compiler-x86_64" in out
+    code, out, _ = run(*command, "--render", "--base-image", "other:1")
+    assert code == 0 and "FROM other:1" in out
+
+
+def test_no_engine_is_named(world: World) -> None:
+    code, _, err = run(*describe(world), env={"DOCKER_HOST": "unix:///nowhere.sock"})
+    assert code == 30 and "no engine answers" in err and "DOCKER_HOST" in err
+
+
+def test_wheel_of_another_tag_is_refused(world: World, tmp_path: Path) -> None:
+    describe(world)
+    found = recipe(world.target, "compiler", PYTHON)
+    abi = f"cp{PYTHON.replace('.', '')}"
+    wheel = make_wheel(tmp_path, {}, abi)
+    with pytest.raises(WheelError, match=r"it is alpha 1.0, not alpha 1.0\+lms.1"):
+        check_wheel(wheel, found)
+    ours = wheel.rename(tmp_path / f"alpha-1.0+lms.1-{abi}-{abi}-linux_x86_64.whl")
+    check_wheel(ours, found)
+    with pytest.raises(WheelError, match="not ppc64le"):
+        check_wheel(ours, recipe(world.target, "compiler", PYTHON, "ppc64le", "other:1"))
+    with pytest.raises(WheelError, match="not cp399"):
+        check_wheel(ours, recipe(world.target, "compiler", "3.99"))
+    ours.write_bytes(ours.read_bytes()[:200])
+    with pytest.raises(WheelError, match="damaged"):
+        check_wheel(ours, found)
+
+
+# With a real engine ------------------------------------------------------------------------------
+
+real = [pytest.mark.net, pytest.mark.default]
+
+
+@pytest.fixture
+def host(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    return engine
+
+
+class TestRealEngine:
+    pytestmark = real
+
+    def test_permission_is_named(self, host: Engine) -> None:
+        socket = Path(host.host.removeprefix("unix://"))
+        if os.getuid() != 0 or stat.S_IMODE(socket.stat().st_mode) & 0o002:
+            pytest.skip("only root can become a user who may not use this engine")
+        child = os.fork()
+        if child == 0:
+            os.setegid(65534)
+            os.seteuid(65534)
+            try:
+                with connect():
+                    os._exit(1)
+            except EnginePermissionError as error:
+                os._exit(0 if "usermod" in error.message else 2)
+            finally:
+                os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def test_image_is_built_and_reused(self, world: World, host: Engine, debian: str) -> None:
+        command = [*describe(world, debian), "--json"]
+        code, out, err = run(*command)
+        assert code == 0, err
+        first = json.loads(out)
+        code, out, _ = run(*command)
+        assert json.loads(out)["id"] == first["id"]
+        assert host.client.images.get(first["name"]).id == first["id"]
+
+    def test_image_of_another_architecture(
+        self, world: World, host: Engine, tmp_path: Path
+    ) -> None:
+        foreign = foreign_image(host, tmp_path, "ppc64le")
+        code, _, err = run(*describe(world, foreign))
+        assert code == 33 and "is for ppc64le, not amd64" in err
+
+    def test_missing_emulation_is_named(self, world: World, host: Engine, tmp_path: Path) -> None:
+        """A program that no kernel can run."""
+        foreign = foreign_image(host, tmp_path, "amd64")
+        code, _, err = run(*describe(world, foreign))
+        assert code == 32 and "qemu-user-static" in err, err
+
+    def test_failed_step_shows_its_last_lines(
+        self, world: World, host: Engine, debian: str
+    ) -> None:
+        base = with_installer(host, debian, "failing", "seq 1 100; echo about to fail; exit 3")
+        code, _, err = run(*describe(world, base, "no-such-compiler"))
+        assert code == 22 and "about to fail" in err and "\n50\n" not in err
+        log = next(line for line in err.splitlines() if line.startswith("full log: "))
+        text = Path(log.removeprefix("full log: ")).read_text()
+        assert "\n50\n" in text or " 50\n" in text
+
+    def test_full_disk_is_named(self, world: World, host: Engine, debian: str) -> None:
+        base = with_installer(host, debian, "full", "cat /etc/passwd > /dev/full")
+        code, _, err = run(*describe(world, base, "no-such-compiler"))
+        assert code == 35 and "docker system prune" in err
+
+    def test_missing_tool_is_named(self, world: World, host: Engine, debian: str) -> None:
+        base = with_installer(host, debian, "empty", "true")
+        code, _, err = run(*describe(world, base, "no-such-compiler"))
+        assert code == 22 and "the image lacks one of no-such-compiler" in err
+
+    def test_killed_build_leaves_no_container(
+        self, world: World, host: Engine, debian: str
+    ) -> None:
+        base = with_installer(host, debian, "slow", "sleep 600")
+        before = containers(host)
+        process = start(*describe(world, base, "no-such-compiler"))
+        wait_for(lambda: bool(containers(host) - before) or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not containers(host) - before)
+
+    def test_missing_base_is_named(self, world: World, host: Engine, registry: str) -> None:
+        code, _, err = run(*describe(world, f"{registry}/nothing:1"))
+        assert code == 33 and f"{registry}/nothing:1" in err and "--base-image" in err
+        assert run(*describe_again(), "--offline")[0] == 21
+
+    def test_network_gone_in_mid_pull(self, world: World, host: Engine, registry: str) -> None:
+        code, _, err = run(*describe(world, f"{registry}/cut:1"))
+        assert code == 34 and "the network failed" in err, err
+
+
+def describe_again() -> list[str]:
+    return ["image", "v1.0", "--kind", "compiler"]
+
+
+def containers(host: Engine) -> set[str]:
+    return {found.id for found in host.client.containers.list(all=True)}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def with_installer(host: Engine, debian: str, name: str, script: str) -> str:
+    """The image with an apt-get that runs `script`."""
+    tag = f"lmsbuild-test-{name}:1"
+    text = (
+        f"FROM {debian}\nRUN echo '#!/bin/sh\\n{script}' > /usr/local/bin/apt-get && "
+        "chmod 755 /usr/local/bin/apt-get\n"
+    )
+    host.client.images.build(fileobj=io.BytesIO(text.encode()), tag=tag, rm=True, forcerm=True)
+    return tag
+
+
+def foreign_image(host: Engine, folder: Path, arch: str) -> str:
+    """Its shell is a program for a processor that there is not."""
+    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xfe\xca" + bytes(100)
+    tar = folder / "foreign.tar"
+    with tarfile.open(tar, "w") as archive:
+        info = tarfile.TarInfo("bin/sh")
+        info.size, info.mode = len(header), 0o755
+        archive.addfile(info, io.BytesIO(header))
+    name = f"lmsbuild-test-foreign:{arch}"
+    import_image(host, tar, name, arch)
+    return name
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Knows the image `cut`, whose only layer ends in the middle."""
+
+    def do_GET(self) -> None:
+        config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {}}).encode()
+        kinds = "application/vnd.docker."
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": f"{kinds}distribution.manifest.v2+json",
+            "config": {"mediaType": f"{kinds}container.image.v1+json", **digest(config)},
+            "layers": [
+                {"mediaType": f"{kinds}image.rootfs.diff.tar.gzip", "size": 1 << 20,
+                 "digest": f"sha256:{'0' * 64}"}
+            ],
+        }  # fmt: skip
+        if self.path == "/v2/":
+            self.answer(200, b"{}", "application/json")
+        elif self.path.startswith("/v2/cut/manifests/"):
+            self.answer(200, json.dumps(manifest).encode(), str(manifest["mediaType"]))
+        elif self.path.endswith(str(digest(config)["digest"])):
+            self.answer(200, config, "application/octet-stream")
+        elif self.path.startswith("/v2/cut/blobs/"):
+            self.close_connection = True
+            if "Range" not in self.headers:  # what goes on where it was cut gets no answer
+                self.answer(200, bytes(1000), "application/octet-stream", 1 << 20)
+        else:
+            unknown = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
+            self.answer(404, json.dumps(unknown).encode(), "application/json")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def answer(self, code: int, body: bytes, kind: str, length: int | None = None) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(length or len(body)))
+        self.send_header("Docker-Content-Digest", str(digest(body)["digest"]))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def digest(content: bytes) -> dict[str, str | int]:
+    return {"size": len(content), "digest": f"sha256:{hashlib.sha256(content).hexdigest()}"}
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
