@@ -76,7 +76,7 @@ def command(
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
     chosen = next(known for known in KINDS if known == kind)
-    found = recipe(target, chosen, choices.python, arch, base_image)
+    found = recipe(target, chosen, target.python(choices.python), arch, base_image)
     if kind != "runtime" and (wheel or light):
         raise UsageError(
             f"--wheel and --light cannot be used for a {kind} image because only a runtime image "

@@ -71,9 +71,8 @@ def command(
     if in_container or base_image:
         from lmsbuild.container import compiler
 
-        container = partial(
-            compiler, target, base_image=base_image, python=choices.python, console=console
-        )
+        python = target.python(choices.python)
+        container = partial(compiler, target, base_image=base_image, python=python, console=console)
     _, done = wheel(target, choices, console, output, dry_run, container)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")

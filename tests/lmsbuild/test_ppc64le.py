@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine and the patched allocator on ppc64le: cross-compiled here, run emulated.
+
+In a container where an engine answers, with the C and C++ libraries of the cross compiler as its
+whole system; else by qemu alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import lmsbuild_cross as cross
+import pytest
+from lmsbuild_engine import Engine, base_image, import_image, missing
+from lmsbuild_wheels import run
+from lmsbuild_world import World
+
+from lmsbuild.console import Console
+from lmsbuild.container import running
+from lmsbuild.engine import connect
+from lmsbuild.frameworks import resolve
+from lmsbuild.project import cache_dir, find_project
+
+pytestmark = [pytest.mark.net, pytest.mark.default]
+
+QEMU = "qemu-ppc64le-static"
+# The simulated device reserves terabytes of address space, which qemu keeps books of.
+LIMITS = {"QEMU_RESERVED_VA": "16G"}
+LIBRARIES = ("ld64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1",
+             "libgcc_s.so.1", "libstdc++.so.6")  # fmt: skip
+# Of the engine's cases those that are not only long; emulated they take eight times as long.
+ROUNDS = {"random_programs": ("seeds=2", "steps=500"), "pool_random": ("seeds=1", "steps=500"),
+          "threads_share_one_engine": ("steps=200",), "victims_hole_is_optimal": ("instances=200",),
+          "victims_cover_is_within_factor_two": ("instances=200",),
+          "victims_take_the_cheaper_way": ("instances=200",)}  # fmt: skip
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools() -> None:
+    if cross.compiler() is None or shutil.which(QEMU) is None or not cross.FMT.is_dir():
+        missing(f"{cross.TRIPLET}-g++, {QEMU} and the headers of fmt are not all here")
+
+
+@pytest.fixture(scope="module")
+def emulated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a program of ppc64le in a container. Gives what it says."""
+    tar = tmp_path_factory.mktemp("system") / "system.tar"
+    with tarfile.open(tar, "w", dereference=True) as archive:
+        for name in LIBRARIES:
+            archive.add(cross.SYSROOT / "lib" / name, f"lib/{name}")
+    import_image(engine, tar, "lmsbuild-test-ppc64le:1", "ppc64le")
+
+    def execute(program: Path, *arguments: str) -> str:
+        said: bytes = engine.client.containers.run(
+            "lmsbuild-test-ppc64le:1", [str(program), *arguments], remove=True, stderr=True,
+            platform="linux/ppc64le", network_mode="none", mem_limit="3g", environment=LIMITS,
+            user=f"{os.getuid()}:{os.getgid()}",
+            volumes={str(program.parent): {"bind": str(program.parent), "mode": "ro"}},
+        )  # fmt: skip
+        return said.decode()
+
+    return execute
+
+
+def natively(program: Path, *arguments: str) -> str:
+    command = [QEMU, "-L", str(cross.SYSROOT), str(program), *arguments]
+    done = subprocess.run(
+        command, env={**os.environ, **LIMITS}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> cross.Built:
+    folder = tmp_path_factory.mktemp("ppc64le")
+    return cross.build(resolve(find_project(), "v2.6.0"), folder, Console(json_mode=True))
+
+
+def machine_of(program: Path) -> str:
+    done = subprocess.run(["readelf", "-h", program], capture_output=True, text=True, check=True)
+    return next(line for line in done.stdout.splitlines() if "Machine:" in line)
+
+
+def test_engine(emulated: Run) -> None:
+    program = cross.engine_tests()
+    assert "PowerPC64" in machine_of(program)
+    cases = natively(program, "--list").split()
+    assert len(cases) > 50
+    # One container for the first case, or its start would be most of the time.
+    emulated(program, cases[0])
+    for case in cases[1:]:
+        natively(program, case, *ROUNDS.get(case, ()))
+
+
+def test_allocator(built: cross.Built, emulated: Run) -> None:
+    for name in ("libc10.so", "libc10_cuda.so", "libcudart.so.12", "test_allocator"):
+        assert "PowerPC64" in machine_of(built.folder / name)
+    cases = emulated(built.tests, "--list").split()
+    assert len(cases) > 8
+    for case in cases:
+        emulated(built.tests, case)
+
+
+def test_wrong_result_is_seen(built: cross.Built, emulated: Run) -> None:
+    """A case that does not exist fails, so that a pass means something."""
+    import docker.errors
+
+    with pytest.raises(docker.errors.ContainerError):
+        emulated(built.tests, "no_such_case")
+
+
+IMAGES = """
+[frameworks.alpha.tags."v1.0".images.compiler]
+base = { ppc64le = "none" }
+compilers = ["g++", "sh"]
+packages = { apt-get = ["g++"] }
+"""
+
+
+@pytest.mark.slow
+def test_image_for_ppc64le(world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a whole Debian, by the command; and a program runs in the image."""
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    monkeypatch.delenv("LMSBUILD_CACHE")
+    base = base_image(engine, "bookworm", ("ca-certificates",), "ppc64el")
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text() + IMAGES)
+    command = ["image", "v1.0", "--kind", "compiler", "--arch", "ppc64le", "--base-image", base]
+    code, _, err = run(*command)
+    assert code == 0, err
+    with (
+        connect() as found,
+        running(found, "lmsbuild/alpha-v1.0:compiler-ppc64le", {cache_dir(): "ro"}) as box,
+    ):
+        assert box.run(["uname", "-m"], {}).stdout.strip() == "ppc64le"
