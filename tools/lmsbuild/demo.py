@@ -23,7 +23,6 @@ OVERSUBSCRIPTION = 3
 _ROOMY = 16 << 30  # bytes of a simulated device that is large enough for any demonstration
 _GRAIN = 2 * MIB
 PROGRAM = Path(__file__).parent / "programs" / "demo_run.py"
-SCRIPT = Path("examples") / "demo_train.py"
 _SCHEMA = 1
 
 
@@ -38,7 +37,7 @@ class Demonstration:
     lms: str
     losses_equal: bool
     reference: str
-    paged_out: int  # bytes, by the device's counters, above what the program itself copies
+    paged_out: int  # bytes counted outside the engine, above what the program itself copies
     paged_in: int
     picture: Path
     result: Path
@@ -55,12 +54,13 @@ def demonstrate(
     """
     folder = target.work / "demo"
     make_folder(folder)
-    script = target.project.root / SCRIPT
+    shows = target.framework.shows
+    script = target.project.root / shows.example
     code = [sha256_file(file) for file in (Path(__file__), PROGRAM, Path(picture.__file__))]
-    simulated = device.kind == "sim"
+    simulated = device.kind != "cuda"
     key = sha256_value(
         [_SCHEMA, sha256_file(script), stock.key, lms.key, code, device.name]
-        + ([devices.identity(target)] if simulated else [])
+        + ([devices.identity(target)] if device.kind == "sim" else [])
     )
     result = folder / "result.json"
     previous = _previous(result, key)
@@ -68,11 +68,13 @@ def demonstrate(
         return previous
     runner = _Runner(target, script, device, folder, console)
     roomy = runner.run("without a limit", stock, 0)
+    if device.kind == "cpu":  # the official allocator of a CPU tells nobody what it needed
+        roomy["needed"] = runner.run("what it needs", lms, 0, {shows.switch: "1"})["needed"]
     reference = runner.reference(stock, roomy)
     capacity = roomy["needed"] // OVERSUBSCRIPTION // _GRAIN * _GRAIN
     size = f"{capacity / MIB:.0f} MiB"
     tight = runner.run(f"official wheel, {size}", stock, capacity)
-    swapped = runner.run(f"with LMS, {size}", lms, capacity, {"PYTORCH_LMS": "1"})
+    swapped = runner.run(f"with LMS, {size}", lms, capacity, {shows.switch: "1"})
     done = Demonstration(
         device=device.name,
         simulated=simulated,
@@ -114,7 +116,8 @@ class _Runner:
         self._device = device
         self._folder = folder
         self._console = console
-        self._variables = devices.variables(target, console) if device.kind == "sim" else {}
+        self._target = target
+        self._variables = devices.variables(target, device, console)
         self._number = 0
 
     def run(
@@ -131,8 +134,14 @@ class _Runner:
         losses, result = stem.with_suffix(".losses.json"), stem.with_suffix(".result.json")
         for stale in (losses, result):
             stale.unlink(missing_ok=True)
-        ample = _ROOMY if self._device.kind == "sim" else 0
+        ample = 0 if self._device.kind == "cuda" else _ROOMY
+        given = {**self._variables, **(variables or {})}
+        if self._device.kind == "cpu":
+            given["LD_PRELOAD"] = given["LMS_POOL_METER"]
+            given["TF_CPU_ALLOCATOR_USE_BFC"] = "1"
+            given["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str((memory or ample) // MIB)
         order = {
+            "framework": self._target.framework_name,
             "script": str(self._script),
             "arguments": ["--output", str(losses), *arguments],
             "device": self._device.kind,
@@ -142,7 +151,7 @@ class _Runner:
         with self._console.task(f"training: {label}"):
             done = log.run(
                 [str(environment.python), str(PROGRAM), json.dumps(order)],
-                env=environment.run_environment({**self._variables, **(variables or {})}),
+                env=environment.run_environment(given),
             )
         if not result.is_file():
             last = ((done.stderr or done.stdout).splitlines() or ["nothing was said"])[-1]
@@ -216,8 +225,8 @@ def table(done: Demonstration) -> list[tuple[str, str]]:
         ("device memory", size(done.capacity)),
         ("official wheel", done.stock),
         ("with LMS", done.lms),
-        ("paged out", f"{size(done.paged_out)} (counted by the device)"),
-        ("paged in", f"{size(done.paged_in)} (counted by the device)"),
+        ("paged out", f"{size(done.paged_out)} (counted outside the engine)"),
+        ("paged in", f"{size(done.paged_in)} (counted outside the engine)"),
         (
             "losses equal",
             f"{'yes' if done.losses_equal else 'no'}, bit for bit, to {done.reference}",

@@ -15,7 +15,7 @@ from lmsbuild.errors import CompileError, MissingToolError
 from lmsbuild.frameworks import Target
 from lmsbuild.hashing import sha256_file, sha256_value
 from lmsbuild.overlay import header_folders
-from lmsbuild.toolchain import processors
+from lmsbuild.toolchain import Compiler, processors
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,13 @@ def choose(target: Target, wanted: str | None) -> Device:
 
     Raises MissingToolError for no GPU.
     """
+    if target.framework.shows.device == "cpu":
+        if wanted == "cuda":
+            raise MissingToolError(
+                f"{target.label} cannot run on a GPU here because its suites and demonstration are "
+                "for the CPU device with a limited pool; use --device sim"
+            )
+        return Device("cpu", "CPU device with a limited pool (no GPU)")
     name = gpu() if wanted != "sim" else ""
     if name:
         return Device("cuda", name)
@@ -36,12 +43,35 @@ def choose(target: Target, wanted: str | None) -> Device:
         raise MissingToolError(
             "nothing can run on a GPU because nvidia-smi finds none here; use --device sim"
         )
-    if target.framework.shows.device == "cpu":
-        return Device("cpu", "CPU device with a limited pool (no GPU)")
     return Device("sim", "simulated CUDA device (no GPU)")
 
 
-def variables(target: Target, console: Console) -> dict[str, str]:
+def variables(target: Target, device: Device, console: Console) -> dict[str, str]:
+    """Environment variables of programs on the device."""
+    if device.kind == "sim":
+        return _simulated(target, console)
+    if device.kind == "cpu":
+        # oneDNN chooses its sums by the time they take, and has memory of its own.
+        fixed = {"CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"}
+        return {**fixed, "TF_CPP_MIN_LOG_LEVEL": "2", "LMS_POOL_METER": str(pool_meter(console))}
+    return {}
+
+
+def pool_meter(console: Console) -> Path:
+    """A library that, preloaded, counts what TensorFlow's limited pool takes and what leaves it."""
+    source = Path(__file__).parent / "programs" / "pool_meter.cpp"
+    compiler = Compiler.find()
+
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        options = ["-O2", "-std=c++17", "-fPIC", "-shared", "-fno-builtin", str(source), "-ldl"]
+        compiler.run(*options, "-o", str(folder / "libpool_meter.so"), temporary=folder)
+
+    name = sha256_value([sha256_file(source), compiler.identity])[:16]
+    return cache.keep("meters", name, "pool meter", fill, console) / "libpool_meter.so"
+
+
+def _simulated(target: Target, console: Console) -> dict[str, str]:
     """Environment variables under which simcuda builds and runs."""
     folders = header_folders(target, console)
     return {
@@ -64,7 +94,7 @@ def build_simulated(
     """Build the simulated device for the torch in `environment`; a finished build is reused."""
     command = [str(environment.python), "-m", "simcuda", "build", "-j", str(jobs or processors())]
     with console.task(f"building the simulated device for {environment.path.name}"):
-        done = log.run(command, env=environment.run_environment(variables(target, console)))
+        done = log.run(command, env=environment.run_environment(_simulated(target, console)))
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise CompileError(

@@ -161,11 +161,10 @@ def _ready(
             for kind, (file, beside) in wanted.items()
         )
         step.note = "reused" if stock.reused and lms.reused else "made"
-    variables = {}
     with console.step("device") as step:
         step.note = device.name
+        variables = devices.variables(target, device, console)
         if device.kind == "sim":
-            variables = devices.variables(target, console)
             for environment in (stock, lms):
                 devices.build_simulated(target, environment, console, choices.jobs)
     return Prepared(source, built, stock, lms, variables)

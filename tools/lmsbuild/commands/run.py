@@ -62,5 +62,5 @@ def command(
     console.say(f"picture: {done.picture}")
     console.say(f"numbers: {done.result}")
     if done.simulated:
-        console.say("The device is simulated: no time taken here says anything about a GPU.")
+        console.say(f"On the {done.device}: no time taken here says anything about a GPU.")
     console.result({"wheel": ready.built, "demonstration": done})

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one program on the device and writes down what the device saw of it.
 
-Started by its path inside an environment: only the standard library is at hand, and simcuda or
-torch. The one argument is a JSON object, see `main`.
+Started by its path inside an environment: only the standard library is at hand, the framework, and
+simcuda for PyTorch. The one argument is a JSON object, see `main`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import runpy
 import sys
@@ -49,6 +50,31 @@ class _SimulatedMeter:
             "in_bytes": counters["h2d_bytes"],
             "counters": counters,
         }
+
+
+class _PoolMeter:
+    """TensorFlow's CPU device: the preloaded library that watches its pool."""
+
+    unit = "seconds"
+
+    def __init__(self, memory: int) -> None:
+        self._capacity = memory
+        self._began = time.monotonic()
+        self._values = (ctypes.c_uint64 * 4)()
+        self._read = ctypes.CDLL(None).pool_meter_read
+
+    def sample(self) -> list[float]:
+        self._read(self._values)
+        held, _, out, back = self._values
+        return [time.monotonic() - self._began, held, out, back]
+
+    def start(self) -> None:
+        pass
+
+    def result(self) -> dict[str, Any]:
+        self._read(self._values)
+        _, peak, out, back = self._values
+        return {"capacity": self._capacity, "peak": peak, "out_bytes": out, "in_bytes": back}
 
 
 class _GpuMeter:
@@ -96,10 +122,46 @@ class _GpuMeter:
         }
 
 
+class _Torch:
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda, self.version, self.full = (
+            torch.cuda, torch.__version__, torch.OutOfMemoryError
+        )  # fmt: skip
+
+    def result(self) -> dict[str, Any]:
+        # Bytes of live tensors: what the program needs, without what the allocator holds on to.
+        found = {"needed": self._cuda.max_memory_allocated()}
+        with contextlib.suppress(AttributeError):
+            found["summary"] = self._cuda.lms.summary()
+        return found
+
+
+class _TensorFlow:
+    def __init__(self) -> None:
+        import tensorflow
+
+        self._public, self.version = tensorflow.experimental, tensorflow.__version__
+        self.full = tensorflow.errors.ResourceExhaustedError
+
+    def result(self) -> dict[str, Any]:
+        if not hasattr(self._public, "lms_summary"):
+            return {"needed": 0}
+        return {
+            "needed": self._public.get_peak_bytes_in_use(0),
+            "summary": self._public.lms_summary(),
+        }
+
+
+_METERS: dict[str, Any] = {"sim": _SimulatedMeter, "cuda": _GpuMeter, "cpu": _PoolMeter}
+
+
 def main() -> None:
-    """Keys: script, arguments, device (sim or cuda), memory (bytes, 0: all), result (a path)."""
+    """Keys: framework, script, arguments, device (sim, cuda or cpu), memory (bytes, 0: all), result
+    (a path)."""
     order = json.loads(sys.argv[1])
-    meter = (_SimulatedMeter if order["device"] == "sim" else _GpuMeter)(order["memory"])
+    meter = _METERS[order["device"]](order["memory"])
     samples: list[list[float]] = []
     done = threading.Event()
 
@@ -107,8 +169,8 @@ def main() -> None:
         while not done.wait(_SAMPLE_SECONDS):
             samples.append(meter.sample())
 
-    import torch
-
+    frameworks: dict[str, Any] = {"pytorch": _Torch, "tensorflow": _TensorFlow}
+    framework = frameworks[order["framework"]]()
     meter.start()
     thread = threading.Thread(target=sampler, daemon=True)
     thread.start()
@@ -116,7 +178,7 @@ def main() -> None:
     sys.argv = [order["script"], *order["arguments"]]
     try:
         runpy.run_path(order["script"], run_name="__main__")
-    except torch.OutOfMemoryError as error:
+    except framework.full as error:
         outcome, message = "out of memory", str(error)
     except Exception as error:
         outcome, message = "failed", f"{type(error).__name__}: {error}"
@@ -126,15 +188,12 @@ def main() -> None:
     result = {
         "outcome": outcome,
         "message": message,
-        "torch": torch.__version__,
+        "version": framework.version,
         "unit": meter.unit,
-        # Bytes of live tensors: what the program needs, without what the allocator holds on to.
-        "needed": torch.cuda.max_memory_allocated(),
+        **framework.result(),
         **meter.result(),
         "samples": samples[:: max(1, len(samples) // _KEPT_SAMPLES)],
     }
-    with contextlib.suppress(AttributeError):
-        result["summary"] = torch.cuda.lms.summary()
     Path(order["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
