@@ -13,6 +13,7 @@ from lmsbuild_wheels import let_go
 from lmsbuild_world import UPSTREAM, World, plain_git, write
 
 from lmsbuild import debian
+from lmsbuild.apply import apply
 from lmsbuild.checkout import fetch
 from lmsbuild.console import Console
 from lmsbuild.errors import MismatchError, SourceError, TreeStateError
@@ -286,6 +287,45 @@ def test_reference_serves_when_upstream_does_not(world: World, console: Console)
     is_whole(bare_of(world))
     with pytest.raises(SourceError, match="cannot be a reference"):
         fetch(world.target, "git", world.folder / "two", console, world.folder / "work")
+
+
+def lose(clone: Path, path: str) -> None:
+    """Make the clone a partial one that lacks the content of a file."""
+    blob = plain_git(clone, "rev-parse", f"HEAD:{path}")
+    listed = plain_git(clone, "rev-list", "--objects", "--all").splitlines()
+    objects = clone / ".git" / "objects"
+    kept = "".join(f"{line.split()[0]}\n" for line in listed if line.split()[0] != blob)
+    command = ["git", "pack-objects", "-q", "pack"]
+    pack = subprocess.run(
+        command, cwd=clone, input=kept, text=True, check=True, capture_output=True
+    )
+    shutil.rmtree(objects)
+    (objects / "pack").mkdir(parents=True)
+    for file in clone.glob(f"pack-{pack.stdout.strip()}.*"):
+        file.rename(objects / "pack" / file.name)
+    (objects / "pack" / f"pack-{pack.stdout.strip()}.promisor").touch()
+
+
+def test_clone_that_lacks_a_file_serves_without_it(world: World, console: Console) -> None:
+    reference = world.clone("reference")
+    lose(reference, "kept.generated")
+    shutil.rmtree(world.upstream)
+    done = fetch(world.target, "git", None, console, reference)
+    shutil.rmtree(reference)
+    assert not (done.path / "kept.generated").exists()
+    assert not Git(done.path).changes()
+    applied = apply(world.target, done.path, console)
+    assert len(applied.patches) == 3 and not Git(done.path).changes()
+    again = fetch(world.target, "git", world.folder / "again", console)
+    assert not (again.path / "kept.generated").exists()
+
+
+def test_clone_that_lacks_a_touched_file_is_refused(world: World, console: Console) -> None:
+    reference = world.clone("reference")
+    lose(reference, "core/alloc.cpp")
+    shutil.rmtree(world.upstream)
+    with pytest.raises(SourceError, match=r"lacks .*core/alloc\.cpp"):
+        fetch(world.target, "git", None, console, reference)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from lmsbuild.git import Git, check_sound, checkout_git, toplevel
 from lmsbuild.project import make_folder
 from lmsbuild.series import check_preimage, series_of
 from lmsbuild.shadow import git_path
-from lmsbuild.source import Source, obtain
+from lmsbuild.source import Source, absent, obtain
 from lmsbuild.switch import NOTHING, REFS, recorded
 
 _UNDER_WAY = {
@@ -151,6 +151,15 @@ def _present(target: Target, path: Path) -> Checkout:
     return Checkout(path, git.head(), "present", "it is there already")
 
 
+def _take_objects(git: Git, source: Source) -> None:
+    """As fetch, which refuses a source that lacks a file."""
+    packs = git_path(git, "objects/pack")
+    packs.mkdir(parents=True, exist_ok=True)
+    for file in (source.repository / "objects" / "pack").iterdir():
+        shutil.copyfile(file, packs / file.name)
+    git_path(git, "shallow").write_text(f"{source.commit}\n", encoding="utf-8")
+
+
 def _check_out(target: Target, source: Source, fresh: Path) -> None:
     fresh.mkdir()
     git = Git(fresh)
@@ -158,7 +167,13 @@ def _check_out(target: Target, source: Source, fresh: Path) -> None:
     shallow = Git(source.repository).text("rev-parse", "--is-shallow-repository") == "true"
     depth = ["--depth=1"] if shallow or source.route != "path" else []
     location = source.repository.resolve().as_uri() if depth else str(source.repository)
-    git.run("fetch", "-q", "--no-tags", *depth, location, source.commit)
+    without = absent(source.repository) if source.route != "path" else []
+    if without:
+        _take_objects(git, source)
+        patterns = ["/*", *(f"!/{path}" for path in without)]
+        git.run("sparse-checkout", "set", "--no-cone", *patterns)
+    else:
+        git.run("fetch", "-q", "--no-tags", *depth, location, source.commit)
     git.run("checkout", "-q", "-b", "lms", source.commit)
     git.run("update-ref", f"{REFS}base", source.commit)
     git.run("remote", "add", "origin", target.framework.url)

@@ -26,6 +26,7 @@ ROUTES = ("auto", "git", "debian")
 _BASE = "refs/heads/base"
 _KIND = "repositories"
 _VOUCHER = "lmsbuild.voucher"  # git setting: what vouches for the source
+_ABSENT = "lmsbuild.absent"  # git setting: files of the tag that the source has not
 
 
 @dataclass(frozen=True)
@@ -183,9 +184,12 @@ class _Way:
                 vouched = _tag_signature(git) if location == url else "taken from the reference"
                 missing = _missing(git, commit)
                 touched = git.blobs(commit, list(self.target.tag.preimage)).values()
+                # A clone gave all that it has; what it lacks, nobody has.
+                lost = missing if location != url else set()
+                self._leave_out(git, commit, lost)
                 _get_blobs(git, [blob for blob in touched if blob in missing])
                 check_preimage(self.target, git, commit, location)
-                _get_blobs(git, sorted(missing.difference(touched)))
+                _get_blobs(git, sorted(missing.difference(touched, lost)))
             except GitError as error:
                 raise SourceError(
                     f"{self.target.tag_name} was not fetched from {location} because "
@@ -193,11 +197,30 @@ class _Way:
                 ) from error
             git.run("remote", "remove", "origin")
             if self.reference is not None:
-                git.run("repack", "-a", "-d", "-q")
+                _keep_objects(git, commit, bare)
                 borrowed.unlink()
                 for marker in bare.glob("objects/pack/*.promisor"):
                     marker.unlink()  # nothing is missing any longer
         return vouched
+
+    def _leave_out(self, git: Git, commit: str, lost: set[str]) -> None:
+        """Remember the files whose content `lost` nowhere is: a checkout goes without them."""
+        if not lost:
+            return
+        listed = git.text("ls-tree", "-r", "-z", commit).split("\0")
+        paths = [line.split("\t", 1)[1] for line in listed if line and line.split()[2] in lost]
+        needed = sorted(set(paths).intersection(self.target.tag.preimage))
+        if needed:
+            raise SourceError(
+                f"{self.reference} cannot give the source of {self.target.label} because it lacks "
+                f"the content of {needed[0]}, which a patch touches; use another clone"
+            )
+        for path in paths:
+            git.run("config", "--add", _ABSENT, path)
+        self.console.warn(
+            f"{', '.join(paths)} will be missing from the checkout because {self.reference} lacks "
+            "the content; no patch touches it"
+        )
 
     def _reachable(self, url: str) -> str:
         """`url`, or the reference when upstream cannot be reached and it has the commit."""
@@ -299,6 +322,19 @@ def _get_blobs(git: Git, blobs: list[str]) -> None:
             "--no-write-fetch-head", "--recurse-submodules=no", "--filter=blob:none", "--stdin",
             "origin", stdin="".join(f"{blob}\n" for blob in blobs).encode(),
         )  # fmt: skip
+
+
+def absent(repository: Path) -> list[str]:
+    """Files of the tag that a repository in the cache has not."""
+    done = Git(repository).run("config", "--get-all", _ABSENT, check=False)
+    return done.stdout.decode(errors="surrogateescape").splitlines()
+
+
+def _keep_objects(git: Git, commit: str, bare: Path) -> None:
+    """Pack the objects of the commit that are here or borrowed, so that nothing is borrowed."""
+    listed = git.text("rev-list", "--objects", "--missing=allow-any", "--max-count=1", commit)
+    pack = str(bare / "objects" / "pack" / "pack")
+    git.run("pack-objects", "-q", pack, stdin=f"{listed}\n".encode(errors="surrogateescape"))
 
 
 def _tag_signature(git: Git) -> str:

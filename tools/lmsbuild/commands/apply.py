@@ -16,6 +16,7 @@ from lmsbuild.options import (
     into_option,
     json_option,
     markdown_option,
+    reference_option,
     source_option,
     tag_argument,
 )
@@ -33,11 +34,19 @@ from lmsbuild.series import names, series_of
 )
 @tag_argument
 @source_option
+@reference_option
 @into_option
 @dry_run_option
 @markdown_option
 @json_option
-def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Console) -> None:
+def command(
+    tag: str,
+    source: str,
+    reference: Path | None,
+    into: Path | None,
+    dry_run: bool,
+    console: Console,
+) -> None:
     """Apply the series of TAG with git's own engine, all of it or nothing.
 
     Works on the framework clone you stand in, else on work/<framework>-<tag>/source (fetched
@@ -51,7 +60,7 @@ def command(tag: str, source: str, into: Path | None, dry_run: bool, console: Co
             console.say(f"would fetch {target.label} to {path} and apply {len(patches)} patches")
             console.result({"path": path, "patches": patches, "dry_run": True})
             return
-        path = fetched(target, source, path, console).path
+        path = fetched(target, source, path, console, reference).path
     done = applied(target, path, console, dry_run)
     for name in done.patches:
         console.say(f"{'would apply' if dry_run else 'applied'} {name}")
