@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-fast test-full test-negative lint patches clean help
+.PHONY: run test test-fast test-full test-negative test-old lint patches clean help
 
 help:
 	@echo "make run            train a model that does not fit the device, without and with LMS"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-fast      what needs no network (60 s)"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail"
+	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways"
 	@echo "make patches        regenerate the runtime patch from lms/"
 
@@ -54,6 +55,13 @@ test-full: lint
 test-negative: $(STAMP)
 	$(BIN)/python tests/engine/negative.py
 	$(BIN)/lmsbuild test $(TAG) negative
+
+# Their sources are in no package: a clone must have the commits.
+OLD := tensorflow:v2.2.0 tensorflow:v2.1.0
+
+test-old: $(STAMP)
+	@test -d "$$LMSBUILD_MIRROR" || { echo "error: LMSBUILD_MIRROR names no folder; set it to a clone that has the commits of $(OLD)"; exit 1; }
+	for tag in $(OLD); do $(BIN)/lmsbuild apply $$tag && $(BIN)/lmsbuild verify $$tag && $(BIN)/lmsbuild test $$tag --cuda cpu || exit 1; done
 
 bench: $(STAMP)
 	$(BIN)/lmsbuild bench $(TAG)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import sys
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -163,6 +164,13 @@ class Overlay(_Model):
     generated: Generated = Generated()
 
 
+class Verified(_Model):
+    """The last time that a tag was tried on its own code, and how far."""
+
+    on: date
+    how: Literal["applied", "built", "trained"]
+
+
 class Tag(_Model):
     version: str
     commit: Sha1
@@ -173,6 +181,7 @@ class Tag(_Model):
     full: Full | None = None
     overlay: Overlay
     preimage: dict[str, Sha1] = {}
+    verified: Verified | None = None
 
 
 class Release(_Model):

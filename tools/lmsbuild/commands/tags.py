@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from lmsbuild.console import Console
-from lmsbuild.frameworks import targets
+from lmsbuild.frameworks import Target, targets
 from lmsbuild.options import examples, json_option
 from lmsbuild.project import find_project
 from lmsbuild.series import patch_files
@@ -15,7 +15,11 @@ from lmsbuild.series import patch_files
 @click.command("tags", epilog=examples("lmsbuild tags", "lmsbuild tags --json"))
 @json_option
 def command(console: Console) -> None:
-    """List the supported frameworks and tags."""
+    """List the supported frameworks and tags, and when and how far each was last verified.
+
+    applied: the series on the tag's own code; built: the overlay wheel from it; trained: the
+    regression suites on that wheel.
+    """
     known = targets(find_project())
     rows = [
         {
@@ -25,19 +29,26 @@ def command(console: Console) -> None:
             "version": target.version,
             "cuda": list(target.tag.cuda),
             "pythons": target.pythons,
+            "verified": target.tag.verified,
         }
         for target in known
     ]
     console.table(
         "",
-        ["tag", "commit", "patches", "wheel", "CUDA", "Python"],
+        ["tag", "commit", "patches", "wheel", "CUDA", "Python", "last verified"],
         [
             [
                 *(str(row[name]) for name in ("tag", "commit", "patches", "version")),
                 " ".join(target.tag.cuda),
                 " ".join(target.pythons),
+                last_verified(target),
             ]
             for row, target in zip(rows, known, strict=True)
         ],
     )
     console.result(rows)
+
+
+def last_verified(target: Target) -> str:
+    found = target.tag.verified
+    return f"{found.on}: {found.how}" if found else "never"
