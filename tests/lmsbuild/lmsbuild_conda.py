@@ -1,19 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small real conda packages."""
+"""Small real conda packages, and a real client."""
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 import tarfile
 import tempfile
+import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import zstandard
 from lmsbuild_world import write
+from rattler import (
+    BuildString,
+    Gateway,
+    GenericVirtualPackage,
+    PackageName,
+    Version,
+    solve,
+)
+from rattler import install as install_packages
 from rattler_build import assemble_package
+
+from lmsbuild.channel import Channel
+from lmsbuild.channelserver import server
 
 CONTENT = {"lib/demo.txt": "demo\n"}
 
@@ -59,3 +75,44 @@ def rewrite(path: Path, part: str, change: Callable[[dict[str, bytes]], None]) -
     with zipfile.ZipFile(path, "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)
+
+
+async def _install(urls: Sequence[str], specs: Sequence[str], prefix: Path, cuda: str) -> list[str]:
+    virtual = [GenericVirtualPackage(PackageName("__glibc"), Version(_glibc()), BuildString("0"))]
+    if cuda:
+        entry = GenericVirtualPackage(PackageName("__cuda"), Version(cuda), BuildString("0"))
+        virtual.append(entry)
+    cache = prefix.parent / "rattler-cache"
+    found = await solve(
+        list(urls), list(specs), gateway=Gateway(cache_dir=cache / "repodata"),
+        platforms=["linux-64", "noarch"], virtual_packages=virtual,
+    )  # fmt: skip
+    await install_packages(found, prefix, cache_dir=cache / "pkgs", show_progress=False)
+    return sorted(f"{record.name.normalized} {record.version}" for record in found)
+
+
+def _glibc() -> str:
+    return os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
+
+
+def install(urls: Sequence[str], specs: Sequence[str], prefix: Path, cuda: str = "") -> list[str]:
+    """Solve and install into a new prefix as a conda client does, by rattler. Gives what went in.
+
+    `cuda` is the CUDA version that the client believes the driver to have.
+    """
+    return asyncio.run(_install(urls, specs, prefix, cuda))
+
+
+@contextmanager
+def serving(*channels: Channel) -> Iterator[list[str]]:
+    """The channels' URLs, while they are served over http."""
+    with ExitStack() as stack:
+        urls = []
+        for channel in channels:
+            running = stack.enter_context(server(channel, "127.0.0.1", 0))
+            thread = threading.Thread(target=running.serve_forever)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(running.shutdown)
+            urls.append(running.url)
+        yield urls

@@ -71,6 +71,7 @@ def test_packages_go_into_their_subdirs(channel: Channel, box: Path, console: Co
     assert [e.name for e in channel.entries("noarch")] == ["all"]
 
 
+@pytest.mark.default
 def test_command_line(channel: Channel, box: Path) -> None:
     root, package = str(channel.root), str(make(box))
     code, out, _ = run("channel", "add", root, package, "--dry-run")
@@ -260,6 +261,7 @@ def test_read_only_channel(box: Path, console: Console) -> None:
 # Many at once ------------------------------------------------------------------------------------
 
 
+@pytest.mark.default
 def test_no_writer_loses_a_package(channel: Channel, box: Path, console: Console) -> None:
     """Four processes add, two at a time are killed at any moment and started again; a reader sees
     whole indexes only, and never one that forgets a package."""
@@ -303,6 +305,7 @@ def test_no_writer_loses_a_package(channel: Channel, box: Path, console: Console
     assert not list(channel.root.glob(".staging-*"))
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("step", range(6))
 def test_killed_at_each_step_of_the_switch(
     channel: Channel, box: Path, console: Console, step: int
@@ -382,6 +385,7 @@ def test_nothing_else_is_served(served: str, path: str) -> None:
         urllib.request.urlopen(request)
 
 
+@pytest.mark.default
 def test_port_in_use_and_wrong_address(channel: Channel, box: Path, console: Console) -> None:
     with pytest.raises(ChannelError, match="no channel"):
         server(channel, "127.0.0.1", 0)
@@ -396,6 +400,7 @@ def test_port_in_use_and_wrong_address(channel: Channel, box: Path, console: Con
         server(channel, "192.0.2.1", 0)
 
 
+@pytest.mark.default
 def test_serving_ends_with_a_signal(channel: Channel, box: Path, console: Console) -> None:
     channel.add([make(box)], console)
     process = start("channel", "serve", str(channel.root), "--port", "0")

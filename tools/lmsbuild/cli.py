@@ -18,7 +18,7 @@ SECTIONS = {
     "Build": ("wheel", "plugin"),
     "When it stopped": ("status", "abort", "undo"),
     "Check": ("verify", "lint", "test", "bench"),
-    "Ship": ("image", "channel", "release", "rebuild", "matrix"),
+    "Ship": ("image", "conda", "channel", "release", "rebuild", "matrix"),
     "Housekeeping": ("clean", "completion"),
 }
 # The way of a change, for --help and docs/cli.md.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import zstandard
 
@@ -27,6 +27,7 @@ from lmsbuild.hashing import sha256_file
 SUFFIX = ".conda"
 SUBDIRS = ("linux-64", "linux-aarch64", "linux-ppc64le", "noarch")
 _CHUNK = 1 << 20
+_LEVEL = 5  # of zstd: 19 takes half an hour for a framework and saves a tenth
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, EOFError, KeyError, ValueError,
     TypeError, AttributeError, NotImplementedError,
@@ -203,8 +204,8 @@ def files_of(path: Path, names: set[str]) -> dict[str, bytes]:
 
 
 def settle(path: Path, seconds: int) -> None:
-    """Give a built package the time `seconds` (since 1970) instead of that of its build, so that
-    the same inputs give the same bytes. The `pkg` part is taken as it is."""
+    """Give a built package and its files the time `seconds` (since 1970) instead of that of its
+    build, and compress it, so that the same inputs give the same bytes."""
     with zipfile.ZipFile(path) as archive:
         info = _info(archive)
         index = json.loads(info["info/index.json"])
@@ -213,17 +214,29 @@ def settle(path: Path, seconds: int) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".settle-")
         try:
             with os.fdopen(handle, "w+b") as stream, zipfile.ZipFile(stream, "w") as out:
-                for member in ("metadata.json", f"pkg-{path.stem}.tar.zst"):
-                    with archive.open(member) as source, _slot(out, member) as target:
-                        while chunk := source.read(_CHUNK):
-                            target.write(chunk)
+                with archive.open("metadata.json") as source, _slot(out, "metadata.json") as target:
+                    target.write(source.read())
+                with _slot(out, f"pkg-{path.stem}.tar.zst") as target:
+                    _copy_tar(archive, _part(archive, "pkg"), target, seconds)
                 with _slot(out, f"info-{path.stem}.tar.zst") as target:
-                    target.write(zstandard.compress(_tar(info, seconds), 9))
+                    target.write(zstandard.compress(_tar(info, seconds), _LEVEL))
             Path(name).chmod(0o644)
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def _copy_tar(archive: zipfile.ZipFile, name: str, target: IO[bytes], seconds: int) -> None:
+    # The number of threads does not matter for the bytes, but one or several does.
+    packer = zstandard.ZstdCompressor(level=_LEVEL, threads=max(2, os.cpu_count() or 2))
+    with (
+        packer.stream_writer(target, closefd=False) as plain,
+        tarfile.open(fileobj=plain, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for member, stream in _members(archive, name):
+            member.mtime = seconds
+            tar.addfile(member, stream)
 
 
 def _slot(out: zipfile.ZipFile, name: str) -> Any:

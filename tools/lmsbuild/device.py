@@ -89,12 +89,19 @@ def identity(target: Target) -> str:
 
 
 def build_simulated(
-    target: Target, environment: Environment, console: Console, jobs: int | None = None
-) -> Path:
-    """Build the simulated device for the torch in `environment`; a finished build is reused."""
+    target: Target, environment: Environment, console: Console, jobs: int | None = None,
+    torch: Path | None = None,
+) -> Path:  # fmt: skip
+    """Build the simulated device for the torch in `environment`, or for the one in the folder
+    `torch`; a finished build is reused."""
     command = [str(environment.python), "-m", "simcuda", "build", "-j", str(jobs or processors())]
+    command += ["--torch", str(torch)] if torch else []
     with console.task(f"building the simulated device for {environment.path.name}"):
-        done = log.run(command, env=environment.run_environment(_simulated(target, console)))
+        done = log.run(
+            command,
+            env=environment.run_environment(_simulated(target, console)),
+            cwd=target.project.tools,
+        )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise CompileError(

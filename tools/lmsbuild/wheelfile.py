@@ -92,6 +92,15 @@ def extract(path: Path, members: list[str], folder: Path) -> None:
             archive.extract(member, folder)
 
 
+def unpack(path: Path, folder: Path) -> None:
+    """Unpack everything below `folder`, with the modes of executables."""
+    with _sound(path) as archive:
+        for info in archive.infolist():
+            file = Path(archive.extract(info, folder))
+            if not info.is_dir() and info.external_attr >> 16 & 0o100:
+                file.chmod(0o755)
+
+
 def extract_one(path: Path, member: str, to: Path) -> None:
     with _sound(path) as archive, archive.open(member) as source, to.open("wb") as out:
         shutil.copyfileobj(source, out, _COPY)

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conda packages: built for real from wheels, and installed by a real client."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from lmsbuild_conda import install, serving
+from lmsbuild_wheels import PYTHON, run
+from lmsbuild_world import REPOSITORY, World
+from packaging.requirements import Requirement
+
+from lmsbuild import conda, wheelfile
+from lmsbuild import device as devices
+from lmsbuild.channel import Channel
+from lmsbuild.conda import Plan, from_libraries, make, mapped, required, table
+from lmsbuild.condabuild import beside
+from lmsbuild.condapackage import files_of, inspect, metadata
+from lmsbuild.console import Console
+from lmsbuild.errors import (
+    ConfigError,
+    MismatchError,
+    PackageError,
+    SubdirError,
+    UsageError,
+    WheelError,
+)
+from lmsbuild.frameworks import resolve, targets
+from lmsbuild.project import Project
+from lmsbuild.staging import stage
+
+CONDA = """
+[frameworks.alpha.conda]
+package = "alpha"
+metapackage = "alpha-lms"
+license = "Apache-2.0"
+home = "https://alpha.example.org"
+summary = "Alpha"
+test = ["python -c 'import alpha.lms, alpha.version as v; assert \"lms\" in v.__version__'"]
+"""
+KNOWN = table(Project(REPOSITORY))
+
+
+@pytest.fixture
+def alpha(world: World, official: Path) -> World:
+    """A framework with a conda package."""
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text() + CONDA)
+    shutil.copytree(REPOSITORY / "conda-recipes", world.project.root / "conda-recipes")
+    shutil.copy(REPOSITORY / "LICENSE", world.project.root)
+    return world
+
+
+@pytest.mark.default
+def test_from_tag_to_a_clients_prefix(alpha: World, console: Console) -> None:
+    """The tag's wheel becomes packages, the recipe's tests pass, and a client installs them from
+    a served channel."""
+    code, out, err = run("conda", "v1.0", "--dry-run")
+    assert code == 0 and "alpha-1.0-lms_" in out, err
+    assert not (alpha.target.work / "conda").exists()
+    code, out, err = run("conda", "v1.0", "--json")
+    assert code == 0, err
+    package, meta = json.loads(out)["packages"]
+    assert package["tested"] and not package["reused"]
+    made = inspect(Path(package["path"]))
+    tag = PYTHON.replace(".", "")
+    assert made.label == f"alpha 1.0 lms_py{tag}_1" and made.subdir == "linux-64"
+    assert {text.split()[0] for text in made.depends} >= {"python", "python_abi"}
+    assert meta["depends"] == ["alpha ==1.0 lms_*_1"]
+    assert any(n.startswith("info/licenses/") for n in metadata(made.path))
+    _same_files(made.path, next((alpha.target.work / "wheels").glob("*.whl")))
+
+    code, out, _ = run("conda", "v1.0", "--json")
+    assert [x["reused"] for x in json.loads(out)["packages"]] == [True, True]
+    code, out, err = run("conda", "v1.0", "--output", "again", "--test", "none", "--json")
+    again = json.loads(out)["packages"]
+    assert [x["sha256"] for x in again] == [package["sha256"], meta["sha256"]], "same bytes"
+
+    channel = Channel(alpha.folder / "channel")
+    channel.add([made.path, Path(meta["path"])], console)
+    plan = Plan("", "", "", 0, "linux-64", PYTHON, "", "", "", [], [])
+    wheel = next((alpha.target.work / "wheels").glob("*.whl"))
+    with beside(
+        alpha.project, alpha.target, plan, wheel, made.depends, console
+    ) as needs, serving(channel, Channel(needs)) as urls:  # fmt: skip
+        prefix = alpha.folder / "prefix"
+        names = install(urls, ["alpha-lms"], prefix)
+    assert "alpha 1.0" in names and "alpha-lms 1.0" in names
+    code_ = "import alpha.api, alpha.version, sys; print(alpha.version.__version__, sys.prefix)"
+    done = subprocess.run(
+        [prefix / "bin/python", "-c", code_], capture_output=True, text=True, check=True,
+        env={"PATH": os.defpath}, cwd="/",
+    )  # fmt: skip
+    assert done.stdout.split() == [alpha.target.version, str(prefix)]
+
+
+def _same_files(package: Path, wheel: Path) -> None:
+    """Every file of the wheel is in the package, RECORD as it is after an install."""
+    site = f"lib/python{PYTHON}/site-packages/"
+    with zipfile.ZipFile(wheel) as archive:
+        members = {name: archive.read(name) for name in archive.namelist() if name[-1] != "/"}
+    found = files_of(package, {site + name for name in members})
+    changed = [name for name in members if found[site + name] != members[name]]
+    assert [name.rpartition("/")[2] for name in changed] == ["RECORD"]
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan(
+        "alpha", "1.0", "lms_0", 0, "linux-64", PYTHON, "", "Apache-2.0", "Alpha",
+        [f"python {PYTHON}.*"], [],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A wheel with a script and a licence."""
+    tag = f"cp{PYTHON.replace('.', '')}"
+    path = tmp_path / f"alpha-1.0-{tag}-{tag}-linux_x86_64.whl"
+    info = "alpha-1.0.dist-info"
+    wheelfile.create(
+        path,
+        {
+            "alpha/__init__.py": b"def main():\n    print('alpha', __file__)\n",
+            f"{info}/METADATA": b"Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n",
+            f"{info}/WHEEL": b"Wheel-Version: 1.0\n",
+            f"{info}/LICENSE": b"Do what you like.\n",
+            f"{info}/entry_points.txt": b"[console_scripts]\nalpha-says = alpha:main\n",
+            "alpha-1.0.data/scripts/tool.sh": b"#!/bin/sh\necho tool\n",
+        },
+    )
+    return path
+
+
+def test_scripts_and_licences(
+    plan: Plan, small: Path, tmp_path: Path, console: Console, real_project: Project
+) -> None:
+    made = make(plan, small, real_project, tmp_path / "out", console)[0].package
+    assert {"bin/alpha-says", "bin/tool.sh"} <= set(made.files)
+    assert metadata(made.path)["info/licenses/licences/LICENSE"] == b"Do what you like.\n"
+    site = tmp_path / "moved" / "lib" / f"python{PYTHON}" / "site-packages"
+    stage(small, tmp_path / "moved", site.relative_to(tmp_path / "moved").as_posix())
+    (tmp_path / "moved/bin/python").symlink_to(sys.executable)
+    done = subprocess.run(
+        [tmp_path / "moved/bin/alpha-says"], env={"PYTHONPATH": str(site), "PATH": os.defpath},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"alpha {site}/alpha/__init__.py\n"
+
+
+def test_build_that_copies_nothing_is_caught(
+    plan: Plan, small: Path, alpha: World, console: Console
+) -> None:
+    template = alpha.project.root / "conda-recipes" / "wheel.yaml.j2"
+    text = template.read_text()
+    copies = 'cp -a --link "$RECIPE_DIR/staged/." "$PREFIX/"'
+    assert copies in text
+    template.write_text(
+        text.replace(copies, 'mkdir -p "$PREFIX/x" && touch "$PREFIX/x/y"').replace(
+            "files: {{ contents | tojson }}", "files: [x/y]"
+        )
+    )
+    with pytest.raises(PackageError, match="are not those of the wheel"):
+        make(plan, small, alpha.project, alpha.folder / "out", console)
+    assert not list((alpha.folder / "out").rglob("*.conda"))
+
+
+@pytest.mark.default
+def test_wheel_that_is_not_the_tags(alpha: World, small: Path) -> None:
+    code, _, err = run("conda", "v1.0", "--wheel", str(small))
+    assert code == MismatchError.exit_code and "the wheel of this tag" in err
+    code, _, err = run("conda", "v1.0", "--arch", "linux-65")
+    assert code == SubdirError.exit_code and "linux-ppc64le" in err
+    code, _, err = run("conda", "v1.0", "--arch", "linux-ppc64le")
+    assert code == UsageError.exit_code and "--wheel" in err
+    code, _, err = run("conda", "v1.0", "--test", "channel")
+    assert code == UsageError.exit_code
+    right = small.with_name(small.name.replace("alpha-1.0", f"alpha-{alpha.target.version}"))
+    shutil.copy(small, right)
+    code, _, err = run("conda", "v1.0", "--arch", "linux-ppc64le", "--wheel", str(right))
+    assert code == MismatchError.exit_code and "not for linux-ppc64le" in err
+    right.write_bytes(b"PK")
+    code, _, err = run("conda", "v1.0", "--wheel", str(right))
+    assert code == WheelError.exit_code and "damaged" in err
+    assert not list(alpha.folder.rglob("*.conda"))
+
+
+def test_wheel_that_was_tampered_with(small: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(small) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for name, why in (("alpha/__init__.py", "RECORD says"), ("alpha/extra.py", "RECORD says")):
+        with zipfile.ZipFile(small, "w") as archive:
+            for member, content in {**members, name: b"evil\n"}.items():
+                archive.writestr(member, content)
+        with pytest.raises(WheelError, match=why):
+            stage(small, tmp_path / name, "site-packages")
+
+
+def test_what_the_table_does_not_know(tmp_path: Path, small: Path) -> None:
+    with pytest.raises(ConfigError, match="nobody-knows"):
+        mapped([Requirement("nobody-knows>=1")], KNOWN)
+    source = tmp_path / "x.c"
+    source.write_text("int x;")
+    other = tmp_path / "libother.so.3"
+    library = tmp_path / "stage.so"
+    subprocess.run(["gcc", "-shared", "-o", other, "-Wl,-soname,libother.so.3", source], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-o", library, source, "-Wl,--no-as-needed", other], check=True
+    )
+    members = {"alpha/stage.so": library.read_bytes()}
+    with zipfile.ZipFile(small) as archive:
+        members |= {n: archive.read(n) for n in archive.namelist() if "RECORD" not in n}
+    wheelfile.create(small, members)
+    staged = stage(small, tmp_path / "staged", "site-packages")
+    with pytest.raises(PackageError, match=r"alpha/stage\.so needs libother\.so\.3"):
+        from_libraries(staged, [], KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "spec"),
+    [
+        ("sympy==1.13.1", "sympy ==1.13.1"),
+        ("typing-extensions>=4.10.0", "typing_extensions >=4.10.0"),
+        ("nvidia-cublas-cu12==12.4.5.8", "libcublas >=12.4.5.8,<13"),
+        ("NumPy<2.0.0,>=1.23.5", "numpy >=1.23.5,<2.0.0"),
+        ("keras==2.14.*", "keras 2.14.*"),
+        ("jinja2", "jinja2"),
+    ],
+)
+def test_specs(wanted: str, spec: str) -> None:
+    assert mapped([Requirement(wanted)], KNOWN) == [spec]
+
+
+def test_markers_are_evaluated_for_the_package() -> None:
+    texts = ['a; python_version < "3.11"', 'b; platform_machine == "x86_64"', 'c; extra == "x"']
+    assert [r.name for r in required(texts, "3.10", "x86_64")] == ["a", "b"]
+    assert [r.name for r in required(texts, "3.12", "ppc64le")] == []
+
+
+def test_every_framework_has_a_recipe(real_project: Project) -> None:
+    """The recipes of all tags render, and their metapackages are those of the documentation."""
+    metas = set()
+    for target in targets(real_project):
+        for cuda in target.tag.cuda:
+            plan = conda.framework_plan(target.for_cuda(cuda), target.pythons[-1], "linux-64")
+            assert plan.build.startswith("lms_") and plan.version == target.tag.version
+            metas.add(plan.meta)
+    assert metas == {"pytorch-lms", "tensorflow-lms"}
+
+
+# The framework itself ----------------------------------------------------------------------------
+
+TRAIN = """
+import json, simcuda
+simcuda.load(memory="48M")
+import torch
+from torch import nn
+
+def train(device):
+    torch.manual_seed(0)
+    layers = [layer for _ in range(10) for layer in (nn.Linear(512, 512), nn.Tanh())]
+    net = nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(1024, 512).to(device)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+    return losses
+
+try:
+    stock = train("cuda")
+except torch.OutOfMemoryError:
+    stock = "out of memory"
+import gc; gc.collect(); torch.cuda.empty_cache()
+torch.cuda.lms.enable()
+print(json.dumps({"version": torch.__version__, "place": torch.__file__, "stock": stock,
+                  "lms": train("cuda"), "cpu": train("cpu"),
+                  "out": simcuda.device.counters()["d2h_bytes"]}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.engine
+def test_client_trains_with_the_real_framework(
+    tmp_path: Path, console: Console, real_project: Project
+) -> None:
+    """v2.6.0 is solved and installed over http into a new prefix, and trains there a network that
+    does not fit the device, with the CPU's losses. LMSBUILD_TEST_CONDA names a folder with its
+    packages; without it they are built."""
+    target = resolve(real_project, "v2.6.0")
+    folder = os.environ.get("LMSBUILD_TEST_CONDA")
+    if folder is None:
+        folder = str(tmp_path / "built")
+        code, _, err = run("conda", "v2.6.0", "--output", folder, "--test", "none", timeout=1800)
+        assert code == 0, err
+    packages = sorted(Path(folder).rglob("*.conda"))
+    channel = Channel(tmp_path / "channel")
+    channel.add(packages, console)
+    note = json.loads(next(Path(folder).glob("linux-64/*.json")).read_text())
+    wheel = next(p for p in _wheels(target.work) if p.name == note["wheel"])
+    plan = conda.framework_plan(target, PYTHON, "linux-64")
+    with beside(
+        real_project, target, plan, wheel, note["depends"], console
+    ) as needs, serving(channel, Channel(needs)) as urls:  # fmt: skip
+        prefix = tmp_path / "prefix"
+        names = install(urls, ["pytorch-lms"], prefix, cuda="12.4")
+    assert "pytorch 2.6.0" in names and "pytorch-lms 2.6.0" in names
+    variables = {
+        **devices.variables(target, devices.choose(target, "sim"), console),
+        "PYTHONPATH": str(real_project.tools),
+    }
+    done = subprocess.run(
+        [prefix / "bin/python", "-c", TRAIN], env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["version"] == target.version and result["place"].startswith(str(prefix))
+    assert result["stock"] == "out of memory"
+    assert result["lms"] == result["cpu"] and len(result["lms"]) == 3
+    assert result["out"] > 0
+
+
+def _wheels(work: Path) -> list[Path]:
+    given = os.environ.get("LMSBUILD_TEST_WHEELS")
+    return sorted((Path(given) if given else work / "wheels").glob("*.whl"))

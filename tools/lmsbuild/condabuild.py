@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from a tag to its conda packages: wheel, package, and where its tests are run."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmsbuild import device as devices
+from lmsbuild import log, wheelfile
+from lmsbuild.choices import Choices
+from lmsbuild.conda import (
+    MACHINES,
+    Made,
+    Plan,
+    Tester,
+    check_wheel,
+    framework_plan,
+    make,
+    own_plan,
+    plugin_plan,
+    table,
+)
+from lmsbuild.condapackage import CondaPackage, known_subdir
+from lmsbuild.console import Console
+from lmsbuild.environment import Environment, interpreter, packages_for
+from lmsbuild.errors import CompileError, UsageError
+from lmsbuild.frameworks import Target, resolve
+from lmsbuild.pipeline import plugin_wheel, wheel
+from lmsbuild.plugin import NAME
+from lmsbuild.plugin import resolve as resolve_plugin
+from lmsbuild.project import Project
+from lmsbuild.testchannel import TestChannel, wheel_requirements
+from lmsbuild.toolchain import Compiler
+
+OWN = "lmsbuild"
+
+
+def running_python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted: the package of `tag`, or with `plugin` the plug-in for that release."""
+
+    tag: str
+    plugin: bool
+    arch: str
+    wheel: Path | None
+    test: str  # auto, channel or none
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    made: list[Made] = field(default_factory=list)
+    planned: list[str] = field(default_factory=list)  # file names, of a dry run
+
+
+def build(
+    project: Project, order: Order, choices: Choices, console: Console, output: Path | None,
+    dry_run: bool = False,
+) -> Done:  # fmt: skip
+    """Make the packages. Raises UsageError, MismatchError, and as the steps do."""
+    known_subdir(order.arch)
+    if order.test == "channel" and not order.channels:
+        raise UsageError(
+            "the recipe's tests cannot run because --test channel takes a channel; name one with "
+            "--channel"
+        )
+    target, plan, file = _plan(project, order, choices)
+    native = MACHINES.get(plan.subdir, Compiler.find().machine) == Compiler.find().machine
+    if not native and order.wheel is None:
+        raise UsageError(
+            f"no package for {plan.subdir} can be made because no wheel of it can be built on this "
+            "machine; give one with --wheel"
+        )
+    if dry_run:
+        names = [f"{plan.subdir}/{plan.name}-{plan.version}-{plan.build}.conda"]
+        names += [f"noarch/{plan.meta}-{plan.version}-*.conda"] if plan.meta else []
+        return Done(planned=names)
+    if file is None:
+        file = _wheel(project, order, choices, target, console)
+    folder = (output or (target.work if target else project.work / OWN) / "conda").absolute()
+    if order.test == "none" or not native:
+        return Done(make(plan, file, project, folder, console))
+    cuda = target.cuda if target and target.cuda[:1].isdigit() else ""
+    tests = Tests(list(order.channels), cuda, project, target, plan, file)
+    return Done(make(plan, file, project, folder, console, tests))
+
+
+def _plan(
+    project: Project, order: Order, choices: Choices
+) -> tuple[Target | None, Plan, Path | None]:
+    if order.tag == OWN:
+        return None, own_plan(), order.wheel
+    if order.plugin:
+        found = resolve_plugin(project, order.tag)
+        plan = plugin_plan(found, found.target.python(choices.python), order.arch)
+        if order.wheel:
+            check_wheel(order.wheel, plan, NAME, found.version)
+        return found.target, plan, order.wheel
+    target = resolve(project, order.tag).for_cuda(choices.cuda)
+    plan = framework_plan(target, target.python(choices.python), order.arch)
+    if order.wheel:
+        check_wheel(order.wheel, plan, target.wheel.project, target.version)
+    return target, plan, order.wheel
+
+
+def _wheel(
+    project: Project, order: Order, choices: Choices, target: Target | None, console: Console
+) -> Path:
+    if target is None:
+        return _own_wheel(project, console)
+    if order.plugin:
+        return plugin_wheel(resolve_plugin(project, order.tag), choices, console).wheel
+    return wheel(target, choices, console)[1].wheel
+
+
+def _own_wheel(project: Project, console: Console) -> Path:
+    """The wheel of lmsbuild from this checkout."""
+    if project.installed:
+        raise UsageError(
+            "lmsbuild cannot package itself because its source is not here; run it in a checkout "
+            "of the project, or give its wheel with --wheel"
+        )
+    folder = project.work / OWN / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    with console.step("wheel of lmsbuild"):
+        done = log.run(
+            [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
+             "--disable-pip-version-check", "--wheel-dir", str(folder), str(project.root)]
+        )  # fmt: skip
+    if done.returncode != 0:
+        raise CompileError(
+            "the wheel of lmsbuild was not built because pip says: "
+            f"{(done.stderr.strip().splitlines() or ['nothing'])[-1]}; install hatchling",
+            output=done.stderr,
+        )
+    return next(folder.glob("*.whl"))
+
+
+class Tests(Tester):
+    """The recipe's tests in the given channels, or in a TEST channel made when they run."""
+
+    def __init__(
+        self, channels: list[str], cuda: str, project: Project, target: Target | None, plan: Plan,
+        wheel: Path,
+    ) -> None:  # fmt: skip
+        super().__init__(channels, cuda)
+        self._given = (project, target, plan, wheel)
+
+    def run(self, package: CondaPackage, console: Console) -> None:
+        if self.channels:
+            super().run(package, console)
+            return
+        with beside(*self._given, package.depends, console) as folder:
+            self.channels = [str(folder)]
+            try:
+                super().run(package, console)
+            finally:
+                self.channels = []
+
+
+@contextmanager
+def beside(
+    project: Project, target: Target | None, plan: Plan, wheel: Path,
+    depends: Sequence[str], console: Console,
+) -> Iterator[Path]:  # fmt: skip
+    """A TEST channel that has what `depends` asks for."""
+    python = plan.python or running_python()
+    known = table(project)
+    base = Path(interpreter(python))
+    needs = wheel_requirements(wheelfile.requirements(wheel), python, known)
+    wheels = None
+    if needs:
+        assert target is not None
+        wheels = packages_for(base, needs, python, target, console)
+    with tempfile.TemporaryDirectory() as folder:
+        libraries = _stand_ins(target, wheel, Path(folder), console)
+        channel = TestChannel(Path(folder) / "channel", python, base, wheels, known, libraries)
+        channel.fill(depends, console)
+        yield channel.folder
+
+
+def _stand_ins(target: Target | None, wheel: Path, folder: Path, console: Console) -> Path | None:
+    """The simulated device for the libraries in `wheel`, for a framework that runs on it."""
+    if target is None or target.framework.shows.device != "simcuda":
+        return None
+    base = Environment(Path(sys.executable).parent.parent, "", True)
+    place = folder / "unpacked"
+    place.mkdir()
+    wheelfile.unpack(wheel, place)
+    return devices.build_simulated(target, base, console, torch=place / "torch")
