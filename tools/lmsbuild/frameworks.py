@@ -141,7 +141,7 @@ class Install(_Model):
 
     source: str  # folder in the tree, "" for its root
     suffixes: list[str]
-    target: str  # folder in the wheel
+    target: str  # folder in the wheel; {data} stands for the wheel's data folder
 
 
 class Generated(_Model):
@@ -156,7 +156,8 @@ class Overlay(_Model):
 
     cxx_standard: str
     flags: list[str]
-    include: list[str]  # below the tree or the wheel: tree:, wheel:; header wheels come after
+    # Below the tree or the wheel (tree:, wheel:, {data} as in Install); header wheels come after.
+    include: list[str]
     prefix: str  # what __FILE__ shows instead of the tree's path
     libraries: list[Library]
     install: list[Install]

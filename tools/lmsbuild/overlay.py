@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -243,7 +243,10 @@ def abandon(output: Path, dry_run: bool = False) -> bool:
 
 
 def installed_as(target: Target, file: str) -> str | None:
-    """The member that a touched file of the tree becomes as it is, if it does."""
+    """The member that a touched file of the tree becomes as it is, if it does.
+
+    `{data}` in it stands for the wheel's data folder, whose name has the version.
+    """
     if any(fnmatch.fnmatch(file, pattern) for pattern in target.tag.overlay.build_files):
         return None
     for rule in target.tag.overlay.install:
@@ -283,10 +286,13 @@ def _installed_members(inputs: _Inputs) -> tuple[dict[str, bytes], frozenset[str
     removed: set[str] = set()
     members = set(wheelfile.names(inputs.wheel))
     after = inputs.series.after()
+    old = WheelName.of(inputs.wheel)
+    new = replace(old, version=inputs.target.version)
     for file, before in inputs.series.before.items():
-        member = installed_as(inputs.target, file)
-        if member is None:
+        place = installed_as(inputs.target, file)
+        if place is None:
             continue
+        member = place.format(data=old.data)
         if before != NO_BLOB and member in members:
             found = git_blob(wheelfile.read(inputs.wheel, member))
             if found != before:
@@ -294,6 +300,7 @@ def _installed_members(inputs: _Inputs) -> tuple[dict[str, bytes], frozenset[str
                     f"{inputs.wheel.name} was not built of {inputs.target.label} because its "
                     f"{member} has blob {found}, not {before}; the overlay cannot be made"
                 )
+        member = place.format(data=new.data)
         if after[file] == NO_BLOB:
             removed.add(member)
         else:
@@ -411,9 +418,15 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
+def _includes(inputs: _Inputs) -> list[str]:
+    """Folders below the roots `tree` and `wheel` that headers are looked for in, in order."""
+    listed = [*inputs.target.tag.overlay.include, *inputs.target.variant.include]
+    return [name.format(data=WheelName.of(inputs.wheel).data) for name in listed]
+
+
 def _unpack_all(inputs: _Inputs, console: Console) -> dict[str, Path]:
     overlay = inputs.target.tag.overlay
-    wanted = [i.removeprefix("wheel:") for i in overlay.include if i.startswith("wheel:")]
+    wanted = [i.removeprefix("wheel:") for i in _includes(inputs) if i.startswith("wheel:")]
     linked = {f"lib{name}.so" for library in overlay.libraries for name in library.link}
 
     def of_official(member: str) -> bool:
@@ -466,7 +479,7 @@ def _compile(
     """Objects per library (by its path in the wheel)."""
     overlay = inputs.target.tag.overlay
     headers = [f"{h.project}:{h.root}/include" for h in inputs.target.variant.headers]
-    include = [*overlay.include, *inputs.target.variant.include, *headers]
+    include = [*_includes(inputs), *headers]
     units: dict[str, list[Unit]] = {}
     for library in overlay.libraries:
         flags = (

@@ -68,6 +68,11 @@ class WheelName:
     def dist_info(self) -> str:
         return f"{self.project}-{self.version}.dist-info"
 
+    @property
+    def data(self) -> str:
+        """The folder of what is installed elsewhere than the rest."""
+        return f"{self.project}-{self.version}.data"
+
 
 def names(path: Path) -> list[str]:
     with _sound(path) as archive:
@@ -119,14 +124,15 @@ def repack(
 ) -> None:
     """Write `original` to `to` with some members changed, added or removed, and a new RECORD.
 
-    Names in `changed` are those in the new wheel. The dist-info folder takes the version in
-    `to`'s name. Same inputs give the same bytes. Raises WheelError for a damaged wheel.
+    Names in `changed` are those in the new wheel. The dist-info and data folders take the version
+    in `to`'s name. Same inputs give the same bytes. Raises WheelError for a damaged wheel.
     """
     old, new = WheelName.of(original), WheelName.of(to)
 
     def renamed(name: str) -> str:
         folder, slash, rest = name.partition("/")
-        return f"{new.dist_info}/{rest}" if slash and folder == old.dist_info else name
+        folders = {old.dist_info: new.dist_info, old.data: new.data}
+        return f"{folders.get(folder, folder)}{slash}{rest}"
 
     record_name = f"{new.dist_info}/RECORD"
     record: dict[str, tuple[str, str]] = {}
