@@ -12,12 +12,10 @@ import pytest
 from lmsbuild_engine import TOOLS, Engine, base_image
 from lmsbuild_engine import engine as running_engine
 from lmsbuild_wheels import offer
-from lmsbuild_world import REPOSITORY, RUNTIME, TOML, UPSTREAM, ZERO, World, hook_files, write
+from lmsbuild_world import REPOSITORY, UPSTREAM, World, enter_world, make_world
 
 from lmsbuild.console import Console
-from lmsbuild.git import Git
 from lmsbuild.project import Project, find_project
-from lmsbuild.refresh import refresh
 
 
 @pytest.fixture
@@ -25,50 +23,18 @@ def console() -> Console:
     return Console(json_mode=True)
 
 
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("GIT_", "LMSBUILD_")):
-            monkeypatch.delenv(name)
-
-
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A world that tests get copies of."""
     folder = tmp_path_factory.mktemp("template")
-    upstream = folder / "upstream"
-    upstream.mkdir()
-    git = Git(upstream)
-    git.run("init", "-q")
-    built = World(Project(folder / "project"), upstream, folder)
-    built.commit(upstream, UPSTREAM, "Release 1.0")
-    git.run("tag", "-a", "v1.0", "-m", "1.0")
-    text = TOML.format(url="@URL@", commit=git.head(), zero=ZERO)
-    write(built.project.root, {**RUNTIME, "patches/frameworks.toml": text})
-    shutil.copytree(REPOSITORY / "docker", built.project.root / "docker")
-    # The series is made the way a developer makes it: runtime from lms/, hooks from commits.
-    refresh(built.target, None)
-    develop = built.clone("develop")
-    runtime = next(built.target.runtime_patches.glob("*.patch"))
-    Git(develop).run("am", "-q", "--keep-cr", str(runtime))
-    for message, files in hook_files().items():
-        built.commit(develop, files, message)
-    refresh(built.target, develop)
-    shutil.rmtree(develop)
+    make_world(folder, UPSTREAM)
     return folder
 
 
 @pytest.fixture
 def world(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True, symlinks=True)
-    built = World(Project(tmp_path / "project"), tmp_path / "upstream", tmp_path)
-    toml = built.project.frameworks_file
-    toml.write_text(toml.read_text().replace("@URL@", built.upstream.as_uri()))
-    _clean_environment(monkeypatch)
-    monkeypatch.setenv("LMSBUILD_ROOT", str(built.project.root))
-    monkeypatch.setenv("LMSBUILD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("LMSBUILD_WORK", str(tmp_path / "work"))
-    monkeypatch.chdir(tmp_path)
-    return built
+    return enter_world(tmp_path, monkeypatch)
 
 
 @pytest.fixture

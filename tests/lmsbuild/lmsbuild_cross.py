@@ -32,6 +32,9 @@ FMT = Path("/usr/include/fmt")  # headers only; Debian's source of the framework
 _GENERATED = ("macros/cmake_macros.h", "cuda/impl/cuda_cmake_macros.h")
 
 
+ENGINE_TESTS = core_build.cache_root()
+
+
 def compiler() -> str | None:
     return shutil.which(f"{TRIPLET}-g++")
 

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from lmsbuild.frameworks import Target, resolve
 from lmsbuild.git import Git
 from lmsbuild.project import Project
+from lmsbuild.refresh import refresh
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ZERO = "0" * 64
@@ -151,3 +155,41 @@ def hook_files() -> dict[str, dict[str, str]]:
             "python/lms.py": "# new   \n",
         },
     }
+
+
+def make_world(folder: Path, upstream: dict[str, str]) -> None:
+    """What `enter_world` wants: upstream's history, and a project with a series for it."""
+    source = folder / "upstream"
+    source.mkdir()
+    git = Git(source)
+    git.run("init", "-q")
+    built = World(Project(folder / "project"), source, folder)
+    built.commit(source, upstream, "Release 1.0")
+    git.run("tag", "-a", "v1.0", "-m", "1.0")
+    text = TOML.format(url="@URL@", commit=git.head(), zero=ZERO)
+    write(built.project.root, {**RUNTIME, "patches/frameworks.toml": text})
+    shutil.copytree(REPOSITORY / "docker", built.project.root / "docker")
+    # The series is made the way a developer makes it: runtime from lms/, hooks from commits.
+    refresh(built.target, None)
+    develop = built.clone("develop")
+    runtime = next(built.target.runtime_patches.glob("*.patch"))
+    Git(develop).run("am", "-q", "--keep-cr", str(runtime))
+    for message, files in hook_files().items():
+        built.commit(develop, files, message)
+    refresh(built.target, develop)
+    shutil.rmtree(develop)
+
+
+def enter_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The world in `folder`, with a cache and a work folder of its own."""
+    built = World(Project(folder / "project"), folder / "upstream", folder)
+    toml = built.project.frameworks_file
+    toml.write_text(toml.read_text().replace("@URL@", built.upstream.as_uri()))
+    for name in list(os.environ):
+        if name.startswith(("GIT_", "LMSBUILD_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("LMSBUILD_ROOT", str(built.project.root))
+    monkeypatch.setenv("LMSBUILD_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("LMSBUILD_WORK", str(folder / "work"))
+    monkeypatch.chdir(folder)
+    return built

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine and the patched allocator on ppc64le: cross-compiled here, run emulated.
 
-In a container where an engine answers, with the C and C++ libraries of the cross compiler as its
-whole system; else by qemu alone.
+In a container whose whole system is the C and C++ libraries of the cross compiler.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmsbuild_cross as cross
@@ -48,34 +47,37 @@ def tools() -> None:
         missing(f"{cross.TRIPLET}-g++, {QEMU} and the headers of fmt are not all here")
 
 
+PAUSE = "#include <unistd.h>\nint main() { return pause(); }\n"
+
+
 @pytest.fixture(scope="module")
-def emulated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def emulated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs a program of ppc64le in a container. Gives what it says."""
-    tar = tmp_path_factory.mktemp("system") / "system.tar"
+    folder = tmp_path_factory.mktemp("system")
+    (folder / "pause.c").write_text(PAUSE)
+    command = [f"{cross.TRIPLET}-gcc", str(folder / "pause.c"), "-o", str(folder / "pause")]
+    subprocess.run(command, check=True)
+    tar = folder / "system.tar"
     with tarfile.open(tar, "w", dereference=True) as archive:
+        archive.add(folder / "pause", "pause")
         for name in LIBRARIES:
             archive.add(cross.SYSROOT / "lib" / name, f"lib/{name}")
+        archive.add(cross.SYSROOT / "lib" / "ld64.so.2", "lib64/ld64.so.2")
     import_image(engine, tar, "lmsbuild-test-ppc64le:1", "ppc64le")
+    places = (cross.ENGINE_TESTS, tmp_path_factory.getbasetemp())
+    container = engine.client.containers.run(
+        "lmsbuild-test-ppc64le:1", ["/pause"], detach=True, platform="linux/ppc64le",
+        network_mode="none", mem_limit="3g", user=f"{os.getuid()}:{os.getgid()}",
+        volumes={str(place): {"bind": str(place), "mode": "ro"} for place in places},
+    )  # fmt: skip
 
     def execute(program: Path, *arguments: str) -> str:
-        said: bytes = engine.client.containers.run(
-            "lmsbuild-test-ppc64le:1", [str(program), *arguments], remove=True, stderr=True,
-            platform="linux/ppc64le", network_mode="none", mem_limit="3g", environment=LIMITS,
-            user=f"{os.getuid()}:{os.getgid()}",
-            volumes={str(program.parent): {"bind": str(program.parent), "mode": "ro"}},
-        )  # fmt: skip
-        return said.decode()
+        code, said = container.exec_run([str(program), *arguments], environment=LIMITS)
+        assert code == 0, said.decode()
+        return str(said.decode())
 
-    return execute
-
-
-def natively(program: Path, *arguments: str) -> str:
-    command = [QEMU, "-L", str(cross.SYSROOT), str(program), *arguments]
-    done = subprocess.run(
-        command, env={**os.environ, **LIMITS}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    yield execute
+    container.remove(force=True)
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +94,10 @@ def machine_of(program: Path) -> str:
 def test_engine(emulated: Run) -> None:
     program = cross.engine_tests()
     assert "PowerPC64" in machine_of(program)
-    cases = natively(program, "--list").split()
+    cases = emulated(program, "--list").split()
     assert len(cases) > 50
-    # One container for the first case, or its start would be most of the time.
-    emulated(program, cases[0])
-    for case in cases[1:]:
-        natively(program, case, *ROUNDS.get(case, ()))
+    for case in cases:
+        emulated(program, case, *ROUNDS.get(case, ()))
 
 
 def test_allocator(built: cross.Built, emulated: Run) -> None:
@@ -111,9 +111,7 @@ def test_allocator(built: cross.Built, emulated: Run) -> None:
 
 def test_wrong_result_is_seen(built: cross.Built, emulated: Run) -> None:
     """A case that does not exist fails, so that a pass means something."""
-    import docker.errors
-
-    with pytest.raises(docker.errors.ContainerError):
+    with pytest.raises(AssertionError):
         emulated(built.tests, "no_such_case")
 
 

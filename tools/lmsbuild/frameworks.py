@@ -99,6 +99,7 @@ class Full(_Model):
     command: list[str]
     jobs: str  # the variable that limits parallel compilations
     memory: ByteSize  # of one compilation
+    needs: list[str] = []  # files of the source that not every route brings
     environment: dict[str, str] = {}
     ran: list[str] = []  # when and for what it was run to its end
 

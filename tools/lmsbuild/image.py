@@ -96,10 +96,15 @@ def recipe(
     return Recipe(target, kind, arch, python, filled, base or filled.base[arch])
 
 
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """`text` with {name} replaced by what it is in `values`; other braces stay."""
+    return re.sub(r"\{(\w+)\}", lambda m: values.get(m[1], m[0]), text)
+
+
 def _filled(value: Any, values: Mapping[str, str]) -> Any:
     """`value` with {name} replaced in every text of it."""
     if isinstance(value, str):
-        return re.sub(r"\{(\w+)\}", lambda m: values.get(m[1], m[0]), value)
+        return fill(value, values)
     if isinstance(value, dict):
         return {key: _filled(item, values) for key, item in value.items()}
     return [_filled(item, values) for item in value]

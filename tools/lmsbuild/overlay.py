@@ -41,8 +41,8 @@ from lmsbuild.wheelfile import WheelName
 
 MANIFEST = "lms-manifest.json"
 SCHEMA = 2
-_BESIDE = ".manifest.json"
-_BUILDING = ".build-"
+BESIDE = ".manifest.json"
+BUILDING = ".build-"
 _READY = ".ready"
 # Part of the C library or the compiler: their split into files changed over the years.
 _SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+)\.so\.\d+|ld-linux.*\.so\.\d+)$")
@@ -181,11 +181,11 @@ def _gather(
 def _planned(inputs: _Inputs, output: Path) -> Built:
     name = WheelName.of(inputs.wheel)
     path = output / str(WheelName(name.project, inputs.target.version, name.python, name.abi, "*"))
-    return Built(path, Path(f"{path}{_BESIDE}"), inputs.key(), False, 0, "", None)
+    return Built(path, Path(f"{path}{BESIDE}"), inputs.key(), False, 0, "", None)
 
 
 def _existing(output: Path, key: str) -> Built | None:
-    for note in output.glob(f"*{_BESIDE}"):
+    for note in output.glob(f"*{BESIDE}"):
         try:
             manifest = json.loads(note.read_text(encoding="utf-8"))
             wheel = output / manifest["wheel"]["name"]
@@ -201,7 +201,7 @@ def _existing(output: Path, key: str) -> Built | None:
 # The switch from the old wheel to the new --------------------------------------------------------
 
 
-def _publish(output: Path, folder: Path) -> None:
+def publish(output: Path, folder: Path) -> None:
     """Move the files of `folder` to `output`: the one rename decides whether they are there."""
     folder.rename(output / _READY)
     tidy(output)
@@ -223,7 +223,7 @@ def tidy(output: Path) -> None:
 
 def leftovers(output: Path) -> list[Path]:
     """Folders of runs that were killed; who holds the lock of `output` may remove them."""
-    return sorted(output.glob(f"{_BUILDING}*"))
+    return sorted(output.glob(f"{BUILDING}*"))
 
 
 def abandon(output: Path, dry_run: bool = False) -> bool:
@@ -377,7 +377,7 @@ def _make(inputs: _Inputs, output: Path, jobs: int, console: Console, place: Pat
         },
     }
     changed[f"{name.dist_info}/{MANIFEST}"] = _json(manifest)
-    with tempfile.TemporaryDirectory(dir=output, prefix=_BUILDING) as building:
+    with tempfile.TemporaryDirectory(dir=output, prefix=BUILDING) as building:
         fresh = Path(building) / "files"
         fresh.mkdir()
         with console.step(f"writing {name}") as task:
@@ -386,10 +386,10 @@ def _make(inputs: _Inputs, output: Path, jobs: int, console: Console, place: Pat
             task.size, task.digest = (fresh / str(name)).stat().st_size, digest
         about = {"name": str(name), "sha256": digest, "bytes": task.size}
         beside = {**manifest, "key": inputs.key(), "wheel": about}
-        (fresh / f"{name}{_BESIDE}").write_bytes(_json(beside))
-        _publish(output, fresh)
+        (fresh / f"{name}{BESIDE}").write_bytes(_json(beside))
+        publish(output, fresh)
     wheel = output / str(name)
-    note = Path(f"{wheel}{_BESIDE}")
+    note = Path(f"{wheel}{BESIDE}")
     return Built(wheel, note, inputs.key(), False, len(objects.compiled), digest, needs)
 
 

@@ -61,6 +61,16 @@ def applied(target: Target, path: Path, console: Console, dry_run: bool = False)
     return done
 
 
+def patched(
+    target: Target, choices: Choices, console: Console, dry_run: bool = False
+) -> Path:  # fmt: skip
+    """The checkout with the series on it, fetched if need be."""
+    into = working_path(target, choices.into)
+    path = fetched(target, choices.source, into, console, choices.reference).path
+    applied(target, path, console, dry_run)
+    return path
+
+
 def wheel(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
     dry_run: bool = False, container: Container | None = None, objects: Path | None = None,
@@ -70,9 +80,7 @@ def wheel(
     `objects` as in `overlay.build`.
     """
     python = target.python(choices.python)
-    into = working_path(target, choices.into)
-    path = fetched(target, choices.source, into, console, choices.reference).path
-    applied(target, path, console, dry_run)
+    path = patched(target, choices, console, dry_run)
     with console.step("wheel") as step:
         folder = output.absolute() if output else target.work / "wheels"
         with container(path) if container else contextlib.nullcontext() as compiler:

@@ -30,18 +30,20 @@ def command(console: Console) -> None:
             "cuda": list(target.tag.cuda),
             "pythons": target.pythons,
             "verified": target.tag.verified,
+            "full": list(target.tag.full.ran) if target.tag.full else None,
         }
         for target in known
     ]
     console.table(
         "",
-        ["tag", "commit", "patches", "wheel", "CUDA", "Python", "last verified"],
+        ["tag", "commit", "patches", "wheel", "CUDA", "Python", "last verified", "complete build"],
         [
             [
                 *(str(row[name]) for name in ("tag", "commit", "patches", "version")),
                 " ".join(target.tag.cuda),
                 " ".join(target.pythons),
                 last_verified(target),
+                _complete(target),
             ]
             for row, target in zip(rows, known, strict=True)
         ],
@@ -52,3 +54,9 @@ def command(console: Console) -> None:
 def last_verified(target: Target) -> str:
     found = target.tag.verified
     return f"{found.on}: {found.how}" if found else "never"
+
+
+def _complete(target: Target) -> str:
+    """What is known of upstream's own build of the patched source."""
+    how = target.tag.full
+    return "not described" if how is None else ", ".join(how.ran) or "never run in full"

@@ -11,7 +11,7 @@ import click
 from lmsbuild.checkout import working_path
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
-from lmsbuild.frameworks import resolve
+from lmsbuild.frameworks import Target, resolve
 from lmsbuild.options import (
     base_image_option,
     build_options,
@@ -22,7 +22,7 @@ from lmsbuild.options import (
     output_option,
     tag_argument,
 )
-from lmsbuild.pipeline import wheel
+from lmsbuild.pipeline import patched, wheel
 from lmsbuild.project import find_project
 
 
@@ -32,6 +32,7 @@ from lmsbuild.project import find_project
         "lmsbuild wheel v2.6.0",
         "lmsbuild wheel v2.6.0 --python 3.12 --output dist --jobs 4",
         "lmsbuild wheel v2.6.0 --container       # runs on older systems than this one",
+        "lmsbuild wheel v2.6.0 --full --jobs 8",
     ),
 )
 @tag_argument
@@ -40,6 +41,11 @@ from lmsbuild.project import find_project
     "--container", "in_container", is_flag=True,
     help="Compile in a container with the official wheel's toolset: the wheel then runs on older "
     "systems than this one. Needs Docker.",
+)  # fmt: skip
+@click.option(
+    "--full", is_flag=True,
+    help="Upstream's own complete build of the patched source in a container, for what no official "
+    "wheel covers. Takes hours for a real framework; when it was stopped, run it again.",
 )  # fmt: skip
 @base_image_option
 @build_options
@@ -50,6 +56,7 @@ def command(
     tag: str,
     output: Path | None,
     in_container: bool,
+    full: bool,
     base_image: str | None,
     choices: Choices,
     dry_run: bool,
@@ -67,6 +74,9 @@ def command(
         console.say(f"would fetch {target.label} to {path}, apply its series and build its wheel")
         console.result({"path": path, "wheel": target.version, "dry_run": True})
         return
+    if full:
+        _full(target, path, base_image, output, choices, dry_run, console)
+        return
     container = None
     if in_container or base_image:
         from lmsbuild.container import compiler
@@ -82,4 +92,29 @@ def command(
         console.say(f"runs on {done.needs.platform} and later: {done.needs.because}")
         if container is None and done.needs.platform != done.needs.official:
             console.say(f"the official wheel: {done.needs.official}; --container gets nearer to it")
+    console.result(done)
+
+
+def _full(
+    target: Target, path: Path, base_image: str | None, output: Path | None, choices: Choices,
+    dry_run: bool, console: Console,
+) -> None:  # fmt: skip
+    from lmsbuild.full import build_full, settings
+
+    python = target.python(choices.python)
+    how = settings(target)
+    if dry_run:
+        console.say(f"would run `{' '.join(how.command)}` in a copy of {path}")
+        console.result({"path": path, "settings": how, "dry_run": True})
+        return
+    path = patched(target, choices, console)
+    folder = output.absolute() if output else target.work / "wheels"
+    with console.step("full build") as step:
+        done = build_full(target, path, python, folder, console, base_image, choices.jobs)
+        step.note = "unchanged" if done.reused else f"with {done.jobs} jobs"
+        step.size, step.digest = done.wheel.stat().st_size, done.sha256
+    console.say(f"{'unchanged' if done.reused else 'wrote'} {done.wheel}")
+    console.say(f"manifest {done.manifest}")
+    if not how.ran:
+        console.say(f"record it in frameworks.toml: `ran` of the `full` table of {target.label}")
     console.result(done)

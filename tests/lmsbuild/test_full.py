@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A complete build: a small real project with CMake and setup.py, in a real container."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from lmsbuild_engine import Engine
+from lmsbuild_wheels import PYTHON, offer, run, start
+from lmsbuild_world import UPSTREAM, World, enter_world, make_world
+
+from lmsbuild.engine import OWNER
+from lmsbuild.full import free_memory, parallel
+
+PARTS = 6
+CMAKE = """cmake_minimum_required(VERSION 3.18)
+project(alpha CXX)
+include(core/CMakeLists.txt)
+list(TRANSFORM CORE_SRCS PREPEND core/)
+file(GLOB PARTS parts/*.cpp)
+add_library(core SHARED ${CORE_SRCS} ${PARTS})
+"""
+SETUP = """
+import os, shutil, subprocess
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+class Build(build_py):
+    def run(self):
+        subprocess.run(["cmake", "-S", ".", "-B", "build/cmake", "-G", "Ninja"], check=True)
+        jobs = os.environ["MAX_JOBS"]
+        subprocess.run(["cmake", "--build", "build/cmake", "-j", jobs], check=True)
+        super().run()
+        os.makedirs(f"{self.build_lib}/alpha/lib", exist_ok=True)
+        shutil.copy("build/cmake/libcore.so", f"{self.build_lib}/alpha/lib")
+
+class Binary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+setup(name="alpha", version=os.environ["ALPHA_VERSION"], packages=["alpha"],
+      package_dir={"alpha": "python"}, cmdclass={"build_py": Build}, distclass=Binary)
+"""
+FULL = """
+[frameworks.alpha.tags."v1.0".images.build]
+base = {{ x86_64 = "none" }}
+compilers = ["g++"]
+pythons = ["python3"]
+commands = ["ccache", "cmake", "ninja"]
+requirements = {{ x86_64 = ["setuptools<80", "wheel"] }}
+
+[frameworks.alpha.tags."v1.0".full]
+command = ["{{python}}", "setup.py", "bdist_wheel", "--dist-dir", "{{output}}"]
+jobs = "MAX_JOBS"
+memory = "200MiB"
+needs = ["setup.py"]
+
+[frameworks.alpha.tags."v1.0".full.environment]
+ALPHA_VERSION = "{version}"
+CMAKE_CXX_COMPILER_LAUNCHER = "ccache"
+CXXFLAGS = "{flags}"
+"""
+# Compiling takes about a second each; counted at compile time, so that -O0 does not help.
+SLOW = """
+template <long N> struct Sum {{ enum : long {{ value = (N % 7) + Sum<N - 1>::value }}; }};
+template <> struct Sum<0> {{ enum : long {{ value = {number} }}; }};
+template <long N> struct Many {{
+  static long get() {{ return Sum<800>::value + N + Many<N - 1>::get(); }}
+}};
+template <> struct Many<0> {{ static long get() {{ return 0; }} }};
+long part{number}() {{ return Many<800>::get(); }}
+"""
+
+
+def test_jobs_fit_cores_and_memory() -> None:
+    gib = 1 << 30
+    assert parallel(8, 64 * gib, 4 * gib) == 8
+    assert parallel(64, 64 * gib, 4 * gib) == 16
+    assert parallel(8, gib, 4 * gib) == 1
+    assert free_memory() > 0
+
+
+@pytest.fixture
+def alpha(tmp_path: Path, engine: Engine, debian: str, monkeypatch: pytest.MonkeyPatch) -> World:
+    parts = {f"parts/part{i}.cpp": SLOW.format(number=i) for i in range(PARTS)}
+    more = {"CMakeLists.txt": CMAKE, "setup.py": SETUP, "python/__init__.py": ""}
+    ignored = {".gitignore": f"{UPSTREAM['.gitignore']}build/\n*.egg-info/\n"}
+    make_world(tmp_path, {**UPSTREAM, **more, **parts, **ignored})
+    world = enter_world(tmp_path, monkeypatch)
+    offer(world)
+    describe(world)
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    return world
+
+
+def describe(world: World, version: str = "{version}", flags: str = "") -> None:
+    toml = world.project.frameworks_file
+    text = toml.read_text().partition('\n[frameworks.alpha.tags."v1.0".images.build]')[0]
+    toml.write_text(text + FULL.format(version=version, flags=flags))
+
+
+def command(debian: str) -> list[str]:
+    return [
+        "wheel",
+        "v1.0",
+        "--full",
+        "--base-image",
+        debian,
+        "--source",
+        "git",
+        "--python",
+        PYTHON,
+    ]
+
+
+@pytest.mark.net
+@pytest.mark.default
+def test_full_build(alpha: World, engine: Engine, debian: str) -> None:
+    if PYTHON != "3.11":
+        pytest.skip("the test image has Python 3.11")
+    # It stops at what does not compile: the last lines, the log, and its own exit code.
+    describe(alpha, flags="-Dpart3=not-a-name")
+    code, _, err = run(*command(debian), "--jobs", "1")
+    assert code == 36 and "the last lines of the build" in err and "part3.cpp" in err, err
+    assert "it goes on where it stopped" in err
+    # Killed while it compiles, it leaves nothing running.
+    describe(alpha)
+    objects = alpha.folder / "work/alpha-v1.0" / f"full-py{PYTHON}-x86_64/source/build/cmake"
+    shutil.rmtree(objects)
+    process = start(*command(debian), "--jobs", "1")
+    deadline = time.monotonic() + 120
+    while len(list(objects.rglob("*.o"))) < 3:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 30
+    while engine.client.containers.list(all=True, filters={"label": OWNER}):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    done = len(list(objects.rglob("*.o")))
+    assert not list((alpha.folder / "work/alpha-v1.0").glob("wheels/*.whl"))
+    # Run again, it goes on.
+    code, out, err = run(*command(debian), "--jobs", "1", "--json")
+    assert code == 0, err
+    built = json.loads(out)
+    text = Path(built["log"]).read_text()
+    totals = re.findall(r"\[\d+/(\d+)\]", text)
+    # Two of upstream's and the runtime's, the parts, and the library.
+    assert totals and int(totals[-1]) <= PARTS + 3 - (done - 1)
+    with zipfile.ZipFile(built["wheel"]) as wheel:
+        assert "alpha/lib/libcore.so" in wheel.namelist()
+    manifest = json.loads(Path(built["manifest"]).read_text())
+    assert manifest["build"] == "full" and manifest["wheel"]["sha256"] == built["sha256"]
+    assert {path.stat().st_uid for path in alpha.folder.rglob("*")} == {0}
+    # Nothing has changed.
+    code, out, _ = run(*command(debian), "--json")
+    assert json.loads(out)["reused"] is True
+    # A fresh tree compiles nothing: the compiler cache has it all.
+    shutil.rmtree(alpha.folder / "work/alpha-v1.0/full-py3.11-x86_64")
+    shutil.rmtree(alpha.folder / "work/alpha-v1.0/wheels")
+    began = time.monotonic()
+    code, out, err = run(*command(debian), "--jobs", "1", "--json")
+    assert code == 0, err
+    assert time.monotonic() - began < 60
+    # A wheel of another version is not taken.
+    describe(alpha, version="9.9")
+    code, _, err = run(*command(debian))
+    assert code == 12 and "9.9" in err and "full.environment" in err
+
+
+def test_without_a_description(world: World) -> None:
+    code, _, err = run("wheel", "v1.0", "--full", "--source", "git")
+    assert code == 4 and "`full` table" in err
+
+
+def test_tags_say_what_was_never_run(world: World) -> None:
+    assert "not described" in run("tags")[1]
+    describe(world)
+    assert "never run in full" in run("tags")[1]
+    toml = world.project.frameworks_file
+    toml.write_text(
+        toml.read_text().replace('jobs = "MAX', 'ran = ["2026-11-21 x86_64"]\njobs = "MAX')
+    )
+    assert "2026-11-21 x86_64" in run("tags")[1]
