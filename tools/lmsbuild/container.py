@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pip
 from docker.errors import APIError
 
 from lmsbuild import cache, interrupt, log
@@ -31,7 +32,7 @@ from lmsbuild.errors import ContainerError
 from lmsbuild.frameworks import Target
 from lmsbuild.hashing import sha256_value
 from lmsbuild.image import build, recipe
-from lmsbuild.project import cache_dir
+from lmsbuild.project import cache_dir, make_folder
 from lmsbuild.toolchain import Compiler
 
 _PACKAGES = "dpkg-query -W || rpm -qa || apk info -v"
@@ -45,10 +46,51 @@ def compiler(
     with connect() as engine:
         found = recipe(target, "compiler", python, None, base_image)
         image = build(engine, found, [], console)
-        temporary = cache_dir() / "tmp"
-        temporary.mkdir(exist_ok=True)
-        with running(engine, image, {tree: "ro", cache_dir(): "ro", temporary: "rw"}) as box:
+        with running(engine, image, {tree: "ro", cache_dir(): "ro", _temporary(): "rw"}) as box:
             yield Compiler((box.which(found.image.compilers),), box)
+
+
+def _temporary() -> Path:
+    folder = cache_dir() / "tmp"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A container that an environment of Python lives in: made and run there."""
+
+    box: Container
+    image: str  # id
+    compiler: Compiler
+    python: str
+    pip: str  # this machine's, as a program that any Python can run
+
+    def variables(self, extra: Mapping[str, str] | None) -> dict[str, str]:
+        return {"HOME": "/tmp", "PYTHONNOUSERSITE": "1", **(extra or {})}
+
+
+@contextlib.contextmanager
+def suites(
+    target: Target, source: Path, base_image: str | None, python: str, console: Console
+) -> Iterator[Inside]:
+    """The container of the tag's test image: it compiles the overlay and runs the suites.
+
+    It may write only to the work folder of the tag, to the builds of the simulated device and to
+    the cache's temporary folders; `source` is the patched tree.
+    """
+    pip_folder = Path(pip.__file__).parent
+    project = target.project
+    make_folder(target.work)
+    with connect() as engine:
+        found = recipe(target, "test", python, None, base_image)
+        image = build(engine, found, [], console)
+        folders = {project.root: "ro", source: "ro", target.work: "rw", pip_folder: "ro"}
+        folders |= {cache_dir(): "ro", cache.use("simcuda"): "rw", _temporary(): "rw"}
+        with running(engine, image, folders) as box:
+            runner = str(pip_folder / "__pip-runner__.py")
+            compiler = Compiler((box.which(found.image.compilers),), box)
+            yield Inside(box, image, compiler, box.which(found.image.pythons), runner)
 
 
 @contextlib.contextmanager
@@ -98,18 +140,20 @@ class Container:
         return self._local.client.api
 
     def _execute(
-        self, command: Sequence[str], environment: Mapping[str, str]
+        self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None
     ) -> tuple[int, bytes, bytes]:
         api = self._api()
-        made = api.exec_create(self.id, list(command), environment=dict(environment), workdir="/")
+        made = api.exec_create(
+            self.id, list(command), environment=dict(environment), workdir=str(cwd or "/")
+        )
         out, err = api.exec_start(made["Id"], demux=True)
         code = api.exec_inspect(made["Id"])["ExitCode"]
         return code, out or b"", err or b""
 
     def run(
-        self, command: Sequence[str], environment: Mapping[str, str]
+        self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        code, out, err = self._execute(command, environment)
+        code, out, err = self._execute(command, environment, cwd)
         done = subprocess.CompletedProcess(
             list(command), code, out.decode(errors="replace"), err.decode(errors="replace")
         )

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import cache, log
+from lmsbuild import cache
 from lmsbuild.console import Console
 from lmsbuild.doctor import gpu
 from lmsbuild.environment import Environment
@@ -97,11 +97,7 @@ def build_simulated(
     command = [str(environment.python), "-m", "simcuda", "build", "-j", str(jobs or processors())]
     command += ["--torch", str(torch)] if torch else []
     with console.task(f"building the simulated device for {environment.path.name}"):
-        done = log.run(
-            command,
-            env=environment.run_environment(_simulated(target, console)),
-            cwd=target.project.tools,
-        )
+        done = environment.run(command, _simulated(target, console), target.project.tools)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise CompileError(

@@ -14,7 +14,7 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packaging.version import Version
@@ -29,6 +29,7 @@ from lmsbuild.project import cache_dir
 _PROGRESS = re.compile(r"^Progress (\d+) of (\d+)")
 _TIMEOUT = 60.0
 _CHUNK = 1 << 16
+_NEWEST_GLIBC = 40  # minor version that a wheel may ask for
 
 
 def hash_memory() -> Path:
@@ -82,6 +83,30 @@ def _wheel(
 
     folder = cache.keep("packages", digest[:16], title, fill, console, target.label)
     return next(folder.glob("*.whl"))
+
+
+def wheels_for(
+    names: Iterable[str], python: str, arch: str, title: str, console: Console, tag: str
+) -> list[Path]:
+    """Wheels of `names` and of what these require. Raises DownloadError or OfflineError."""
+    wanted = sorted(names)
+    if not wanted:
+        return []
+    abi = f"cp{python.replace('.', '')}"
+    platforms = [f"manylinux_2_{n}_{arch}" for n in range(_NEWEST_GLIBC, 4, -1)]
+    platforms += [f"manylinux{year}_{arch}" for year in ("2014", "2010", "1")]
+    words = ["--python-version", python, "--implementation", "cp"]
+    words += [word for name in (abi, "abi3", "none") for word in ("--abi", name)]
+    words += [word for name in platforms for word in ("--platform", name)]
+
+    def fill(folder: Path) -> None:
+        cache.require_network(title, f"lmsbuild image {tag}")
+        folder.mkdir()
+        pip_download(title, [*words, "--dest", str(folder), *wanted], console, whole=True)
+
+    name = sha256_value([python, arch, wanted])[:16]
+    folder = cache.keep("requirements", f"image-{name}", title, fill, console, tag)
+    return sorted(folder.glob("*.whl"))
 
 
 def pip_download(title: str, words: Sequence[str], console: Console, whole: bool = False) -> None:

@@ -9,20 +9,24 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 from packaging.requirements import Requirement
 
 from lmsbuild import cache, log, wheelfile
 from lmsbuild.console import Console
-from lmsbuild.download import hash_memory
+from lmsbuild.download import hash_memory, wheels_for
 from lmsbuild.errors import DownloadError, MissingToolError
 from lmsbuild.frameworks import Target
 from lmsbuild.hashing import sha256_large_file, sha256_value, write_atomic
 from lmsbuild.project import make_folder
+
+if TYPE_CHECKING:
+    from lmsbuild.container import Inside
 
 _STAMP = "lmsbuild.json"
 # Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
@@ -44,6 +48,7 @@ class Environment:
     path: Path
     key: str  # of what is installed
     reused: bool
+    inside: Inside | None = None  # the container that its programs run in
 
     @property
     def python(self) -> Path:
@@ -58,6 +63,21 @@ class Environment:
             if key not in dropped and not key.startswith("SIMCUDA_")
         }
         return {**kept, "PYTHONNOUSERSITE": "1", **(extra or {})}
+
+    def run(
+        self, command: list[str], extra: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        if self.inside:
+            return self.inside.box.run(command, self.inside.variables(extra), cwd)
+        return log.run(command, env=self.run_environment(extra), cwd=cwd)
+
+    def follow(
+        self, command: list[str], line: Callable[[str], bool], cwd: Path, extra: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """As log.follow."""
+        if self.inside:
+            return self.inside.box.follow(command, self.inside.variables(extra), cwd, line)
+        return log.follow(command, line, cwd=cwd, env=self.run_environment(extra))
 
 
 def is_finished(path: Path) -> bool:
@@ -114,19 +134,20 @@ def prepare(
     tools: Sequence[str],
     console: Console,
     beside: Path | None = None,
+    inside: Inside | None = None,
 ) -> Environment:
     """The environment env-<kind> of a tag with `wheel` and `tools` in it, made anew if it differs.
 
     On a GPU it gets everything the wheel requires, else only the light requirements. `beside` is
-    another wheel, which requires nothing but this one.
+    another wheel, which requires nothing but this one. `inside` a container, its Python is used.
     """
     path = target.work / f"env-{kind}"
     light = [] if on_gpu else light_requirements(wheel, python)
     packages = [*light, *target.tag.pins, *tools, *(["numpy"] if on_gpu else [])]
-    base = interpreter(python)
+    base = inside.python if inside else interpreter(python)
     facts = {
         "wheel": sha256_large_file(wheel, hash_memory()),
-        "python": str(Path(base).resolve()),
+        "python": f"{inside.image} {base}" if inside else str(Path(base).resolve()),
         "packages": packages,
         "on_gpu": on_gpu,
         "tools": str(target.project.tools),
@@ -137,13 +158,13 @@ def prepare(
     with FileLock(path.parent / f".{path.name}.lock"):
         stamp = path / _STAMP
         if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
-            return Environment(path, key, True)
+            return Environment(path, key, True, inside)
         with console.task(f"installing into {path.name}: {wheel.name}"):
             shutil.rmtree(path, ignore_errors=True)
             # Today's pip cannot be run by an old Python; the one that came with it can.
             without = ["--without-pip"] if _new_enough(python) else []
-            _run([base, "-m", "venv", *without, str(path)])
-            environment = Environment(path, key, False)
+            environment = Environment(path, key, False, inside)
+            _run(environment, [base, "-m", "venv", *without, str(path)])
             if on_gpu:
                 cache.require_network(
                     f"what {wheel.name} requires on a GPU", f"lmsbuild run {target.label}"
@@ -151,7 +172,11 @@ def prepare(
                 _pip(environment, "install", str(wheel), *packages)
             else:
                 _pip(environment, "install", "--no-index", "--no-deps", str(wheel))
-                folder = packages_for(environment.python, packages, python, target, console)
+                folder = (
+                    _packages_inside(packages, python, target, console)
+                    if inside
+                    else packages_for(environment.python, packages, python, target, console)
+                )
                 _pip(environment, "install", "--no-index", "--find-links", str(folder), *packages)
             if beside:
                 _pip(environment, "install", "--no-index", "--no-deps", str(beside))
@@ -186,24 +211,35 @@ def packages_for(
     return cache.keep("requirements", name, title, fill, console, target.label)
 
 
+def _packages_inside(
+    packages: Sequence[str], python: str, target: Target, console: Console
+) -> Path:
+    """As `packages_for`, by this machine's pip: a container has no network."""
+    title = f"{', '.join(packages)} for Python {python}"
+    found = wheels_for(packages, python, platform.machine(), title, console, target.label)
+    return found[0].parent
+
+
 def _new_enough(python: str) -> bool:
     """Whether the pip that runs lmsbuild can work for this Python."""
     return int(python.split(".")[1]) >= 10
 
 
 def _pip(environment: Environment, command: str, *arguments: str) -> None:
-    if (environment.path / "bin" / "pip").exists():
+    if environment.inside:
+        pip = [str(environment.python), environment.inside.pip]
+    elif (environment.path / "bin" / "pip").exists():
         pip = [str(environment.python), "-m", "pip"]
     else:
         pip = [sys.executable, "-m", "pip", "--python", str(environment.python)]
     options = ["--progress-bar=off", "--disable-pip-version-check"]
     if command == "install":
         options += ["--no-warn-script-location", "--no-compile"]
-    _run([*pip, command, *options, *arguments])
+    _run(environment, [*pip, command, *options, *arguments])
 
 
-def _run(command: list[str]) -> None:
-    done = log.run(command)
+def _run(environment: Environment, command: list[str]) -> None:
+    done = environment.run(command) if environment.inside else log.run(command)
     if done.returncode != 0:
         text = (done.stderr or done.stdout).strip()
         errors = [line for line in text.splitlines() if line.startswith("ERROR:")]

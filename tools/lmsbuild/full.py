@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from lmsbuild import __version__, cache
 from lmsbuild.console import Console, Task
 from lmsbuild.container import Container, running
+from lmsbuild.download import wheels_for
 from lmsbuild.engine import connect
 from lmsbuild.errors import (
     BusyError,
@@ -36,7 +37,7 @@ from lmsbuild.errors import (
 from lmsbuild.frameworks import Full, Target
 from lmsbuild.git import Git, checkout_git
 from lmsbuild.hashing import sha256_file, sha256_value
-from lmsbuild.image import Recipe, build, fill, recipe, wheels_for
+from lmsbuild.image import Recipe, build, fill, recipe
 from lmsbuild.overlay import BESIDE, BUILDING, publish, tidy
 from lmsbuild.project import cache_dir, make_folder
 from lmsbuild.series import series_of

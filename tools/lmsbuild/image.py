@@ -24,12 +24,11 @@ from docker.utils import parse_repository_tag
 
 from lmsbuild import cache, log, wheelfile
 from lmsbuild.console import Console, Task
-from lmsbuild.download import pip_download
+from lmsbuild.download import wheels_for
 from lmsbuild.engine import ARCHITECTURES, Engine, failure, machine, translated
 from lmsbuild.environment import GPU_ONLY, requirements
 from lmsbuild.errors import BaseImageError, ConfigError, WheelError
 from lmsbuild.frameworks import Image, Target
-from lmsbuild.hashing import sha256_value
 from lmsbuild.wheelfile import WheelName
 
 Kind = Literal["compiler", "build", "runtime", "test"]
@@ -37,7 +36,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 TEMPLATES = "docker"
 _KEPT_LINES = 20
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$", re.I)
-_NEWEST_GLIBC = 40
 
 
 @dataclass(frozen=True)
@@ -111,30 +109,6 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
 
 
 # What goes into the context ----------------------------------------------------------------------
-
-
-def wheels_for(
-    names: Iterable[str], python: str, arch: str, title: str, console: Console, tag: str
-) -> list[Path]:
-    """Wheels of `names` and of what these require. Raises DownloadError or OfflineError."""
-    wanted = sorted(names)
-    if not wanted:
-        return []
-    abi = f"cp{python.replace('.', '')}"
-    platforms = [f"manylinux_2_{n}_{arch}" for n in range(_NEWEST_GLIBC, 4, -1)]
-    platforms += [f"manylinux{year}_{arch}" for year in ("2014", "2010", "1")]
-    words = ["--python-version", python, "--implementation", "cp"]
-    words += [word for name in (abi, "abi3", "none") for word in ("--abi", name)]
-    words += [word for name in platforms for word in ("--platform", name)]
-
-    def fill(folder: Path) -> None:
-        cache.require_network(title, f"lmsbuild image {tag}")
-        folder.mkdir()
-        pip_download(title, [*words, "--dest", str(folder), *wanted], console, whole=True)
-
-    name = sha256_value([python, arch, wanted])[:16]
-    folder = cache.keep("requirements", f"image-{name}", title, fill, console, tag)
-    return sorted(folder.glob("*.whl"))
 
 
 def runtime_wheels(found: Recipe, wheel: Path, light: bool, console: Console) -> list[Path]:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmsbuild import device as devices
 from lmsbuild import plugin
@@ -24,6 +25,9 @@ from lmsbuild.frameworks import Target
 from lmsbuild.overlay import Built, build
 from lmsbuild.plugin import PluginTarget
 from lmsbuild.toolchain import Compiler
+
+if TYPE_CHECKING:
+    from lmsbuild.container import Inside
 
 # Gives the compiler of a container that can read a tree.
 Container = Callable[[Path], contextlib.AbstractContextManager[Compiler]]
@@ -103,13 +107,21 @@ def wheel(
 
 def prepared(
     target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
-    console: Console,
+    console: Console, inside: Inside | None = None,
 ) -> Prepared:  # fmt: skip
-    """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them."""
-    source, built = wheel(target, choices, console)
+    """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them.
+
+    `inside` a container all of it is made there, as it would not run with older C libraries.
+    """
+    if inside:
+        compiler = contextlib.nullcontext(inside.compiler)
+        folder = target.work / "wheels-container"
+        source, built = wheel(target, choices, console, folder, container=lambda _: compiler)
+    else:
+        source, built = wheel(target, choices, console)
     official = official_wheel(target, target.python(choices.python), console)
     wanted = {"stock": (official, None), "lms": (built.wheel, None)}
-    return _ready(target, choices, device, prefix, tools, wanted, source, built, console)
+    return _ready(target, choices, device, prefix, tools, wanted, source, built, console, inside)
 
 
 def plugin_wheel(
@@ -129,7 +141,7 @@ def plugin_wheel(
 
 def plugin_prepared(
     found: PluginTarget, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
-    console: Console,
+    console: Console, inside: Inside | None = None,
 ) -> Prepared:  # fmt: skip
     """As `prepared`, with the plug-in beside the official wheel in `<prefix>plugin`.
 
@@ -140,32 +152,34 @@ def plugin_prepared(
     official = official_wheel(target, target.python(choices.python), console)
     wanted = {"stock": (official, None), "plugin": (official, built.wheel)}
     source = target.work / "source"
-    ready = _ready(target, choices, device, prefix, tools, wanted, source, built, console)
+    ready = _ready(
+        target, choices, device, prefix, tools, wanted, source, built, console, inside
+    )  # fmt: skip
     forced = {} if found.release.tested else {"TORCH_LMS_FORCE": "1"}
     return replace(ready, variables={**ready.variables, **forced})
 
 
 def prepared_for(
     target: Target, found: PluginTarget | None, choices: Choices, device: Device, prefix: str,
-    tools: Sequence[str], console: Console,
+    tools: Sequence[str], console: Console, inside: Inside | None = None,
 ) -> Prepared:  # fmt: skip
-    """`plugin_prepared` where a plug-in was `found`, else `prepared`."""
+    """`plugin_prepared` where a plug-in was `found`, else `prepared`; `inside` a container."""
     if found:
-        return plugin_prepared(found, choices, device, prefix, tools, console)
-    return prepared(target, choices, device, prefix, tools, console)
+        return plugin_prepared(found, choices, device, prefix, tools, console, inside)
+    return prepared(target, choices, device, prefix, tools, console, inside)
 
 
 def _ready(
     target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
     wanted: Mapping[str, tuple[Path, Path | None]], source: Path, built: Built | plugin.Built,
-    console: Console,
+    console: Console, inside: Inside | None,
 ) -> Prepared:  # fmt: skip
     """Environments by name with a wheel and one beside it, and the device for them."""
     on_gpu = device.kind == "cuda"
     python = target.python(choices.python)
     with console.step("environments") as step:
         stock, lms = (
-            prepare(target, prefix + kind, file, python, on_gpu, tools, console, beside)
+            prepare(target, prefix + kind, file, python, on_gpu, tools, console, beside, inside)
             for kind, (file, beside) in wanted.items()
         )
         step.note = "reused" if stock.reused and lms.reused else "made"

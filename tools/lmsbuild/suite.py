@@ -17,7 +17,6 @@ from pathlib import Path
 
 import jinja2
 
-from lmsbuild import log
 from lmsbuild.console import Console
 from lmsbuild.device import Device
 from lmsbuild.environment import Environment
@@ -112,7 +111,8 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     make_folder(folder)
     part = f"-{order.shard[0]}of{order.shard[1]}" if order.shard else ""
     of = "-plugin" if order.lms.path.name.endswith("plugin") else ""
-    stem = f"{order.device.kind}-{order.tier}{of}{part}"
+    where = "-container" if order.lms.inside else ""
+    stem = f"{order.device.kind}-{order.tier}{of}{where}{part}"
     reports = []
     regression = [file for file in files if file.name != SIMULATOR]
     if regression:
@@ -159,10 +159,7 @@ def _pytest(
                 task.update(int(share[1]), 100)
             return True
 
-        done = log.follow(
-            command, line,
-            cwd=order.target.project.root, env=environment.run_environment(variables),
-        )  # fmt: skip
+        done = environment.follow(command, line, order.target.project.root, variables)
     code = done.returncode
     if code not in (0, 1) or not junit.is_file():
         why = "no test was selected" if code == _NO_TESTS else f"pytest ended with code {code}"

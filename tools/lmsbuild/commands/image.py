@@ -9,10 +9,11 @@ import click
 
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
+from lmsbuild.download import wheels_for
 from lmsbuild.engine import ARCHITECTURES, connect, machine
 from lmsbuild.errors import UsageError
 from lmsbuild.frameworks import resolve
-from lmsbuild.image import KINDS, build, recipe, runtime_wheels, wheels_for
+from lmsbuild.image import KINDS, build, recipe, runtime_wheels
 from lmsbuild.options import (
     base_image_option,
     build_options,

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from lmsbuild import device as devices
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.environment import TEST_TOOLS
-from lmsbuild.errors import SuiteError
-from lmsbuild.frameworks import resolve
+from lmsbuild.errors import SuiteError, UsageError
+from lmsbuild.frameworks import Target, resolve
 from lmsbuild.options import (
+    base_image_option,
     build_options,
     dry_run_option,
     examples,
@@ -20,10 +25,13 @@ from lmsbuild.options import (
     suite_argument,
     tag_argument,
 )
-from lmsbuild.pipeline import prepared_for
+from lmsbuild.pipeline import patched, prepared_for
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import find_project
 from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
+
+if TYPE_CHECKING:
+    from lmsbuild.container import Inside
 
 _SHOWN = 10  # failures named on the console; the report has all
 
@@ -35,6 +43,7 @@ _SHOWN = 10  # failures named on the console; the report has all
         "lmsbuild test v2.6.0 allocator training",
         "lmsbuild test v2.6.0 --tier full --shard 2/8 --device sim",
         "lmsbuild test v2.11.0 --plugin training",
+        "lmsbuild test v2.6.0 --container allocator",
     ),
 )
 @tag_argument
@@ -52,6 +61,11 @@ _SHOWN = 10  # failures named on the console; the report has all
     "--plugin", is_flag=True,
     help="Test torch_lms beside the official wheel instead of the patched wheel.",
 )  # fmt: skip
+@click.option(
+    "--container", "in_container", is_flag=True,
+    help="Run the suites in a container of the tag's test image, on the simulated device.",
+)  # fmt: skip
+@base_image_option
 @build_options
 @dry_run_option
 @markdown_option
@@ -63,6 +77,8 @@ def command(
     tier: str,
     shard: str | None,
     plugin: bool,
+    in_container: bool,
+    base_image: str | None,
     choices: Choices,
     dry_run: bool,
     console: Console,
@@ -80,11 +96,25 @@ def command(
         console.result({"suites": files, "device": wanted, "tier": tier, "dry_run": True})
         return
     device = devices.choose(target, wanted)
-    ready = prepared_for(target, found, choices, device, "test-", TEST_TOOLS, console)
-    order = Order(target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables)
-    with console.step("suites") as step:
-        done = run_suites(order, files, console)
-        step.note = f"{done.passed} passed, {done.failed} failed, {done.skipped} skipped"
+    with contextlib.ExitStack() as stack:
+        inside, prefix = None, "test-"
+        if in_container or base_image:
+            if device.kind == "cuda":
+                raise UsageError(
+                    "--container cannot go with --device cuda because its image has no GPU; leave "
+                    "one of them out"
+                )
+            prefix = "test-container-"
+            tree = target.work if found else patched(target, choices, console)
+            python = target.python(choices.python)
+            inside = stack.enter_context(_box(target, tree, base_image, python, console))
+        ready = prepared_for(target, found, choices, device, prefix, TEST_TOOLS, console, inside)
+        order = Order(
+            target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables
+        )
+        with console.step("suites") as step:
+            done = run_suites(order, files, console)
+            step.note = f"{done.passed} passed, {done.failed} failed, {done.skipped} skipped"
     console.say(
         f"{done.passed} passed, {done.failed} failed, {done.skipped} skipped "
         f"in {done.seconds:.0f} s"
@@ -102,3 +132,11 @@ def command(
             html=done.html,
             junit=done.junit,
         )
+
+
+def _box(
+    target: Target, tree: Path, base_image: str | None, python: str, console: Console
+) -> contextlib.AbstractContextManager[Inside]:
+    from lmsbuild.container import suites as container
+
+    return container(target, tree, base_image, python, console)
