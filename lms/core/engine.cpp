@@ -24,6 +24,7 @@ struct Engine::Entry {
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
   std::size_t copy_bytes = 0;  // and how many
   bool guarded = false;
+  bool dead = false;  // out of the table, kept for the frames that still hold pins of it
 };
 
 namespace {
@@ -63,6 +64,7 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count) {
   // last page-in. What is overwritten comes last, and all of it but the last with its bytes.
   std::size_t last = count;
   for (std::size_t i = 0; i < count; ++i) {
+    if (uses[i].access == Access::kHold) continue;
     if (uses[i].access == Access::kOverwrite) {
       if (last != count) bring_in_(frame.pins_[first + last], Access::kWrite, uses[last].stream);
       last = i;
@@ -380,6 +382,29 @@ void Engine::purge() {
   purge_();
 }
 
+void Engine::forget(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  if (entry == nullptr) return;
+  if (entry->pins == 0) return forget_(entry);
+  drop_copy_(entry);
+  backend_.release(key);
+  entries_.erase(key);
+  entry->dead = true;
+}
+
+bool Engine::pinned(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  return entry != nullptr && entry->pins > 0;
+}
+
+void Engine::written(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  if (entry != nullptr) drop_copy_(entry);
+}
+
 void Engine::purge_() {
   std::vector<Entry*> dead;
   for (auto& item : entries_) {
@@ -439,6 +464,10 @@ void Engine::unpin_(Entry* entry) {
   for (EngineStats::Pool p : {EngineStats::kAll, pool}) {
     stats.pinned[p].decrease(1);
     stats.pinned_bytes[p].decrease(bytes);
+  }
+  if (entry->dead) {
+    delete entry;
+    return;
   }
   push_idle_(entry);
   if (entry->copy && backend_.acquire(entry->key)) {

@@ -179,6 +179,13 @@ class Engine {
 
   // Forgets storages that are dead.
   void purge();
+  // Forgets one that is about to die, for adaptors that see every death. Pins that are still in
+  // frames are dropped with them.
+  void forget(Key key);
+  // Whether an op, or the user, has pinned it.
+  bool pinned(Key key);
+  // The bytes of an idle or pinned storage are about to change, or did: a host copy is stale.
+  void written(Key key);
   Census census(int device);
   EngineStats stats(int device);
   void reset_peaks(int device);

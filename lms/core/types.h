@@ -35,6 +35,7 @@ enum class Access : std::uint8_t {
   kRead,
   kWrite,      // reads and writes: the host copy is stale afterwards
   kOverwrite,  // writes every byte before it reads any: no need to bring the old bytes back
+  kHold,       // reads at most, wherever the bytes are: they only have to stay there
 };
 
 // Work queued on a stream. Shared because a range of host memory, a storage and a pending free can

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/common_runtime/lms/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "tensorflow/core/common_runtime/lms/bfc.h"
+#include "tensorflow/core/common_runtime/lms/runtime.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace tensorflow {
+namespace lms {
+bool Backend::acquire(::lms::Key) {
+  return true;  // a dying buffer waits for the engine's lock before it goes
+}
+
+::lms::Extent Backend::locate(::lms::Key key) {
+  MovableBuffer* buffer = BufferOf(key);
+  const ::lms::Place place = buffer->stays_out_         ? ::lms::Place::kForeign
+                             : buffer->host_ != nullptr ? ::lms::Place::kHost
+                                                        : ::lms::Place::kDevice;
+  return {place, buffer->data(), buffer->size(), buffer->pool_->index};
+}
+
+bool Backend::movable(const ::lms::Extent&) { return true; }
+
+void Backend::Rebind(MovableBuffer* buffer, void* data) {
+  const char* old = static_cast<const char*>(buffer->data());
+  for (TensorBuffer* view : buffer->views_) {
+    const auto offset = static_cast<const char*>(view->data()) - old;
+    BufferAccess::Rebind(view, static_cast<char*>(data) + offset);
+  }
+  BufferAccess::Rebind(buffer, data);
+}
+
+void Backend::CountHost(MovableBuffer* buffer, int sign) {
+  Pool* pool = buffer->pool_;
+  on_host_ += sign;
+  pool->on_host += sign;
+  pool->on_host_bytes += sign * static_cast<int64_t>(buffer->size());
+  pool->peak_on_host_bytes = std::max(pool->peak_on_host_bytes, pool->on_host_bytes);
+}
+
+void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
+                       const ::lms::StreamSet&) {
+  MovableBuffer* buffer = BufferOf(key);
+  Pool* pool = buffer->pool_;
+  std::unique_ptr<HostCopy> state(new HostCopy);
+  state->range = host;
+  state->bytes = from.bytes;
+  if (copy) {
+    state->written = pool->transport->ToHost(host.ptr, from.ptr, from.bytes);
+  } else if (poison_ && pool->transport->stream() == nullptr) {
+    CHECK_EQ(std::memcmp(host.ptr, from.ptr, from.bytes), 0)
+        << "Large Model Support: a tensor of " << from.bytes << " bytes in " << pool->name
+        << " was written by an op that was taken to read it only";
+  }
+  if (poison_) pool->transport->Poison(from.ptr, from.bytes);
+  buffer->host_ = state.release();
+  Rebind(buffer, host.ptr);
+  CountHost(buffer, +1);
+  pool->allocator->DeallocateRaw(from.ptr);
+}
+
+::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream,
+                                  ::lms::FencePtr* arrival) {
+  MovableBuffer* buffer = BufferOf(key);
+  Pool* pool = buffer->pool_;
+  void* data = Runtime::Get().Allocate(pool, buffer->size(), /*freed_before=*/0);
+  if (data == nullptr) throw OutOfMemory(Runtime::Get().Shortage(pool, buffer->size()));
+  std::unique_ptr<HostCopy> state(buffer->host_);
+  if (copy) {
+    *arrival = pool->transport->ToDevice(data, state->range.ptr, state->bytes, state->written);
+  } else {
+    *arrival = state->written;
+  }
+  CountHost(buffer, -1);
+  buffer->host_ = nullptr;
+  Rebind(buffer, data);
+  return state->range;
+}
+
+void Backend::Discard(MovableBuffer* buffer) {
+  if (buffer->host_ == nullptr) return;
+  std::unique_ptr<HostCopy> state(buffer->host_);
+  CountHost(buffer, -1);
+  buffer->host_ = nullptr;
+  host_->free(state->range, state->written);
+  BufferAccess::Rebind(buffer, nullptr);
+}
+
+}  // namespace lms
+}  // namespace tensorflow

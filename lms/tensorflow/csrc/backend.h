@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BACKEND_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BACKEND_H_
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+#include "tensorflow/core/common_runtime/lms/buffer.h"
+#include "tensorflow/core/common_runtime/lms/compat.h"
+#include "tensorflow/core/common_runtime/lms/core/engine.h"
+
+namespace tensorflow {
+namespace lms {
+
+// No room on the device for what an op needs. Never leaves the runtime.
+class OutOfMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// How bytes travel between a pool and host memory. Copies are ordered after all earlier work on the
+// pool and before all later work; a null fence means that the copy is done.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual ::lms::Stream stream() = 0;
+  virtual ::lms::FencePtr ToHost(void* host, const void* device, size_t bytes) = 0;
+  // `written` is the fence of the copy that filled `host`.
+  virtual ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes,
+                                   const ::lms::FencePtr& written) = 0;
+  // Fills device memory; debugging only.
+  virtual void Poison(void* device, size_t bytes) = 0;
+};
+
+// An allocator of device memory under Large Model Support. Never destroyed.
+class Pool {
+ public:
+  Pool(int index, std::string name, BfcAllocator* allocator, Transport* transport)
+      : index(index), name(std::move(name)), allocator(allocator), transport(transport) {}
+
+  const int index;  // the engine's number of the device
+  const std::string name;
+  BfcAllocator* const allocator;
+  Transport* const transport;
+
+  std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
+  // Under the engine's lock.
+  int64_t single_reclaims = 0, full_reclaims = 0;
+  int64_t on_host = 0, on_host_bytes = 0, peak_on_host_bytes = 0;
+  int64_t peak_active_bytes = 0;
+};
+
+// What a buffer in host memory owns.
+struct HostCopy {
+  ::lms::HostRange range;
+  ::lms::FencePtr written;
+  size_t bytes;
+};
+
+// Translates between the engine's keys and MovableBuffer.
+class Backend final : public ::lms::Backend {
+ public:
+  void set_host(::lms::HostPool* host) { host_ = host; }
+  // Debugging: what a stale pointer would read is overwritten, and a host copy that is used instead
+  // of a new one is compared with the bytes first.
+  void set_poison(bool poison) { poison_ = poison; }
+  int64_t on_host() const { return on_host_.load(); }
+
+  static MovableBuffer* BufferOf(::lms::Key key) { return static_cast<MovableBuffer*>(key); }
+
+  // A dying buffer gives up its bytes.
+  void Discard(MovableBuffer* buffer);
+
+  void retain(::lms::Key) override {}
+  void release(::lms::Key) override {}
+  bool acquire(::lms::Key key) override;
+  ::lms::Extent locate(::lms::Key key) override;
+  void guard(::lms::Key) override {}
+  bool unguard(::lms::Key) override { return true; }
+  bool movable(const ::lms::Extent& from) override;
+  void page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
+                const ::lms::StreamSet& used) override;
+  ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream,
+                           ::lms::FencePtr* arrival) override;
+  void join(::lms::Stream, const ::lms::FencePtr&) override {}
+
+ private:
+  void Rebind(MovableBuffer* buffer, void* data);
+  void CountHost(MovableBuffer* buffer, int sign);
+
+  ::lms::HostPool* host_ = nullptr;
+  std::atomic<int64_t> on_host_{0};
+  bool poison_ = false;
+};
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BACKEND_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/common_runtime/lms/bfc.h"
+
+namespace tensorflow {
+namespace lms {
+
+void* BfcAccess::AllocateOnce(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
+  return allocator->AllocateRawOnce(Allocator::kAllocatorAlignment, bytes,
+                                    /*dump_log_on_failure=*/false, freed_before);
+}
+
+std::vector<::lms::Segment> BfcAccess::Segments(BfcAllocator* allocator, const IdleMap& idle) {
+  mutex_lock lock(allocator->lock_);
+  std::vector<::lms::Segment> segments;
+  for (const auto& region : allocator->region_manager_.regions()) {
+    ::lms::Segment segment;
+    segment.can_hold = true;
+    segment.releasable = false;
+    for (auto handle = allocator->region_manager_.get_handle(region.ptr());
+         handle != BfcAllocator::kInvalidChunkHandle;) {
+      const auto* chunk = allocator->ChunkFromHandle(handle);
+      ::lms::Cell cell;
+      cell.state = chunk->in_use() ? ::lms::Cell::State::kBusy : ::lms::Cell::State::kFree;
+      cell.bytes = chunk->size;
+      cell.cost = 0;
+      cell.victim = 0;
+      const auto found = chunk->in_use() ? idle.find(chunk->ptr) : idle.end();
+      if (found != idle.end()) {
+        cell.state = ::lms::Cell::State::kIdle;
+        cell.cost = found->second.cost;
+        cell.victim = found->second.index;
+      }
+      segment.cells.push_back(cell);
+      handle = chunk->next;
+    }
+    segments.push_back(std::move(segment));
+  }
+  return segments;
+}
+
+size_t BfcAccess::RoundedBytes(size_t bytes) { return BfcAllocator::RoundedBytes(bytes); }
+
+void BfcAccess::Notify(BfcAllocator* allocator) { allocator->retry_helper_.NotifyDealloc(); }
+
+BfcAccess::Numbers BfcAccess::Stats(BfcAllocator* allocator) {
+  mutex_lock lock(allocator->lock_);
+  const auto& stats = allocator->stats_;
+  int64_t reserved = 0;
+  for (const auto& region : allocator->region_manager_.regions()) {
+    reserved += static_cast<int64_t>(region.memory_size());
+  }
+  return {static_cast<int64_t>(stats.num_allocs),         stats.bytes_in_use,
+          stats.peak_bytes_in_use,                        stats.largest_alloc_size,
+          static_cast<int64_t>(allocator->memory_limit_), reserved,
+          reserved};
+}
+
+}  // namespace lms
+}  // namespace tensorflow

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_
+
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow/core/common_runtime/lms/compat.h"
+#include "tensorflow/core/common_runtime/lms/core/victims.h"
+
+namespace tensorflow {
+namespace lms {
+
+struct Idle {
+  double cost;
+  size_t index;
+};
+using IdleMap = std::unordered_map<const void*, Idle>;
+
+// The private parts of the allocator that reclaim needs. Takes the allocator's lock in each call;
+// callers hold the engine's, or no lock.
+class BfcAccess {
+ public:
+  // What the allocator does without Large Model Support: null when no free chunk serves.
+  static void* AllocateOnce(BfcAllocator* allocator, size_t bytes, uint64_t freed_before);
+  static std::vector<::lms::Segment> Segments(BfcAllocator* allocator, const IdleMap& idle);
+  static size_t RoundedBytes(size_t bytes);
+  // Wakes those that wait for memory.
+  static void Notify(BfcAllocator* allocator);
+
+  struct Numbers {
+    int64_t allocs, in_use, peak_in_use, largest, limit, reserved, peak_reserved;
+  };
+  static Numbers Stats(BfcAllocator* allocator);
+};
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/common_runtime/lms/buffer.h"
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/lms/runtime.h"
+
+namespace tensorflow {
+namespace lms {
+
+MovableBuffer* MovableBuffer::Of(const Tensor& tensor) {
+  return Of(const_cast<TensorBuffer*>(DMAHelper::buffer(&tensor)));
+}
+
+void MovableBuffer::Forget() { Runtime::Get().Forget(this); }
+
+void AddView(TensorBuffer* root, TensorBuffer* view) {
+  if (Runtime::EverActive()) Runtime::Get().AddView(MovableBuffer::Of(root), view);
+}
+
+void RemoveView(TensorBuffer* root, TensorBuffer* view) {
+  if (Runtime::EverActive()) Runtime::Get().RemoveView(MovableBuffer::Of(root), view);
+}
+
+void HandOut(const TensorBuffer* buffer) {
+  if (!Runtime::Active()) return;
+  MovableBuffer* root = MovableBuffer::Of(const_cast<TensorBuffer*>(buffer));
+  if (root != nullptr && root->tracked()) {
+    Runtime::Get().HandOut(root, /*unless_pinned=*/true);
+  }
+}
+
+void HandOutForGood(const TensorBuffer* buffer) {
+  if (!Runtime::Active()) return;
+  MovableBuffer* root = MovableBuffer::Of(const_cast<TensorBuffer*>(buffer));
+  if (root != nullptr && root->tracked()) {
+    Runtime::Get().HandOut(root, /*unless_pinned=*/false);
+  }
+}
+
+}  // namespace lms
+}  // namespace tensorflow

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What TensorFlow's versions do differently, as far as the runtime needs it.
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_COMPAT_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_COMPAT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "tensorflow/core/common_runtime/bfc_allocator.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/public/version.h"
+
+#define TF_LMS_AT_LEAST(major, minor) \
+  (TF_MAJOR_VERSION > (major) || (TF_MAJOR_VERSION == (major) && TF_MINOR_VERSION >= (minor)))
+
+namespace tensorflow {
+namespace lms {
+
+#if TF_LMS_AT_LEAST(2, 14)
+using BfcAllocator = tsl::BFCAllocator;
+using BfcReclaimer = tsl::BFCReclaimer;
+inline uint64_t VarTypeHash() { return TypeIndex::Make<Var>().hash_code(); }
+#else
+using BfcAllocator = tensorflow::BFCAllocator;
+using BfcReclaimer = tensorflow::BFCReclaimer;
+inline uint64_t VarTypeHash() { return MakeTypeIndex<Var>().hash_code(); }
+#endif
+
+#if TF_LMS_AT_LEAST(2, 14)
+inline std::string MessageOf(const Status& status) { return std::string(status.message()); }
+#else
+inline std::string MessageOf(const Status& status) { return status.error_message(); }
+#endif
+
+inline Status Ok() { return Status(); }
+
+// The variable that the handle names, with a reference that the caller drops; null when there is
+// none yet. The handle must be one of a variable (VarTypeHash).
+inline Var* FindVar(OpKernelContext* context, const ResourceHandle& handle) {
+  core::RefCountPtr<Var> var;
+  return LookupResource(context, handle, &var).ok() ? var.release() : nullptr;
+}
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_COMPAT_H_

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/common_runtime/lms/frame.h"
+
+#include <chrono>
+#include <typeinfo>
+#include <utility>
+
+#include "tensorflow/core/common_runtime/lms/compat.h"
+#include "tensorflow/core/common_runtime/lms/runtime.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace tensorflow {
+namespace lms {
+namespace {
+
+using EngineLock = std::lock_guard<std::recursive_mutex>;
+
+// As long as BFCAllocator itself waits for memory that another op may free.
+constexpr int64_t kWaitMs = 10000;
+
+bool IsResource(const Tensor& tensor) { return tensor.dtype() == DT_RESOURCE; }
+
+// Whether a function's result goes to code that is not known to pin it: tf.data's threads read
+// what their functions return.
+bool ReturnsToStranger(OpKernelContext* context) {
+  CallFrameInterface* frame = context->call_frame();
+  return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
+}
+
+}  // namespace
+
+OpFrame::OpFrame(OpKernel* kernel, OpKernelContext* context)
+    : kernel_(kernel), context_(context), facts_(FactsOf(*kernel)) {
+  ++Runtime::Get().frames;
+}
+
+OpFrame::~OpFrame() {
+  for (Var* var : variables_) var->Unref();
+  --Runtime::Get().frames;
+}
+
+void OpFrame::FindVariables() {
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || context_->input_is_ref(i) ||
+        !IsResource(context_->input(i))) {
+      continue;
+    }
+    const auto handles = context_->input(i).flat<ResourceHandle>();
+    for (int64_t j = 0; j < handles.size(); ++j) {
+      if (handles(j).hash_code() != VarTypeHash()) {
+        other_resources_ = true;
+        continue;
+      }
+      has_variable_ = true;
+      Var* var = FindVar(context_, handles(j));
+      if (var != nullptr) variables_.push_back(var);
+    }
+  }
+}
+
+bool OpFrame::KeepsInputs() const {
+  if (other_resources_ || (facts_.keeps_inputs && !has_variable_)) return true;
+  for (const DataType type : kernel_->output_types()) {
+    if (type == DT_VARIANT) return true;
+  }
+  for (const DataType type : kernel_->input_types()) {
+    if (type == DT_VARIANT || type == DT_STRING_REF) return true;
+  }
+  return facts_.returns && ReturnsToStranger(context_);
+}
+
+::lms::Access OpFrame::VariableAccess(Var* var) const {
+  if (facts_.reads_variable && !var->copy_on_read_mode.load()) return ::lms::Access::kHold;
+  return facts_.reads_variables ? ::lms::Access::kRead : ::lms::Access::kWrite;
+}
+
+void OpFrame::Hold(MovableBuffer* buffer) {
+  const ::lms::Engine::Use use{buffer, ::lms::Access::kHold, 0, nullptr};
+  Runtime::Get().engine().enter(frame_, &use, 1);
+}
+
+// Pins the variable's buffer where it is. The op is a user of the variable by now, so whoever gives
+// it another buffer later pins that one as well.
+void OpFrame::HoldVariable(Var* var, std::vector<Operand>* operands) {
+  Runtime& runtime = Runtime::Get();
+  tf_shared_lock variable(*var->mu());
+  EngineLock lock(runtime.engine().mutex());
+  const Tensor& tensor = *var->tensor();
+  MovableBuffer* buffer = runtime.Manageable(tensor);
+  if (buffer == nullptr) return;
+  if (buffer->RefCountIsOne()) {
+    if (!buffer->tracked()) {
+      runtime.Track(buffer);
+      runtime.PinForUsers(var, buffer);
+    }
+    runtime.TakeBack(buffer);
+  }
+  if (!buffer->tracked()) return;
+  Hold(buffer);
+  operands->push_back({buffer, VariableAccess(var)});
+}
+
+void OpFrame::PinOperands() {
+  Runtime& runtime = Runtime::Get();
+  std::vector<Operand> operands, of_variables;
+  if (!variables_.empty()) {
+    EngineLock lock(runtime.engine().mutex());
+    for (Var* var : variables_) runtime.AddUser(var, this);
+  }
+  for (Var* var : variables_) HoldVariable(var, &of_variables);
+
+  const bool keeps = KeepsInputs();
+  EngineLock lock(runtime.engine().mutex());
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i)) continue;
+    if (context_->input_is_ref(i)) {
+      // Others may give the reference another buffer at any time: what it refers to does not move.
+      const Tensor tensor = context_->mutable_input(i, /*lock_held=*/false);
+      MovableBuffer* buffer = runtime.Manageable(tensor);
+      if (buffer != nullptr && buffer->tracked()) runtime.HandOut(buffer, false);
+      continue;
+    }
+    const Tensor& tensor = context_->input(i);
+    MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer == nullptr || !buffer->tracked()) continue;
+    if (keeps) {
+      runtime.HandOut(buffer, false);
+    } else if (buffer->RefCountIsOne()) {
+      runtime.TakeBack(buffer);
+    }
+    operands.push_back({buffer, ::lms::Access::kRead});
+  }
+  for (const Operand& operand : of_variables) {
+    // It may have died since the variable's mutex was released.
+    if (runtime.IsTracked(operand.buffer)) operands.push_back(operand);
+  }
+  std::vector<::lms::Engine::Use> uses;
+  for (const Operand& operand : operands) {
+    uses.push_back({operand.buffer, operand.access, 0, runtime.StreamOf(operand.buffer)});
+  }
+  if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
+}
+
+Status OpFrame::Enter() {
+  Runtime& runtime = Runtime::Get();
+  FindVariables();
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    const int64_t seen = runtime.leaves();
+    std::string shortage;
+    try {
+      PinOperands();
+      return Ok();
+    } catch (const OutOfMemory& error) {
+      shortage = error.what();
+    }
+    // Other ops may hold what is in the way. This one has not begun: it lets go, and waits.
+    Leave();
+    const int64_t waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+                               std::chrono::steady_clock::now() - start)
+                               .count();
+    if (waited >= kWaitMs || !runtime.WaitForLeave(kWaitMs - waited, seen)) {
+      return errors::ResourceExhausted("OOM when bringing in the inputs of ", kernel_->name(), " (",
+                                       std::string(kernel_->type_string()), "): ", shortage);
+    }
+  }
+}
+
+// An output that was given a tracked buffer has written it, in place of an input. One that holds
+// the only reference to its buffer makes it movable.
+void OpFrame::NoteOutputs() {
+  Runtime& runtime = Runtime::Get();
+  const bool ok = context_->status().ok();
+  for (int i = 0; i < context_->num_outputs(); ++i) {
+    if (IsRefType(context_->expected_output_dtype(i))) continue;
+    Tensor* tensor = context_->mutable_output(i);
+    if (tensor == nullptr) continue;
+    MovableBuffer* buffer = runtime.Manageable(*tensor);
+    if (buffer == nullptr) continue;
+    EngineLock lock(runtime.engine().mutex());
+    if (buffer->tracked()) {
+      if (!facts_.reads_variable) runtime.engine().written(buffer);
+    } else if (ok && runtime.IsWhole(*tensor) && buffer->RefCountIsOne()) {
+      runtime.Track(buffer);
+    }
+  }
+}
+
+// The variables may have other buffers now.
+void OpFrame::NoteVariables() {
+  Runtime& runtime = Runtime::Get();
+  for (Var* var : variables_) {
+    if (VariableAccess(var) != ::lms::Access::kWrite) continue;
+    tf_shared_lock variable(*var->mu());
+    EngineLock lock(runtime.engine().mutex());
+    MovableBuffer* buffer = runtime.Manageable(*var->tensor());
+    if (buffer == nullptr || !buffer->tracked()) continue;
+    runtime.engine().written(buffer);
+    runtime.PinForUsers(var, buffer);
+  }
+}
+
+void OpFrame::Leave() {
+  Runtime& runtime = Runtime::Get();
+  EngineLock lock(runtime.engine().mutex());
+  for (Var* var : variables_) runtime.RemoveUser(var, this);
+  runtime.engine().leave(frame_);
+}
+
+void OpFrame::Exit() {
+  NoteOutputs();
+  NoteVariables();
+  Leave();
+  Runtime::Get().OnLeave();
+}
+
+void Compute(OpKernel* kernel, OpKernelContext* context) {
+  if (!Runtime::Active()) {
+    auto* counter = Runtime::BeginUnpinned();
+    if (!Runtime::Active()) {  // still: enabling waits for this op now
+      kernel->Compute(context);
+      Runtime::EndUnpinned(counter);
+      return;
+    }
+    Runtime::EndUnpinned(counter);
+  }
+  if (OpFrame::IsTransparent(*kernel, context)) {
+    kernel->Compute(context);
+    return;
+  }
+  OpFrame frame(kernel, context);
+  const Status status = frame.Enter();
+  if (!status.ok()) {
+    context->SetStatus(status);
+    return;
+  }
+  kernel->Compute(context);
+  frame.Exit();
+}
+
+void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                  AsyncOpKernel::DoneCallback done) {
+  // Not counted when inactive: such an op may wait for others for ever, and holds references to
+  // its inputs, which keeps them from becoming movable.
+  if (!Runtime::Active() || OpFrame::IsTransparent(*kernel, context)) {
+    kernel->ComputeAsync(context, std::move(done));
+    return;
+  }
+  auto* frame = new OpFrame(kernel, context);
+  const Status status = frame->Enter();
+  if (!status.ok()) {
+    delete frame;
+    context->SetStatus(status);
+    done();
+    return;
+  }
+  kernel->ComputeAsync(context, [frame, done]() {
+    frame->Exit();
+    delete frame;
+    done();
+  });
+}
+
+bool OpFrame::IsTransparent(const OpKernel& kernel, OpKernelContext* context) {
+  const OpFacts& facts = FactsOf(kernel);
+  if (facts.returns) return !ReturnsToStranger(context);
+  if (facts.sends) return SendsWithinProcess(kernel);
+  if (!facts.by_reference) return false;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->has_input(i) && context->input_is_ref(i)) return false;
+  }
+  return true;
+}
+
+}  // namespace lms
+}  // namespace tensorflow

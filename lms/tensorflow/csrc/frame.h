@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FRAME_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FRAME_H_
+
+#include <vector>
+
+#include "tensorflow/core/common_runtime/lms/buffer.h"
+#include "tensorflow/core/common_runtime/lms/core/engine.h"
+#include "tensorflow/core/common_runtime/lms/op_facts.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace tensorflow {
+namespace lms {
+
+// The op boundary: what a device calls in place of the kernel's own Compute and ComputeAsync. Pins
+// what the kernel may reach through its arguments, brings it in, and lets go when the kernel is
+// done: for an asynchronous one, before `done` runs.
+void Compute(OpKernel* kernel, OpKernelContext* context);
+void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                  AsyncOpKernel::DoneCallback done);
+
+// The pins of one op that runs.
+//
+// A buffer becomes movable when all who refer to it are known: when an op ends and its output is
+// the only reference, or when an op finds that a variable is. From then on it is used by ops that
+// pin it, handed on by ops that do not look at it, or handed out (HandOut).
+class OpFrame {
+ public:
+  OpFrame(OpKernel* kernel, OpKernelContext* context);
+  ~OpFrame();
+  OpFrame(const OpFrame&) = delete;
+  OpFrame& operator=(const OpFrame&) = delete;
+
+  // When it fails, nothing is pinned and the kernel must not run.
+  Status Enter();
+  // The kernel is done. Its context must still be alive.
+  void Exit();
+
+  // Whether the op needs no pins because it does not look at its tensors.
+  static bool IsTransparent(const OpKernel& kernel, OpKernelContext* context);
+
+  // Keeps a buffer where it is for as long as the op runs. Under the engine's lock.
+  void Hold(MovableBuffer* buffer);
+
+ private:
+  struct Operand {
+    MovableBuffer* buffer;
+    ::lms::Access access;
+  };
+
+  void FindVariables();
+  bool KeepsInputs() const;
+  ::lms::Access VariableAccess(Var* var) const;
+  void HoldVariable(Var* var, std::vector<Operand>* operands);
+  void PinOperands();
+  void NoteOutputs();
+  void NoteVariables();
+  void Leave();
+
+  OpKernel* const kernel_;
+  OpKernelContext* const context_;
+  const OpFacts& facts_;
+  ::lms::Engine::Frame frame_;
+  std::vector<Var*> variables_;  // a reference each
+  bool other_resources_ = false;
+  bool has_variable_ = false;  // or the handle of one that is not made yet
+};
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FRAME_H_

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/common_runtime/lms/op_facts.h"
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op_def.pb.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace tensorflow {
+namespace lms {
+namespace {
+
+using Names = std::unordered_set<std::string>;
+
+const Names& ByReference() {
+  static const auto* names = new Names{
+      "Identity", "IdentityN", "RefIdentity", "Reshape", "ExpandDims", "Squeeze", "StopGradient",
+      "PreventGradient", "Shape", "ShapeN", "Size", "Rank", "Bitcast", "NoOp", "Switch", "_SwitchN",
+      "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger", "EnsureShape",
+      "BroadcastGradientArgs", "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf",
+      "Case", "StatelessCase", "While", "StatelessWhile", "_If", "_While", "For",
+      "SymbolicGradient", "_Arg", "_DeviceArg", "VarIsInitializedOp", "VariableShape",
+      "VarHandleOp", "_VarHandlesOp"};
+  return *names;
+}
+
+const Names& ReadsVariables() {
+  static const auto* names = new Names{"ReadVariableOp",       "_ReadVariablesOp",
+                                       "ResourceGather",       "ResourceGatherNd",
+                                       "_FusedResourceGather"};
+  return *names;
+}
+
+// Stateful, but what they keep is not one of their inputs.
+const Names& KeepsNothing() {
+  static const auto* names = new Names{
+      "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
+      "ParameterizedTruncatedNormal", "RandomShuffle", "RandomGamma", "RandomPoisson",
+      "RandomPoissonV2", "Multinomial", "Dropout", "FusedDropout", "Print", "PrintV2", "Assert",
+      "Timestamp", "Save", "SaveSlices", "SaveV2", "Restore", "RestoreV2", "WriteFile",
+      "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_HostRecv", "_Recv", "XlaLaunch"};
+  return *names;
+}
+
+bool IsStateful(const std::string& type) {
+  const OpDef* op = nullptr;
+  return !OpRegistry::Global()->LookUpOpDef(type, &op).ok() || op->is_stateful();
+}
+
+OpFacts Find(const std::string& type) {
+  OpFacts facts;
+  facts.by_reference = ByReference().count(type) > 0;
+  facts.returns = type == "_Retval" || type == "_DeviceRetval";
+  facts.sends = type == "_Send" || type == "_HostSend";
+  facts.reads_variables = ReadsVariables().count(type) > 0;
+  facts.reads_variable = type == "ReadVariableOp" || type == "_ReadVariablesOp";
+  facts.keeps_inputs = type.find("PyFunc") != std::string::npos ||
+                       (IsStateful(type) && KeepsNothing().count(type) == 0);
+  return facts;
+}
+
+}  // namespace
+
+const OpFacts& FactsOf(const OpKernel& kernel) {
+  // Per thread, so that looking up needs no lock. Types are few.
+  thread_local std::unordered_map<std::string, OpFacts> facts;
+  const std::string type(kernel.type_string());
+  const auto found = facts.find(type);
+  return found != facts.end() ? found->second : facts.emplace(type, Find(type)).first->second;
+}
+
+bool SendsWithinProcess(const OpKernel& kernel) {
+  std::string from, to;
+  if (!GetNodeAttr(kernel.def(), "send_device", &from).ok() ||
+      !GetNodeAttr(kernel.def(), "recv_device", &to).ok()) {
+    return false;
+  }
+  return DeviceNameUtils::IsSameAddressSpace(from, to);
+}
+
+}  // namespace lms
+}  // namespace tensorflow

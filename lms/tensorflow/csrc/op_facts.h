@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_OP_FACTS_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_OP_FACTS_H_
+
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tensorflow {
+namespace lms {
+
+// What an op does with the bytes of its operands, as far as its types do not tell.
+struct OpFacts {
+  // Passes its tensors on without a look at the bytes (but for those too small to be moved).
+  bool by_reference = false;
+  // Gives a tensor back to whoever called the function.
+  bool returns = false;
+  // Gives a tensor to a _Recv.
+  bool sends = false;
+  // Uses its variables without writing them.
+  bool reads_variables = false;
+  // Of these, gives out the variable's tensor itself, or a copy.
+  bool reads_variable = false;
+  // May keep an input, or hand its pointer to somebody, beyond its own run.
+  bool keeps_inputs = false;
+};
+
+// By the type of the op; looked up once for each.
+const OpFacts& FactsOf(const OpKernel& kernel);
+
+// Whether what a `sends` op sends is received in this process.
+bool SendsWithinProcess(const OpKernel& kernel);
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_OP_FACTS_H_

@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/common_runtime/lms/runtime.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/lms/bfc.h"
+#include "tensorflow/core/common_runtime/lms/frame.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/logging.h"
+#include "tensorflow/core/platform/mem.h"
+#include "tensorflow/core/protobuf/config.pb.h"
+
+namespace tensorflow {
+namespace lms {
+namespace {
+
+using EngineLock = std::lock_guard<std::recursive_mutex>;
+
+// GPUOptions.Experimental.lms_enabled. Official builds of the proto do not know the field and keep
+// it among the unknown ones.
+constexpr int kEnabledField = 26700001;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Ops that were running when Large Model Support was enabled have this long to end.
+constexpr int kEnableSeconds = 10;
+
+constexpr int kStripes = 64;
+struct alignas(64) Stripe {
+  std::atomic<int64_t> count{0};
+};
+Stripe unpinned_ops[kStripes];
+
+class CpuTransport final : public Transport {
+ public:
+  ::lms::Stream stream() override { return nullptr; }
+  ::lms::FencePtr ToHost(void* host, const void* device, size_t bytes) override {
+    std::memcpy(host, device, bytes);
+    return nullptr;
+  }
+  ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes,
+                           const ::lms::FencePtr&) override {
+    std::memcpy(device, host, bytes);
+    return nullptr;
+  }
+  void Poison(void* device, size_t bytes) override { std::memset(device, 0xA5, bytes); }
+};
+
+bool AsksForLms(const SessionOptions& options) {
+  const auto& experimental = options.config.gpu_options().experimental();
+  const auto* field = experimental.GetDescriptor()->FindFieldByNumber(kEnabledField);
+  if (field != nullptr) return experimental.GetReflection()->GetBool(experimental, field);
+  const auto& unknown = experimental.GetReflection()->GetUnknownFields(experimental);
+  bool asks = false;
+  for (int i = 0; i < unknown.field_count(); ++i) {
+    const auto& item = unknown.field(i);
+    if (item.number() == kEnabledField && item.type() == protobuf::UnknownField::TYPE_VARINT) {
+      asks = item.varint() != 0;
+    }
+  }
+  return asks;
+}
+
+std::string Mib(int64_t bytes) {
+  std::ostringstream out;
+  out.precision(2);
+  out << std::fixed << static_cast<double>(bytes) / kMiB << " MiB";
+  return out.str();
+}
+
+bool EnvIsSet(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+}  // namespace
+
+std::atomic<bool> Runtime::active_{false};
+std::atomic<bool> Runtime::ever_active_{false};
+std::atomic<bool> Runtime::reclaiming_{false};
+
+// ---- host memory
+
+void HostBytes::SetSource(const Source& source) {
+  mutex_lock lock(mu_);
+  source_ = source;
+}
+
+void* HostBytes::allocate(std::size_t bytes) {
+  mutex_lock lock(mu_);
+  void* ptr = source_.allocate != nullptr ? source_.allocate(source_.device, bytes)
+                                          : port::AlignedMalloc(bytes, ::lms::HostPool::kAlignment);
+  if (ptr != nullptr) owners_[ptr] = source_;
+  return ptr;
+}
+
+void HostBytes::release(void* ptr) {
+  mutex_lock lock(mu_);
+  const auto owner = owners_.find(ptr);
+  if (owner->second.release != nullptr) {
+    owner->second.release(owner->second.device, ptr);
+  } else {
+    port::AlignedFree(ptr);
+  }
+  owners_.erase(owner);
+}
+
+// ---- the runtime
+
+Runtime& Runtime::Get() {
+  static auto* runtime = new Runtime;
+  return *runtime;
+}
+
+Runtime::Runtime() : host_(memory_), engine_(backend_, host_) {
+  backend_.set_host(&host_);
+  // Upstream's own variable for pinned memory is the limit of ours as well.
+  const char* limit = std::getenv("TF_GPU_HOST_MEM_LIMIT_IN_MB");
+  if (limit != nullptr && std::atoll(limit) > 0) host_.set_limit(std::atoll(limit) * kMiB);
+}
+
+std::atomic<int64_t>* Runtime::BeginUnpinned() {
+  static std::atomic<int> next{0};
+  thread_local const int stripe = next.fetch_add(1) % kStripes;
+  std::atomic<int64_t>* counter = &unpinned_ops[stripe].count;
+  counter->fetch_add(1);
+  return counter;
+}
+
+Status Runtime::SetEnabled(bool enable) {
+  mutex_lock switching(switching_);
+  if (enable == enabled_) return Ok();
+  if (!enable) {
+    enabled_ = false;
+    reclaiming_ = false;
+    engine_.set_chaos(false);
+    // What does not fit stays out until an op wants it.
+    engine_.page_in_all([](int device) { return Get().pools_[device]->transport->stream(); });
+    BecomeInactive();
+    return Ok();
+  }
+  if (seen_device_ && pool_count_ == 0) {
+    return errors::FailedPrecondition(
+        "Large Model Support cannot be enabled because no device of this process has memory that "
+        "it manages; use a GPU, or give the CPU device a limited pool with "
+        "TF_CPU_ALLOCATOR_USE_BFC=1 and TF_CPU_BFC_MEM_LIMIT_IN_MB=<MiB> before TensorFlow starts");
+  }
+  ever_active_ = true;
+  active_ = true;
+  // Ops that found it inactive run without pins: all must be over before the first eviction.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kEnableSeconds);
+  for (int i = 0; i < kStripes; ++i) {
+    while (unpinned_ops[i].count.load() > 0) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        BecomeInactive();
+        return errors::FailedPrecondition(
+            "Large Model Support cannot be enabled because operations that started before are "
+            "still running after ",
+            kEnableSeconds, " seconds; enable it before the first of them starts");
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  enabled_ = true;
+  reclaiming_ = true;
+  engine_.set_chaos(chaos_);
+  return Ok();
+}
+
+void Runtime::BecomeInactive() {
+  EngineLock lock(engine_.mutex());
+  if (enabled_ || backend_.on_host() > 0) return;
+  engine_.drop_copies();
+  active_ = false;
+}
+
+Status Runtime::SetOption(const std::string& name, int64_t value) {
+  if (value < 0) {
+    return errors::InvalidArgument("Large Model Support cannot set ", name, " to ", value,
+                                   " because it is negative; use 0 for no limit");
+  }
+  if (name == "limit") {
+    for (int i = 0; i < pool_count_; ++i) {
+      const int64_t all = BfcAccess::Stats(pools_[i]->allocator).limit;
+      if (value > all) {
+        return errors::InvalidArgument("Large Model Support cannot limit the memory of ",
+                                       pools_[i]->name, " to ", Mib(value),
+                                       " because it has only ", Mib(all), "; use less, or 0");
+      }
+    }
+    limit_ = value;
+  } else if (name == "host_limit") {
+    if (value > port::AvailableRam() && value > static_cast<int64_t>(host_.stats().reserved)) {
+      return errors::InvalidArgument("Large Model Support cannot use ", Mib(value),
+                                     " of host memory because only ", Mib(port::AvailableRam()),
+                                     " are free on this machine; use less, or 0 for no limit");
+    }
+    host_.set_limit(value);
+  } else if (name == "min_size") {
+    engine_.set_min_bytes(value);
+  } else if (name == "chaos") {
+    EngineLock lock(engine_.mutex());
+    if (backend_.on_host() > 0) {
+      return errors::FailedPrecondition(
+          "chaos mode cannot be switched because tensors are in host memory; set it before Large "
+          "Model Support is enabled");
+    }
+    chaos_ = value != 0;
+    backend_.set_poison(chaos_);
+    engine_.set_chaos(chaos_ && Reclaiming());
+  } else {
+    return errors::InvalidArgument("Large Model Support has no option ", name,
+                                   "; it has limit, host_limit, min_size and chaos");
+  }
+  return Ok();
+}
+
+int64_t Runtime::GetOption(const std::string& name) {
+  if (name == "limit") return limit_;
+  if (name == "host_limit") return host_.stats().limit;
+  if (name == "min_size") return engine_.min_bytes();
+  if (name == "chaos") return chaos_;
+  return -1;
+}
+
+// ---- devices
+
+void Runtime::OnDevice(const SessionOptions& options, const std::string& name,
+                       Allocator* allocator, Transport* transport) {
+  auto* bfc = dynamic_cast<BfcAllocator*>(allocator);
+  // Host memory without a limit is not what runs out.
+  const bool limited = transport != nullptr || (EnvIsSet("TF_CPU_ALLOCATOR_USE_BFC") &&
+                                                EnvIsSet("TF_CPU_BFC_MEM_LIMIT_IN_MB"));
+  if (bfc != nullptr && limited && PoolOf(bfc) == nullptr) {
+    mutex_lock lock(pools_mu_);
+    const int count = pool_count_;
+    if (PoolOf(bfc) == nullptr && count < kMostPools) {
+      if (transport == nullptr) transport = new CpuTransport;
+      pools_[count] = new Pool(count, name, bfc, transport);
+      pool_count_ = count + 1;
+      BfcAllocator::SetReclaimer(this);
+    }
+  }
+  seen_device_ = true;
+  if (enabled_ || !AsksForLms(options)) return;
+  // The devices of a session come one by one, and the CPU's, which is the first, may not be one
+  // that can be managed.
+  if (pool_count_ == 0) return;
+  const Status status = SetEnabled(true);
+  if (!status.ok()) LOG(ERROR) << status.ToString();
+}
+
+Pool* Runtime::PoolOf(const Allocator* allocator) {
+  for (int i = 0; i < pool_count_; ++i) {
+    if (pools_[i]->allocator == allocator) return pools_[i];
+  }
+  return nullptr;
+}
+
+// ---- reclaim
+
+size_t Runtime::OverLimit(Pool* pool, size_t rounded) {
+  const size_t limit = limit_;
+  if (limit == 0) return 0;
+  const size_t wanted = BfcAccess::Stats(pool->allocator).in_use + rounded;
+  return wanted > limit ? wanted - limit : 0;
+}
+
+// Moves out the cheapest set of idle buffers whose chunks, with free neighbours, hold the request.
+bool Runtime::MakeRoom(Pool* pool, size_t rounded) {
+  const auto candidates = engine_.candidates(pool->index, /*everything=*/false);
+  size_t over = OverLimit(pool, rounded);
+  bool moved = false;
+  if (over > 0) {  // any will do: the least recently used
+    for (const auto& candidate : candidates) {
+      if (over == 0) break;
+      if (!engine_.evict(candidate.key)) continue;
+      moved = true;
+      over -= std::min(over, BfcAccess::RoundedBytes(candidate.extent.bytes));
+    }
+    return moved;
+  }
+  IdleMap idle;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
+  }
+  ::lms::Request request;
+  request.hole_bytes = rounded;
+  request.release_bytes = 0;
+  request.release_cost = 0;
+  const auto choice =
+      ::lms::choose_victims(BfcAccess::Segments(pool->allocator, idle), request);
+  for (const size_t victim : choice.victims) moved |= engine_.evict(candidates[victim].key);
+  return moved;
+}
+
+bool Runtime::Manages(const BfcAllocator* allocator) {
+  return Active() && PoolOf(allocator) != nullptr;
+}
+
+void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
+  Pool* pool = PoolOf(allocator);
+  // No need for the engine's lock as long as there is room.
+  void* ptr = limit_ == 0 ? BfcAccess::AllocateOnce(allocator, bytes, freed_before) : nullptr;
+  return ptr != nullptr ? ptr : Allocate(pool, bytes, freed_before);
+}
+
+void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
+  EngineLock lock(engine_.mutex());
+  const size_t rounded = BfcAccess::RoundedBytes(bytes);
+  const auto attempt = [&]() -> void* {
+    return OverLimit(pool, rounded) > 0
+               ? nullptr
+               : BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
+  };
+  void* ptr = attempt();
+  if (ptr != nullptr || !Active()) return ptr;
+  // Pins and idle bytes as they are when room is short: the peak that matters.
+  const auto census = engine_.census(pool->index);
+  pool->peak_active_bytes =
+      std::max<int64_t>(pool->peak_active_bytes, BfcAccess::Stats(pool->allocator).in_use -
+                                                     static_cast<int64_t>(census.idle_bytes));
+  while (MakeRoom(pool, rounded)) {
+    ptr = attempt();
+    if (ptr != nullptr) {
+      ++pool->single_reclaims;
+      return ptr;
+    }
+  }
+  ++pool->full_reclaims;
+  if (engine_.evict_all(pool->index, /*everything=*/true) > 0) ptr = attempt();
+  if (ptr == nullptr) pool->starving = true;
+  return ptr;
+}
+
+int64_t Runtime::ReclaimAll() {
+  EngineLock lock(engine_.mutex());
+  int64_t bytes = 0;
+  for (int i = 0; Reclaiming() && i < pool_count_; ++i) {
+    bytes += engine_.evict_all(i, /*everything=*/true);
+  }
+  return bytes;
+}
+
+std::string Runtime::Shortage(Pool* pool, size_t bytes) {
+  const auto census = engine_.census(pool->index);
+  const auto stats = engine_.stats(pool->index);
+  const auto numbers = BfcAccess::Stats(pool->allocator);
+  const auto host = host_.stats();
+  std::ostringstream out;
+  out << "Large Model Support could not make room for " << Mib(bytes) << " on " << pool->name
+      << " because of the " << Mib(numbers.in_use) << " in use " << Mib(census.pinned_bytes)
+      << " are needed by running operations (the largest is " << Mib(census.largest_pinned)
+      << "), " << Mib(census.exposed_bytes) << " were handed out, " << Mib(census.excluded_bytes)
+      << " are excluded and " << Mib(census.idle_bytes + census.small_bytes)
+      << " are idle; limits: device " << Mib(limit_ != 0 ? limit_.load() : numbers.limit)
+      << ", host " << (host.limit == 0 ? std::string("none") : Mib(host.limit)) << " ("
+      << Mib(host.used) << " in use); ";
+  if (stats.host_refused > 0 && host.limit != 0) {
+    out << "the host limit is too low: raise TF_GPU_HOST_MEM_LIMIT_IN_MB";
+  } else {
+    out << "all operands of one operation must fit: use smaller inputs, or fewer operations at a "
+           "time (inter_op_parallelism_threads)";
+  }
+  return out.str();
+}
+
+// ---- buffers
+
+MovableBuffer* Runtime::Manageable(const Tensor& tensor) {
+  if (!DataTypeCanUseMemcpy(tensor.dtype())) return nullptr;
+  MovableBuffer* buffer = MovableBuffer::Of(tensor);
+  if (buffer == nullptr || buffer->size() < kSmallestMovable) return nullptr;
+  return buffer->tracked() || PoolOf(buffer->allocator()) != nullptr ? buffer : nullptr;
+}
+
+bool Runtime::IsWhole(const Tensor& tensor) {
+  const TensorBuffer* buffer = DMAHelper::buffer(&tensor);
+  return const_cast<TensorBuffer*>(buffer)->root_buffer() == buffer;
+}
+
+void Runtime::Track(MovableBuffer* buffer) {
+  if (buffer->tracked() || buffer->data() == nullptr) return;
+  buffer->pool_ = PoolOf(buffer->allocator());
+  buffer->tracked_.store(true, std::memory_order_release);
+  tracked_.insert(buffer);
+  const ::lms::Stream stream = StreamOf(buffer);
+  engine_.note(nullptr, buffer, stream);
+  if (!excluded_.empty() && excluded_.erase(buffer->data()) > 0) {
+    engine_.set_excluded(buffer, true, stream);
+  }
+}
+
+void Runtime::Forget(MovableBuffer* buffer) {
+  {
+    EngineLock lock(engine_.mutex());
+    engine_.forget(buffer);
+    tracked_.erase(buffer);
+    backend_.Discard(buffer);
+    buffer->tracked_.store(false);
+  }
+  if (!enabled_ && backend_.on_host() == 0) BecomeInactive();
+}
+
+void Runtime::HandOut(MovableBuffer* buffer, bool unless_pinned) {
+  EngineLock lock(engine_.mutex());
+  if (!buffer->tracked() || (unless_pinned && engine_.pinned(buffer))) return;
+  try {
+    engine_.expose(buffer, StreamOf(buffer));
+  } catch (const OutOfMemory& error) {
+    // Host memory will do, for as long as the pointer is out: the device can address it too.
+    LOG(WARNING) << error.what();
+    buffer->stays_out_ = true;
+  }
+}
+
+void Runtime::TakeBack(MovableBuffer* buffer) {
+  buffer->stays_out_ = false;
+  engine_.unexpose(buffer);
+}
+
+bool Runtime::Exclude(const void* data, bool on) {
+  EngineLock lock(engine_.mutex());
+  for (MovableBuffer* buffer : tracked_) {
+    const char* begin = static_cast<const char*>(buffer->data());
+    if (data < begin || data >= begin + buffer->size()) continue;
+    try {
+      engine_.set_excluded(buffer, on, StreamOf(buffer));
+    } catch (const OutOfMemory& error) {
+      LOG(ERROR) << error.what();
+      return false;
+    }
+    return true;
+  }
+  if (on) {
+    excluded_.insert(data);
+  } else {
+    excluded_.erase(data);
+  }
+  return true;
+}
+
+void Runtime::AddView(MovableBuffer* root, TensorBuffer* view) {
+  if (root == nullptr) return;
+  EngineLock lock(engine_.mutex());
+  root->views_.push_back(view);
+}
+
+void Runtime::RemoveView(MovableBuffer* root, TensorBuffer* view) {
+  if (root == nullptr) return;
+  EngineLock lock(engine_.mutex());
+  auto& views = root->views_;
+  views.erase(std::remove(views.begin(), views.end(), view), views.end());
+}
+
+// ---- variables
+
+void Runtime::AddUser(Var* var, OpFrame* frame) { users_.emplace(var, frame); }
+
+void Runtime::RemoveUser(Var* var, OpFrame* frame) {
+  const auto range = users_.equal_range(var);
+  for (auto it = range.first; it != range.second; ++it) {
+    if (it->second != frame) continue;
+    users_.erase(it);
+    return;
+  }
+}
+
+void Runtime::PinForUsers(Var* var, MovableBuffer* buffer) {
+  const auto range = users_.equal_range(var);
+  for (auto it = range.first; it != range.second; ++it) it->second->Hold(buffer);
+}
+
+// ---- ops
+
+void Runtime::OnLeave() {
+  ++leaves_;
+  if (waiting_.load() > 0) {
+    mutex_lock lock(leave_mu_);
+    left_.notify_all();
+  }
+  for (int i = 0; i < pool_count_; ++i) {
+    if (pools_[i]->starving.load(std::memory_order_relaxed) &&
+        pools_[i]->starving.exchange(false)) {
+      BfcAccess::Notify(pools_[i]->allocator);
+    }
+  }
+  if (!enabled_.load(std::memory_order_relaxed) && backend_.on_host() == 0) BecomeInactive();
+}
+
+bool Runtime::WaitForLeave(int64_t ms, int64_t seen) {
+  ++waiting_;
+  {
+    mutex_lock lock(leave_mu_);
+    if (leaves_.load() == seen && frames.load() > 0) {
+      WaitForMilliseconds(&lock, &left_, ms);
+    }
+  }
+  --waiting_;
+  return leaves_.load() != seen || frames.load() > 0;
+}
+
+// ---- statistics
+
+std::string Runtime::Statistics() {
+  std::ostringstream out;
+  out << "{\"enabled\": " << (enabled_ ? "true" : "false") << ", \"devices\": [";
+  for (int i = 0; i < pool_count_; ++i) {
+    Pool* pool = pools_[i];
+    EngineLock lock(engine_.mutex());
+    const auto numbers = BfcAccess::Stats(pool->allocator);
+    const auto stats = engine_.stats(i);
+    const auto census = engine_.census(i);
+    const int64_t inactive = census.idle_bytes + census.small_bytes;
+    const int64_t active = numbers.in_use - inactive;
+    pool->peak_active_bytes = std::max(pool->peak_active_bytes, active);
+    const int64_t limit = limit_ != 0 ? static_cast<int64_t>(limit_) : numbers.limit;
+    const std::pair<const char*, int64_t> fields[] = {
+        {"num_allocs", numbers.allocs},
+        {"bytes_in_use", numbers.in_use},
+        {"peak_bytes_in_use", numbers.peak_in_use},
+        {"largest_alloc_size", numbers.largest},
+        {"bytes_limit", limit},
+        {"bytes_reserved", numbers.reserved},
+        {"peak_bytes_reserved", numbers.peak_reserved},
+        {"bytes_reservable_limit", numbers.limit},
+        {"bytes_inactive", inactive},
+        {"bytes_active", active},
+        {"peak_bytes_active", pool->peak_active_bytes},
+        {"bytes_reclaimed", stats.reclaimed_bytes},
+        {"current_bytes_reclaimed", pool->on_host_bytes},
+        {"peak_bytes_reclaimed", pool->peak_on_host_bytes},
+        {"num_single_reclaims", pool->single_reclaims},
+        {"num_full_reclaims", pool->full_reclaims},
+        {"paged_out", stats.paged_out},
+        {"paged_out_bytes", stats.paged_out_bytes},
+        {"paged_in", stats.paged_in},
+        {"paged_in_bytes", stats.paged_in_bytes},
+        {"clean_evictions", stats.clean_evictions},
+        {"clean_bytes", stats.clean_bytes},
+        {"handed_out_bytes", static_cast<int64_t>(census.exposed_bytes)},
+        {"excluded_bytes", static_cast<int64_t>(census.excluded_bytes)},
+        {"pinned_bytes", static_cast<int64_t>(census.pinned_bytes)},
+        {"tracked", static_cast<int64_t>(census.tracked)},
+        {"host_refused", stats.host_refused}};
+    out << (i == 0 ? "" : ", ") << "{\"name\": \"" << pool->name << "\"";
+    for (const auto& field : fields) out << ", \"" << field.first << "\": " << field.second;
+    out << "}";
+  }
+  const auto host = host_.stats();
+  out << "], \"host\": {\"0\": {\"gpu_host_bytes_in_use\": " << host.used
+      << ", \"gpu_host_peak_bytes_in_use\": " << host.used_peak
+      << ", \"reserved\": " << host.reserved << ", \"limit\": " << host.limit << "}}}";
+  return out.str();
+}
+
+void Runtime::ResetPeaks() {
+  EngineLock lock(engine_.mutex());
+  host_.reset_peaks();
+  for (int i = 0; i < pool_count_; ++i) {
+    engine_.reset_peaks(i);
+    pools_[i]->peak_on_host_bytes = pools_[i]->on_host_bytes;
+    pools_[i]->peak_active_bytes = 0;
+    pools_[i]->allocator->ClearStats();
+  }
+}
+
+}  // namespace lms
+}  // namespace tensorflow

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_RUNTIME_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_RUNTIME_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "tensorflow/core/common_runtime/lms/backend.h"
+#include "tensorflow/core/common_runtime/lms/buffer.h"
+#include "tensorflow/core/common_runtime/lms/core/engine.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tensorflow {
+namespace lms {
+
+class OpFrame;
+
+// Buffers below this size never move: what the framework reads on the host outside of ops (shapes,
+// predicates, handles) is far smaller.
+constexpr size_t kSmallestMovable = 4096;
+
+// Host memory for what left the device: pageable, or pinned once a GPU gave a way to allocate it.
+class HostBytes final : public ::lms::HostMemory {
+ public:
+  struct Source {
+    void* (*allocate)(void* device, size_t bytes) = nullptr;
+    void (*release)(void* device, void* ptr) = nullptr;
+    void* device = nullptr;
+  };
+  void SetSource(const Source& source);
+  void* allocate(size_t bytes) override;
+  void release(void* ptr) override;
+
+ private:
+  mutex mu_;
+  Source source_;
+  std::unordered_map<void*, Source> owners_;
+};
+
+// The one runtime of the process. Leaked: tensors may die after static destructors ran.
+// Lock order: a variable's mutex, the engine, an allocator.
+class Runtime final : public BfcReclaimer {
+ public:
+  static Runtime& Get();
+
+  // ---- switching. `active` is true from the first enable until no buffer needs an op's pin.
+  static bool Active() { return active_.load(std::memory_order_relaxed); }
+  static bool EverActive() { return ever_active_.load(std::memory_order_relaxed); }
+  static bool Reclaiming() { return reclaiming_.load(std::memory_order_acquire); }
+  Status SetEnabled(bool enable);
+  bool enabled() const { return enabled_.load(); }
+
+  // ---- settings, by the names of the C interface
+  Status SetOption(const std::string& name, int64_t value);
+  int64_t GetOption(const std::string& name);
+  size_t limit() const { return limit_.load(std::memory_order_relaxed); }
+
+  // ---- devices
+  // Called by each device that is made, with the allocator of its memory. Turns Large Model
+  // Support on when the session's options ask for it.
+  void OnDevice(const SessionOptions& options, const std::string& name, Allocator* allocator,
+                Transport* transport);
+  HostBytes& host_bytes() { return memory_; }
+  Pool* PoolOf(const Allocator* allocator);
+
+  // ---- reclaim
+  bool Manages(const BfcAllocator* allocator) override;
+  void* Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) override;
+  // Memory from `pool`, for which idle buffers make way; null when all of them do not suffice.
+  void* Allocate(Pool* pool, size_t bytes, uint64_t freed_before);
+  // Moves everything idle out. Returns bytes.
+  int64_t ReclaimAll();
+  // Why `bytes` could not be had, and what would help.
+  std::string Shortage(Pool* pool, size_t bytes);
+
+  // ---- buffers
+  // The buffer of the tensor if it is of a kind that can be moved: plain bytes, all of a chunk of a
+  // pool, large enough. Whether all who refer to it are known is for the caller to say.
+  MovableBuffer* Manageable(const Tensor& tensor);
+  // Whether the tensor refers to its buffer itself, not to a part of it.
+  static bool IsWhole(const Tensor& tensor);
+  // Whether a buffer that may be dead is alive and known to the engine. Under the engine's lock.
+  bool IsTracked(MovableBuffer* buffer) const { return tracked_.count(buffer) > 0; }
+  static ::lms::Stream StreamOf(MovableBuffer* buffer) { return buffer->pool_->transport->stream(); }
+  // Makes a buffer known to the engine, as idle. Under the engine's lock.
+  void Track(MovableBuffer* buffer);
+  void Forget(MovableBuffer* buffer);
+  void HandOut(MovableBuffer* buffer, bool unless_pinned);
+  void AddView(MovableBuffer* root, TensorBuffer* view);
+  void RemoveView(MovableBuffer* root, TensorBuffer* view);
+  // Takes back a hand-out that is over: its only reference left is the caller's.
+  void TakeBack(MovableBuffer* buffer);
+  bool Exclude(const void* data, bool on);
+
+  // ---- variables in use, so that a new buffer is pinned for every op that may reach it
+  void AddUser(Var* var, OpFrame* frame);
+  void RemoveUser(Var* var, OpFrame* frame);
+  // The variable has a buffer that is, or becomes, movable: pins it for all users.
+  void PinForUsers(Var* var, MovableBuffer* buffer);
+
+  // ---- ops
+  // Counts ops that run without pins; returns what EndUnpinned wants.
+  static std::atomic<int64_t>* BeginUnpinned();
+  static void EndUnpinned(std::atomic<int64_t>* counter) { counter->fetch_sub(1); }
+  // An op is over: memory may have become movable.
+  void OnLeave();
+  // Waits until another op is over, at most `ms`. False when no other one runs.
+  bool WaitForLeave(int64_t ms, int64_t seen);
+  int64_t leaves() const { return leaves_.load(); }
+  std::atomic<int64_t> frames{0};
+
+  std::string Statistics();
+  void ResetPeaks();
+
+  ::lms::Engine& engine() { return engine_; }
+  Backend& backend() { return backend_; }
+
+ private:
+  Runtime();
+  bool MakeRoom(Pool* pool, size_t rounded);
+  void BecomeInactive();
+  size_t OverLimit(Pool* pool, size_t rounded);
+
+  static std::atomic<bool> active_;
+  static std::atomic<bool> ever_active_;
+  static std::atomic<bool> reclaiming_;
+
+  HostBytes memory_;
+  ::lms::HostPool host_;
+  Backend backend_;
+  ::lms::Engine engine_;
+
+  mutex switching_;
+  std::atomic<bool> enabled_{false};
+  std::atomic<size_t> limit_{0};
+  bool chaos_ = false;
+  std::atomic<bool> seen_device_{false};
+
+  static constexpr int kMostPools = 64;
+  mutex pools_mu_;
+  Pool* pools_[kMostPools] = {};
+  std::atomic<int> pool_count_{0};
+
+  // Under the engine's lock.
+  std::unordered_set<MovableBuffer*> tracked_;
+  std::unordered_set<const void*> excluded_;  // pointers of buffers that are not tracked yet
+  std::unordered_multimap<Var*, OpFrame*> users_;
+
+  std::atomic<int64_t> leaves_{0};
+  mutex leave_mu_;
+  condition_variable left_;
+  std::atomic<int> waiting_{0};
+};
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_RUNTIME_H_
