@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/bfc.h"
 
+#include <algorithm>
+
+#include "absl/container/flat_hash_set.h"
+
 namespace tensorflow {
 namespace lms {
 
@@ -15,7 +19,7 @@ std::vector<::lms::Segment> BfcAccess::Segments(BfcAllocator* allocator, const I
   for (const auto& region : allocator->region_manager_.regions()) {
     ::lms::Segment segment;
     segment.can_hold = true;
-    segment.releasable = false;
+    segment.releasable = true;
     for (auto handle = allocator->region_manager_.get_handle(region.ptr());
          handle != BfcAllocator::kInvalidChunkHandle;) {
       const auto* chunk = allocator->ChunkFromHandle(handle);
@@ -38,6 +42,40 @@ std::vector<::lms::Segment> BfcAccess::Segments(BfcAllocator* allocator, const I
   return segments;
 }
 
+std::vector<void*> BfcAccess::Regions(BfcAllocator* allocator) {
+  mutex_lock lock(allocator->lock_);
+  std::vector<void*> regions;
+  for (const auto& region : allocator->region_manager_.regions()) regions.push_back(region.ptr());
+  return regions;
+}
+
+bool BfcAccess::Release(BfcAllocator* allocator, const std::vector<void*>& regions) {
+  mutex_lock lock(allocator->lock_);
+  absl::flat_hash_set<void*> free;
+  for (const auto& region : allocator->region_manager_.regions()) {
+    if (std::find(regions.begin(), regions.end(), region.ptr()) == regions.end()) continue;
+    const auto handle = allocator->region_manager_.get_handle(region.ptr());
+    const auto* chunk = allocator->ChunkFromHandle(handle);
+    if (!chunk->in_use() && chunk->size == region.memory_size()) free.insert(region.ptr());
+  }
+  if (!free.empty()) allocator->DeallocateRegions(free);
+  return !free.empty();
+}
+
+size_t BfcAccess::Shortfall(BfcAllocator* allocator, size_t rounded) {
+  mutex_lock lock(allocator->lock_);
+  if (rounded > allocator->memory_limit_) return 0;
+  size_t reserved = 0;
+  for (const auto& region : allocator->region_manager_.regions()) reserved += region.memory_size();
+  const size_t room = allocator->memory_limit_ > reserved ? allocator->memory_limit_ - reserved : 0;
+  return rounded > room ? rounded - room : 1;
+}
+
+void BfcAccess::GrowAtOnce(BfcAllocator* allocator) {
+  mutex_lock lock(allocator->lock_);
+  allocator->curr_region_allocation_bytes_ = BfcAllocator::RoundedBytes(allocator->memory_limit_);
+}
+
 size_t BfcAccess::RoundedBytes(size_t bytes) { return BfcAllocator::RoundedBytes(bytes); }
 
 void BfcAccess::Notify(BfcAllocator* allocator) { allocator->retry_helper_.NotifyDealloc(); }
@@ -49,9 +87,12 @@ BfcAccess::Numbers BfcAccess::Stats(BfcAllocator* allocator) {
   for (const auto& region : allocator->region_manager_.regions()) {
     reserved += static_cast<int64_t>(region.memory_size());
   }
-  return {static_cast<int64_t>(stats.num_allocs),         stats.bytes_in_use,
-          stats.peak_bytes_in_use,                        stats.largest_alloc_size,
-          static_cast<int64_t>(allocator->memory_limit_), reserved,
+  return {static_cast<int64_t>(stats.num_allocs),
+          stats.bytes_in_use,
+          stats.peak_bytes_in_use,
+          stats.largest_alloc_size,
+          static_cast<int64_t>(allocator->memory_limit_),
+          reserved,
           reserved};
 }
 

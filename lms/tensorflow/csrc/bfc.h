@@ -23,7 +23,15 @@ class BfcAccess {
  public:
   // What the allocator does without Large Model Support: null when no free chunk serves.
   static void* AllocateOnce(BfcAllocator* allocator, size_t bytes, uint64_t freed_before);
+  // One segment for each region, in the order of Regions.
   static std::vector<::lms::Segment> Segments(BfcAllocator* allocator, const IdleMap& idle);
+  static std::vector<void*> Regions(BfcAllocator* allocator);
+  // Gives those of the regions that are wholly free back to the device. Returns whether any was.
+  static bool Release(BfcAllocator* allocator, const std::vector<void*>& regions);
+  // What must be given back before a new region of this size can be had; 0 when it never can.
+  static size_t Shortfall(BfcAllocator* allocator, size_t rounded);
+  // Makes the next region all that is left: many small ones keep neighbours apart.
+  static void GrowAtOnce(BfcAllocator* allocator);
   static size_t RoundedBytes(size_t bytes);
   // Wakes those that wait for memory.
   static void Notify(BfcAllocator* allocator);

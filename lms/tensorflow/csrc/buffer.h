@@ -69,8 +69,8 @@ void AddView(TensorBuffer* root, TensorBuffer* view);
 void RemoveView(TensorBuffer* root, TensorBuffer* view);
 
 // What hands out a pointer, or reads the bytes, outside of an op calls this first: brings the
-// buffer in and keeps it there, until an op finds itself with the only reference to it. Does nothing
-// for buffers that an op has pinned.
+// buffer in and keeps it there, until an op finds itself with the only reference to it. Does
+// nothing for buffers that an op has pinned.
 void HandOut(const TensorBuffer* buffer);
 // The same, pinned or not: for callers that keep the pointer.
 void HandOutForGood(const TensorBuffer* buffer);

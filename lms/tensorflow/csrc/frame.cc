@@ -42,8 +42,7 @@ OpFrame::~OpFrame() {
 
 void OpFrame::FindVariables() {
   for (int i = 0; i < context_->num_inputs(); ++i) {
-    if (!context_->has_input(i) || context_->input_is_ref(i) ||
-        !IsResource(context_->input(i))) {
+    if (!context_->has_input(i) || context_->input_is_ref(i) || !IsResource(context_->input(i))) {
       continue;
     }
     const auto handles = context_->input(i).flat<ResourceHandle>();

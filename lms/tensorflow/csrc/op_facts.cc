@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
@@ -17,32 +17,87 @@ namespace {
 using Names = std::unordered_set<std::string>;
 
 const Names& ByReference() {
-  static const auto* names = new Names{
-      "Identity", "IdentityN", "RefIdentity", "Reshape", "ExpandDims", "Squeeze", "StopGradient",
-      "PreventGradient", "Shape", "ShapeN", "Size", "Rank", "Bitcast", "NoOp", "Switch", "_SwitchN",
-      "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger", "EnsureShape",
-      "BroadcastGradientArgs", "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf",
-      "Case", "StatelessCase", "While", "StatelessWhile", "_If", "_While", "For",
-      "SymbolicGradient", "_Arg", "_DeviceArg", "VarIsInitializedOp", "VariableShape",
-      "VarHandleOp", "_VarHandlesOp"};
+  static const auto* names = new Names{"Identity",
+                                       "IdentityN",
+                                       "RefIdentity",
+                                       "Reshape",
+                                       "ExpandDims",
+                                       "Squeeze",
+                                       "StopGradient",
+                                       "PreventGradient",
+                                       "Shape",
+                                       "ShapeN",
+                                       "Size",
+                                       "Rank",
+                                       "Bitcast",
+                                       "NoOp",
+                                       "Switch",
+                                       "_SwitchN",
+                                       "Merge",
+                                       "Enter",
+                                       "Exit",
+                                       "NextIteration",
+                                       "LoopCond",
+                                       "ControlTrigger",
+                                       "EnsureShape",
+                                       "BroadcastGradientArgs",
+                                       "PartitionedCall",
+                                       "StatefulPartitionedCall",
+                                       "If",
+                                       "StatelessIf",
+                                       "Case",
+                                       "StatelessCase",
+                                       "While",
+                                       "StatelessWhile",
+                                       "_If",
+                                       "_While",
+                                       "For",
+                                       "SymbolicGradient",
+                                       "_Arg",
+                                       "_DeviceArg",
+                                       "VarIsInitializedOp",
+                                       "VariableShape",
+                                       "VarHandleOp",
+                                       "_VarHandlesOp"};
   return *names;
 }
 
 const Names& ReadsVariables() {
-  static const auto* names = new Names{"ReadVariableOp",       "_ReadVariablesOp",
-                                       "ResourceGather",       "ResourceGatherNd",
-                                       "_FusedResourceGather"};
+  static const auto* names = new Names{"ReadVariableOp", "_ReadVariablesOp", "ResourceGather",
+                                       "ResourceGatherNd", "_FusedResourceGather"};
   return *names;
 }
 
 // Stateful, but what they keep is not one of their inputs.
 const Names& KeepsNothing() {
-  static const auto* names = new Names{
-      "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
-      "ParameterizedTruncatedNormal", "RandomShuffle", "RandomGamma", "RandomPoisson",
-      "RandomPoissonV2", "Multinomial", "Dropout", "FusedDropout", "Print", "PrintV2", "Assert",
-      "Timestamp", "Save", "SaveSlices", "SaveV2", "Restore", "RestoreV2", "WriteFile",
-      "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_HostRecv", "_Recv", "XlaLaunch"};
+  static const auto* names = new Names{"RandomUniform",
+                                       "RandomUniformInt",
+                                       "RandomStandardNormal",
+                                       "TruncatedNormal",
+                                       "ParameterizedTruncatedNormal",
+                                       "RandomShuffle",
+                                       "RandomGamma",
+                                       "RandomPoisson",
+                                       "RandomPoissonV2",
+                                       "Multinomial",
+                                       "Dropout",
+                                       "FusedDropout",
+                                       "Print",
+                                       "PrintV2",
+                                       "Assert",
+                                       "Timestamp",
+                                       "Save",
+                                       "SaveSlices",
+                                       "SaveV2",
+                                       "Restore",
+                                       "RestoreV2",
+                                       "WriteFile",
+                                       "FusedBatchNorm",
+                                       "FusedBatchNormV2",
+                                       "FusedBatchNormV3",
+                                       "_HostRecv",
+                                       "_Recv",
+                                       "XlaLaunch"};
   return *names;
 }
 

@@ -31,8 +31,14 @@ constexpr int kEnabledField = 26700001;
 
 constexpr int64_t kMiB = 1 << 20;
 
+constexpr int kMostShortagesLogged = 10;
+
 // Ops that were running when Large Model Support was enabled have this long to end.
 constexpr int kEnableSeconds = 10;
+
+// Of giving a region back to the device and asking it for another, in bytes moved: both wait for
+// the device.
+constexpr double kReleaseCost = 2 << 20;
 
 constexpr int kStripes = 64;
 struct alignas(64) Stripe {
@@ -193,8 +199,8 @@ Status Runtime::SetOption(const std::string& name, int64_t value) {
       const int64_t all = BfcAccess::Stats(pools_[i]->allocator).limit;
       if (value > all) {
         return errors::InvalidArgument("Large Model Support cannot limit the memory of ",
-                                       pools_[i]->name, " to ", Mib(value),
-                                       " because it has only ", Mib(all), "; use less, or 0");
+                                       pools_[i]->name, " to ", Mib(value), " because it has only ",
+                                       Mib(all), "; use less, or 0");
       }
     }
     limit_ = value;
@@ -234,8 +240,8 @@ int64_t Runtime::GetOption(const std::string& name) {
 
 // ---- devices
 
-void Runtime::OnDevice(const SessionOptions& options, const std::string& name,
-                       Allocator* allocator, Transport* transport) {
+void Runtime::OnDevice(const SessionOptions& options, const std::string& name, Allocator* allocator,
+                       Transport* transport) {
   auto* bfc = dynamic_cast<BfcAllocator*>(allocator);
   // Host memory without a limit is not what runs out.
   const bool limited = transport != nullptr || (EnvIsSet("TF_CPU_ALLOCATOR_USE_BFC") &&
@@ -244,7 +250,10 @@ void Runtime::OnDevice(const SessionOptions& options, const std::string& name,
     mutex_lock lock(pools_mu_);
     const int count = pool_count_;
     if (PoolOf(bfc) == nullptr && count < kMostPools) {
-      if (transport == nullptr) transport = new CpuTransport;
+      if (transport == nullptr) {
+        transport = new CpuTransport;
+        BfcAccess::GrowAtOnce(bfc);  // costs nothing: pages come with their first use
+      }
       pools_[count] = new Pool(count, name, bfc, transport);
       pool_count_ = count + 1;
       BfcAllocator::SetReclaimer(this);
@@ -295,11 +304,18 @@ bool Runtime::MakeRoom(Pool* pool, size_t rounded) {
   }
   ::lms::Request request;
   request.hole_bytes = rounded;
-  request.release_bytes = 0;
-  request.release_cost = 0;
-  const auto choice =
-      ::lms::choose_victims(BfcAccess::Segments(pool->allocator, idle), request);
+  request.release_bytes = BfcAccess::Shortfall(pool->allocator, rounded);
+  request.release_cost = kReleaseCost;
+  const auto regions = BfcAccess::Regions(pool->allocator);
+  const auto choice = ::lms::choose_victims(BfcAccess::Segments(pool->allocator, idle), request);
   for (const size_t victim : choice.victims) moved |= engine_.evict(candidates[victim].key);
+  if (choice.kind == ::lms::Choice::Kind::kSegments) {
+    std::vector<void*> chosen;
+    for (const size_t i : choice.segments) {
+      if (i < regions.size()) chosen.push_back(regions[i]);
+    }
+    moved |= BfcAccess::Release(pool->allocator, chosen);
+  }
   return moved;
 }
 
@@ -337,8 +353,18 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
     }
   }
   ++pool->full_reclaims;
-  if (engine_.evict_all(pool->index, /*everything=*/true) > 0) ptr = attempt();
-  if (ptr == nullptr) pool->starving = true;
+  engine_.evict_all(pool->index, /*everything=*/true);
+  ptr = attempt();
+  if (ptr == nullptr && BfcAccess::Release(pool->allocator, BfcAccess::Regions(pool->allocator))) {
+    ptr = attempt();
+  }
+  if (ptr == nullptr) {
+    pool->starving = true;
+    if (shortages_logged_ < kMostShortagesLogged) {
+      ++shortages_logged_;
+      LOG(WARNING) << Shortage(pool, bytes);
+    }
+  }
   return ptr;
 }
 
@@ -359,8 +385,8 @@ std::string Runtime::Shortage(Pool* pool, size_t bytes) {
   std::ostringstream out;
   out << "Large Model Support could not make room for " << Mib(bytes) << " on " << pool->name
       << " because of the " << Mib(numbers.in_use) << " in use " << Mib(census.pinned_bytes)
-      << " are needed by running operations (the largest is " << Mib(census.largest_pinned)
-      << "), " << Mib(census.exposed_bytes) << " were handed out, " << Mib(census.excluded_bytes)
+      << " are needed by running operations (the largest is " << Mib(census.largest_pinned) << "), "
+      << Mib(census.exposed_bytes) << " were handed out, " << Mib(census.excluded_bytes)
       << " are excluded and " << Mib(census.idle_bytes + census.small_bytes)
       << " are idle; limits: device " << Mib(limit_ != 0 ? limit_.load() : numbers.limit)
       << ", host " << (host.limit == 0 ? std::string("none") : Mib(host.limit)) << " ("

@@ -85,7 +85,9 @@ class Runtime final : public BfcReclaimer {
   static bool IsWhole(const Tensor& tensor);
   // Whether a buffer that may be dead is alive and known to the engine. Under the engine's lock.
   bool IsTracked(MovableBuffer* buffer) const { return tracked_.count(buffer) > 0; }
-  static ::lms::Stream StreamOf(MovableBuffer* buffer) { return buffer->pool_->transport->stream(); }
+  static ::lms::Stream StreamOf(MovableBuffer* buffer) {
+    return buffer->pool_->transport->stream();
+  }
   // Makes a buffer known to the engine, as idle. Under the engine's lock.
   void Track(MovableBuffer* buffer);
   void Forget(MovableBuffer* buffer);
@@ -146,6 +148,7 @@ class Runtime final : public BfcReclaimer {
   std::atomic<int> pool_count_{0};
 
   // Under the engine's lock.
+  int shortages_logged_ = 0;
   std::unordered_set<MovableBuffer*> tracked_;
   std::unordered_set<const void*> excluded_;  // pointers of buffers that are not tracked yet
   std::unordered_multimap<Var*, OpFrame*> users_;
