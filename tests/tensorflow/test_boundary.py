@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever holds a tensor finds its bytes: views, variables, variants, lists, arrays, datasets,
+queues, NumPy, threads. Each scene of tf_boundary.py must give what the official wheel gives."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("tf_boundary.py")
+SCENES = [
+    "forwarding",
+    "views",
+    "reshapes",
+    "variables",
+    "sparse_variables",
+    "optimizers",
+    "tensor_lists",
+    "control_flow",
+    "graph_mode",
+    "datasets",
+    "queues",
+    "arrays",
+    "python_functions",
+    "checkpoints",
+    "threads",
+    "replaced_variables",
+]
+POOL = 48
+MODES = {
+    # Room for a third of what is asked for at once.
+    "pressure": {"TF_LMS": "1"},
+    # Everything idle leaves after every op, and its old place is overwritten.
+    "chaos": {"TF_LMS": "1", "LMS_DEBUG": "chaos"},
+}
+
+
+@pytest.fixture(scope="module")
+def scenes(programs):
+    """Mode -> what the scenes gave, in one process each."""
+
+    @lru_cache(maxsize=None)
+    def run(mode):
+        wheel, pool, asked, env = "stock", None, "4", {}
+        if mode != "stock":
+            wheel, env = "lms", MODES[mode]
+            pool, asked = (POOL, str(3 * POOL)) if mode == "pressure" else (256, "4")
+        said = programs.run(PROGRAM, wheel, pool, env, arguments=[asked])
+        return json.loads(said.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("scene", SCENES)
+def test_scene(scenes, scene, mode):
+    assert scenes(mode)[scene] == scenes("stock")[scene]
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_moved(scenes, mode):
+    """The scenes did move tensors, both ways, and found copies that were still good."""
+    device = scenes(mode)["statistics"]["devices"][0]
+    assert device["paged_out"] > 50 and device["paged_in"] > 20 and device["clean_evictions"] > 0
+
+
+def test_reclaim(programs):
+    """Idle tensors make way, come back as they were, and the pool never grows past its size."""
+    code = (
+        "import json, numpy as np, tensorflow as tf\n"
+        "held = [tf.fill((1 << 20,), float(i)) + 0.0 for i in range(40)]\n"
+        "right = all(float(tf.reduce_sum(x)) == float(i) * (1 << 20) for i, x in enumerate(held))\n"
+        "device = tf.experimental.lms_statistics()['devices'][0]\n"
+        "print(json.dumps([right, device['bytes_reclaimed'], device['peak_bytes_in_use']]))\n"
+    )
+    said = programs.run(code, pool=64, env={"TF_LMS": "1"})
+    right, reclaimed, peak = json.loads(said.splitlines()[-1])
+    assert right and reclaimed >= 96 << 20 and peak <= 64 << 20
+
+
+def test_out_of_memory_names_the_host_limit(programs):
+    """Too little host memory is an error that names the variable, and nothing is lost."""
+    code = (
+        "import json, tensorflow as tf\n"
+        "held = []\n"
+        "try:\n"
+        "    for i in range(60): held.append(tf.fill((1 << 20,), float(i)) + 0.0)\n"
+        "except tf.errors.ResourceExhaustedError as error: print('exhausted')\n"
+        "del held[-1]\n"
+        "print(all(float(x[7]) == float(i) for i, x in enumerate(held)))\n"
+    )
+    env = {"TF_LMS": "1", "TF_GPU_HOST_MEM_LIMIT_IN_MB": "64", "TF_CPP_MIN_LOG_LEVEL": "1"}
+    said = programs.run("import sys; sys.stderr = sys.stdout\n" + code, pool=64, env=env)
+    assert said.splitlines()[-2:] == ["exhausted", "True"]
