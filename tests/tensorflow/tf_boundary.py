@@ -40,7 +40,7 @@ def forwarding():
     """An op may write its output over an input that nobody else holds."""
     x = made_up(0)
     kept = tf.identity(x)
-    for i in range(4):
+    for _ in range(4):
         x = tf.nn.relu(x * 1.5 - 0.1)
         pressure()
     return x, kept
@@ -127,7 +127,7 @@ def tensor_lists():
 def control_flow():
     @tf.function
     def run(x, n):
-        if n > 2:
+        if n > 2:  # noqa: SIM108 (AutoGraph's)
             y = tf.nn.relu(x - 0.5)
         else:
             y = x * 2.0
