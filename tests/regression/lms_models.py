@@ -14,9 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import lms_device  # noqa: F401  (puts lmsbench on the path)
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lmsbench.models import Bottleneck
 
 STEPS = 3
 
@@ -28,30 +31,6 @@ def cnn() -> nn.Module:
         layers += [nn.Conv2d(width, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
         width = 16
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10))
-
-
-class Bottleneck(nn.Module):
-    def __init__(self, width: int, inner: int, stride: int) -> None:
-        super().__init__()
-        out = 4 * inner
-        self.body = nn.Sequential(
-            nn.Conv2d(width, inner, 1, bias=False),
-            nn.BatchNorm2d(inner),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(inner, inner, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(inner),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(inner, out, 1, bias=False),
-            nn.BatchNorm2d(out),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or width != out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(width, out, 1, stride, bias=False), nn.BatchNorm2d(out)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.body(x) + self.shortcut(x))
 
 
 def resnet50() -> nn.Module:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -95,3 +96,63 @@ def test_blocks_of_the_users_own_pool_stay(lms: Any, device: Any) -> None:
     del mine
     torch.cuda.synchronize()
     del pool
+
+
+PLUGGABLE = """
+    import ctypes, subprocess, sys, torch
+    source = r'''
+    #include <stddef.h>
+    int cudaMalloc(void **, size_t); int cudaFree(void *);
+    void *mine(ptrdiff_t size, int device, void *stream) {
+      void *p = 0; cudaMalloc(&p, size); return p;
+    }
+    void not_mine(void *p, ptrdiff_t size, int device, void *stream) { cudaFree(p); }
+    '''
+    library = sys.argv[1]
+    subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-xc", "-", "-o", library],
+                   input=source, text=True, check=True)
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "mine", "not_mine")
+"""
+
+
+def test_a_pluggable_allocator_is_refused(program: Any, tmp_path: Path) -> None:
+    """It has no blocks to look at: nothing would ever move."""
+    out = program(
+        PLUGGABLE
+        + """
+    torch.cuda.memory.change_current_allocator(allocator)
+    try:
+        torch.cuda.lms.enable()
+    except RuntimeError as error:
+        print(error)
+    assert not torch.cuda.lms.is_enabled()
+    x = torch.full((1 << 18,), 3.0, device="cuda")
+    print("works", (x == 3).all().item())
+        """,
+        str(tmp_path / "mine.so"),
+    )
+    assert "Large Model Support cannot be enabled: the allocator in use is not PyTorch's" in out
+    assert "or the pluggable allocator" in out and "works True" in out
+
+
+def test_a_pool_with_a_pluggable_allocator_stays(program: Any, tmp_path: Path) -> None:
+    """Its blocks came from somewhere else, and go back there."""
+    out = program(
+        PLUGGABLE
+        + """
+    torch.cuda.lms.enable(min_size=0)
+    pool = torch.cuda.MemPool(allocator.allocator())
+    with torch.cuda.use_mem_pool(pool):
+        mine = torch.full((1 << 20,), 7.0, device="cuda")
+    kept = [torch.full((1 << 20,), float(i), device="cuda") for i in range(20)]  # 80 MiB
+    torch.cuda.lms.reclaim()
+    assert not torch.ops.lms.on_host(mine) and torch.ops.lms.on_host(kept[0])
+    assert (mine == 7).all().item() and all((t == i).all().item() for i, t in enumerate(kept))
+    del mine, pool
+    torch.cuda.synchronize()
+    print("stays")
+        """,
+        str(tmp_path / "mine.so"),
+        memory=48 * MIB,
+    )
+    assert "stays" in out

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmsbuild import log
+from lmsbuild.console import Console
 from lmsbuild.device import Device
 from lmsbuild.environment import Environment
 from lmsbuild.errors import BenchError
@@ -29,26 +29,28 @@ class Benchmark:
     results: Path
     arguments: Sequence[str]
 
-    def run(self, minutes: float) -> Path:
+    def run(self, minutes: float, console: Console) -> Path:
         """Measure what is not measured yet for at most about `minutes`, and write the page beside
-        the results. Progress goes to standard error. Raises BenchError."""
+        the results. Each point is said as it comes. Raises BenchError."""
         make_folder(self.results.parent)
-        self._lmsbench("run", "--minutes", f"{minutes:g}")
-        self._lmsbench("report")
+        self._lmsbench(console, "run", "--minutes", f"{minutes:g}")
+        self._lmsbench(console, "report")
         return self.results.parent / "README.md"
 
-    def _lmsbench(self, command: str, *options: str) -> None:
+    def _lmsbench(self, console: Console, command: str, *options: str) -> None:
         simulated = self.device.kind == "sim"
         words = ["-m", "simcuda", "--memory", _SIMULATED_MEMORY] if simulated else []
         words += ["-m", "lmsbench", command, "--results", str(self.results), *options]
         words += [*(_SIMULATED if simulated else ()), *self.arguments]
-        code = subprocess.run(
-            [str(self.environment.python), *words],
+
+        def line(text: str) -> bool:
+            console.say(text.rstrip())
+            return True
+
+        code = log.follow(
+            [str(self.environment.python), *words], line,
             env=self.environment.run_environment(self.variables),
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-            check=False,
-        ).returncode
+        ).returncode  # fmt: skip
         if code != 0:
             raise BenchError(
                 f"the benchmark stopped because `lmsbench {command}` ended with code {code} (see "

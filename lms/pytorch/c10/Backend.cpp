@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
@@ -109,8 +108,12 @@ void Backend::release_host_context(void* context) {
   --host->owner->on_host_;
   ::lms::FencePtr fence = host->written;
   try {
-    // A kernel that got the host pointer past the op boundary may still be running.
-    fence = both(fence, record_fence(host->device, getCurrentCUDAStream(host->device)));
+    // A kernel that got the host pointer past the op boundary may still be running. During a
+    // capture it is not: what ran before was waited for, and an event would belong to the graph.
+    const cudaStream_t current = getCurrentCUDAStream(host->device);
+    if (!capturing(current)) {
+      fence = both(fence, record_fence(host->device, current));
+    }
   } catch (const c10::Error&) {
     (void)cudaGetLastError();  // the driver is shutting down: nothing runs any more
   }
@@ -265,7 +268,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   TORCH_INTERNAL_ASSERT(host != nullptr);
   CUDAGuard guard(host->device);
   TORCH_CHECK(
-      currentStreamCaptureStatusMayInitCtx() == CaptureStatus::None,
+      !capturing(stream_of(stream)),
       "A tensor in host memory is used while a CUDA graph is captured, and cannot be brought "
       "back then. Hold it with torch.cuda.lms.pin() or torch.cuda.lms.exclude() before the "
       "capture.");
@@ -315,6 +318,10 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
 }
 
 void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
+  if (capturing(stream_of(stream))) {  // a graph cannot depend on what is outside it
+    arrival->wait();
+    return;
+  }
   wait_fence(stream_of(stream), arrival);
 }
 

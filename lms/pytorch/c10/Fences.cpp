@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/Fences.h>
 
@@ -57,6 +58,7 @@ void give_event(DeviceIndex device, cudaEvent_t event) {
   state().of(device).events.push_back(event);
 }
 
+// Never part of a graph, so that it may be asked for while one is captured.
 class EventFence final : public ::lms::Fence {
  public:
   EventFence(DeviceIndex device, cudaStream_t stream)
@@ -67,6 +69,7 @@ class EventFence final : public ::lms::Fence {
   ~EventFence() override { give_event(device_, event_); }
   bool done() override {
     if (!done_) {
+      const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
       const cudaError_t err = C10_CUDA_ERROR_HANDLED(cudaEventQuery(event_));
       if (err == cudaErrorNotReady) {
         (void)cudaGetLastError();
@@ -79,6 +82,7 @@ class EventFence final : public ::lms::Fence {
   }
   void wait() override {
     if (!done_) {
+      const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
       C10_CUDA_CHECK(cudaEventSynchronize(event_));
       done_ = true;
     }
@@ -115,6 +119,16 @@ void order(DeviceIndex device, cudaStream_t after, cudaStream_t before) {
   if (after != before) {
     wait_fence(after, record_fence(device, before));
   }
+}
+
+bool capturing(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t err = C10_CUDA_ERROR_HANDLED(cudaStreamIsCapturing(stream, &status));
+  if (err != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return status != cudaStreamCaptureStatusNone;
 }
 
 cudaStream_t out_stream(DeviceIndex device) { return copy_stream(device, &DeviceState::out); }

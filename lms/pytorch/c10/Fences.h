@@ -14,6 +14,9 @@ void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence);
 // Makes later work on `after` wait for all work queued so far on `before`.
 void order(DeviceIndex device, cudaStream_t after, cudaStream_t before);
 
+// Whether what is queued on `stream` goes into a graph instead of running.
+bool capturing(cudaStream_t stream) noexcept;
+
 // The streams of the engine's own copies, one for each way and device, made on first use.
 cudaStream_t out_stream(DeviceIndex device);
 cudaStream_t in_stream(DeviceIndex device);

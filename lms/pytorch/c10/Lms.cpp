@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
+#include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/core/engine.h>
 
@@ -154,6 +155,13 @@ void become_inactive() {
   }
 }
 
+// A graph keeps the pointers that it captured, for all its replays.
+void expose_to_capture(::lms::Key key, ::lms::Stream stream) {
+  if (C10_UNLIKELY(capturing(static_cast<cudaStream_t>(stream)))) {
+    state().engine.expose(key, stream);
+  }
+}
+
 std::string mib(size_t bytes) {
   std::ostringstream out;
   out.precision(2);
@@ -209,6 +217,9 @@ void OpGuard::enter(const Use* uses, size_t count) {
     translated.push_back({storage, core_access(uses[i].access), device, current_stream(device)});
   }
   state().engine.enter(this_frame().frame, translated.data(), translated.size());
+  for (const auto& use : translated) {
+    expose_to_capture(use.key, use.stream);
+  }
 }
 
 void OpGuard::results(StorageImpl* const* storages, size_t count) {
@@ -300,6 +311,7 @@ bool chaos() noexcept { return state().chaos; }
 void pin(StorageImpl* storage) {
   EngineScope scope;
   state().engine.pin(storage, stream_for(storage));
+  expose_to_capture(storage, stream_for(storage));
 }
 void unpin(StorageImpl* storage) {
   EngineScope scope;

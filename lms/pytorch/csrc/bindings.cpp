@@ -66,6 +66,26 @@ void for_all(const at::Tensor& tensor) {
   }
 }
 
+// All or none.
+void pin_all(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::StorageImpl*> pinned;
+  try {
+    for (const auto& tensor : tensors) {
+      for (auto* storage : storages_of(tensor)) {
+        engine::pin(storage);
+        pinned.push_back(storage);
+      }
+    }
+  } catch (...) {
+    std::for_each(pinned.begin(), pinned.end(), engine::unpin);
+    throw;
+  }
+}
+
+void unpin_all(const std::vector<at::Tensor>& tensors) {
+  std::for_each(tensors.begin(), tensors.end(), for_all<&engine::unpin>);
+}
+
 template <bool (*F)(c10::StorageImpl*)>
 bool for_any(const at::Tensor& tensor) {
   bool any = false;
@@ -105,6 +125,8 @@ TORCH_LIBRARY(lms, m) {
   m.def("install_pending() -> int", [] { return static_cast<int64_t>(install_pending()); });
   m.def("pin(Tensor tensor) -> ()", &for_all<&engine::pin>);
   m.def("unpin(Tensor tensor) -> ()", &for_all<&engine::unpin>);
+  m.def("pin_all(Tensor[] tensors) -> ()", &pin_all);
+  m.def("unpin_all(Tensor[] tensors) -> ()", &unpin_all);
   m.def("expose(Tensor tensor) -> ()", &for_all<&engine::expose>);
   m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
   m.def("exclude(Tensor tensor, bool excluded) -> ()", [](const at::Tensor& tensor, bool excluded) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -70,6 +71,72 @@ bool overwrites(const at::Tensor& self, const c10::IValue* arguments, size_t cou
          !source.is_conj() && !source.is_neg();
 }
 
+// Keeps the storages of a collective on the device until it is done, in whatever thread that is.
+class InFlight {
+ public:
+  explicit InFlight(const c10::SmallVectorImpl<Use>& uses) {
+    storages_.reserve(uses.size());
+    for (const Use& use : uses) {
+      storages_.push_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(use.storage));
+      pin_last();
+    }
+  }
+  ~InFlight() {
+    for (const auto& storage : storages_) {
+      c10::cuda::lms::unpin(storage.get());
+    }
+  }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+  // Notes the current streams, which come after the collective, as users.
+  void follow() const {
+    for (const auto& storage : storages_) {
+      c10::cuda::lms::pin(storage.get());
+      c10::cuda::lms::unpin(storage.get());
+    }
+  }
+
+ private:
+  void pin_last() {
+    try {
+      c10::cuda::lms::pin(storages_.back().get());
+    } catch (...) {
+      storages_.pop_back();
+      throw;
+    }
+  }
+
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages_;
+};
+
+c10::intrusive_ptr<c10d::Work> work_of(const Stack& stack, size_t results) {
+  for (size_t i = stack.size() - results; i < stack.size(); ++i) {
+    if (stack[i].isCustomClass()) {
+      return stack[i].toCustomClass<c10d::Work>();
+    }
+  }
+  return nullptr;
+}
+
+// A collective may run on when its operator has returned, on streams unknown here: what it uses
+// stays until its work is done, or for good when that cannot be known.
+void run_collective(const c10::OperatorHandle& op, const c10::SmallVectorImpl<Use>& uses,
+                    DispatchKeySet keys, Stack* stack) {
+  const auto held = std::make_shared<InFlight>(uses);
+  op.redispatchBoxed(keys, stack);
+  try {
+    if (const auto work = work_of(*stack, op.schema().returns().size())) {
+      work->getFuture()->addCallback([held](c10::ivalue::Future&) { held->follow(); });
+      return;
+    }
+  } catch (const c10::Error&) {  // this backend has no futures
+  }
+  for (const Use& use : uses) {
+    c10::cuda::lms::expose(use.storage);
+  }
+}
+
 void run_pinned(const c10::OperatorHandle& op, const OpFacts& facts, DispatchKeySet keys,
                 Stack* stack) {
   const size_t count = op.schema().arguments().size();
@@ -96,12 +163,11 @@ void run_pinned(const c10::OperatorHandle& op, const OpFacts& facts, DispatchKey
   if (!uses.empty()) {
     guard.enter(uses.data(), uses.size());
   }
-  if (C10_UNLIKELY(facts.kind == OpFacts::Kind::kCollective)) {
-    for (const Use& use : uses) {
-      c10::cuda::lms::expose(use.storage);
-    }
+  if (C10_UNLIKELY(facts.kind == OpFacts::Kind::kCollective) && !uses.empty()) {
+    run_collective(op, uses, keys, stack);
+  } else {
+    op.redispatchBoxed(keys, stack);
   }
-  op.redispatchBoxed(keys, stack);
   if (facts.has_results) {
     c10::SmallVector<c10::StorageImpl*, 4> results;
     for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
@@ -149,17 +215,11 @@ class Boundary final : public c10::OperatorKernel {
   std::shared_ptr<Facts> facts_;
 };
 
-struct NameHash {
-  size_t operator()(const c10::OperatorName& name) const {
-    return std::hash<c10::OperatorName>()(name);
-  }
-};
-
 // Leaked: operators may be deregistered after static destructors ran. The lock is a leaf for the
 // listener, which is called under the dispatcher's, and is not held while kernels are registered.
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<c10::OperatorName, std::shared_ptr<Facts>, NameHash> hooked;
+  std::unordered_map<c10::OperatorName, std::shared_ptr<Facts>> hooked;
   std::vector<c10::OperatorName> pending;
 
   std::mutex installing;
@@ -236,6 +296,17 @@ bool hook(const c10::OperatorName& name) {
   return true;
 }
 
+// With `installing` held.
+size_t hook_pending() {
+  std::vector<c10::OperatorName> names;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    names.swap(registry().pending);
+    g_pending = false;
+  }
+  return static_cast<size_t>(std::count_if(names.begin(), names.end(), hook));
+}
+
 }  // namespace
 
 size_t install() {
@@ -247,19 +318,7 @@ size_t install() {
   auto& dispatcher = c10::Dispatcher::singleton();
   // Calls back at once for every operator there is: all become pending.
   registry().listener = dispatcher.addRegistrationListener(std::make_unique<Listener>());
-  size_t count = 0;
-  {
-    std::vector<c10::OperatorName> names;
-    {
-      std::lock_guard<std::mutex> lock(registry().mutex);
-      names.swap(registry().pending);
-      g_pending = false;
-    }
-    for (const auto& name : names) {
-      count += hook(name) ? 1 : 0;
-    }
-  }
-  return count;
+  return hook_pending();
 }
 
 size_t install_pending() {
@@ -268,17 +327,7 @@ size_t install_pending() {
   if (!installing.owns_lock() || !registry().installed) {
     return 0;
   }
-  std::vector<c10::OperatorName> names;
-  {
-    std::lock_guard<std::mutex> lock(registry().mutex);
-    names.swap(registry().pending);
-    g_pending = false;
-  }
-  size_t count = 0;
-  for (const auto& name : names) {
-    count += hook(name) ? 1 : 0;
-  }
-  return count;
+  return hook_pending();
 }
 
 void set_part_bytes(size_t bytes) { g_part_bytes = bytes; }

@@ -85,7 +85,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
     view = view || (alias && !alias->isWrite());
     facts.has_results = facts.has_results || (may_hold_tensor(result) && !alias);
   }
-  if (space == "c10d" || space == "_c10d_functional" || space == "symm_mem") {
+  if (space == "c10d" || space == "symm_mem") {  // _c10d_functional calls c10d
     facts.kind = OpFacts::Kind::kCollective;
   } else if (trusted && (view || no_access().count(op) > 0)) {
     facts.kind = OpFacts::Kind::kNoAccess;

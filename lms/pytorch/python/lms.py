@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.abc
+import importlib.util
 import os
 import re
 import sys
+import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 import torch
@@ -103,6 +106,7 @@ def _load() -> Any:
         for name, value in _settings.items():
             getattr(_ops(), _SETTERS[name])(value)
         _hand_out_safely()
+        _hand_to_launches_safely()
         _set_debug(os.environ.get("LMS_DEBUG", ""))
     return _ops()
 
@@ -332,6 +336,12 @@ def summary(device: Optional[Union[torch.device, int]] = None) -> str:
 _IDENTITY_ONLY = {
     ("torch._tensor", "__deepcopy__"),
     ("torch._tensor", "_reduce_ex_internal"),
+    ("torch._inductor.utils", "copy_misaligned_inputs"),
+    ("torch._inductor.utils", "remove_unaligned_input_idxs"),
+    ("torch.distributed.fsdp._flat_param", "_same_storage"),
+    ("torch.distributed.fsdp._fully_shard._fsdp_param", "reset_sharded_param"),
+    ("torch.distributed.fsdp._runtime_utils", None),
+    ("torch.distributed.utils", "_data_ptr_allocated"),
     ("torch.nn.modules.rnn", "flatten_parameters"),
     ("torch.serialization", None),
 }
@@ -347,8 +357,13 @@ def _only_compared() -> bool:
 
 
 def _expose(tensor: torch.Tensor) -> None:
-    if tensor.is_cuda and is_enabled() and not _only_compared():
+    if not tensor.is_cuda or not is_enabled() or _only_compared():
+        return
+    launch = _launches.current
+    if launch is None:
         _ops().expose(tensor)
+    else:
+        launch.hold([tensor])
 
 
 def _view_of(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -421,6 +436,105 @@ def _hand_out_safely() -> None:
 
     namespace = type(torch.ops.aten)
     namespace.__getattr__ = _before(namespace.__getattr__, install)  # type: ignore[method-assign]
+
+
+# ---- launches of Triton's kernels
+
+# They take pointers with no operator call. What they are given is pinned for the launch; after it
+# the engine knows the stream, as for an operator.
+_LAUNCHERS = {
+    "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner", "run"),
+    "triton.runtime.jit": ("JITFunction", "run"),
+}
+
+
+class _Launch:
+    """What one launch keeps on the device."""
+
+    def __init__(self) -> None:
+        self._held: Dict[int, torch.Tensor] = {}
+
+    def hold(self, tensors: List[torch.Tensor]) -> None:
+        new = {id(t): t for t in tensors if id(t) not in self._held}
+        _ops().pin_all(list(new.values()))
+        self._held.update(new)
+
+    def end(self) -> None:
+        _ops().unpin_all(list(self._held.values()))
+
+
+class _Launches(threading.local):
+    current: Optional[_Launch] = None
+
+
+_launches = _Launches()
+
+
+def _in(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_cuda:
+                yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _in(value)
+        elif isinstance(base := getattr(value, "base", None), torch.Tensor):  # a descriptor
+            yield from _in([base])
+
+
+def _launching(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not is_enabled():
+            return function(*args, **kwargs)
+        outer, _launches.current = _launches.current, _Launch()
+        launch = _launches.current
+        try:
+            launch.hold(list(_in([*args[1:], *kwargs.values()])))
+            return function(*args, **kwargs)
+        finally:
+            _launches.current = outer
+            launch.end()
+
+    return wrapper
+
+
+def _pin_launches(module: Any) -> None:
+    cls, name = _LAUNCHERS[module.__name__]
+    launcher = getattr(module, cls, None)
+    if hasattr(launcher, name):
+        setattr(launcher, name, _launching(getattr(launcher, name)))
+
+
+class _LauncherFinder(importlib.abc.MetaPathFinder):
+    """Wraps the launchers in modules that are imported after the first enable."""
+
+    def __init__(self) -> None:
+        self._searching = threading.local()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _LAUNCHERS or getattr(self._searching, "now", False):
+            return None
+        self._searching.now = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching.now = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                _pin_launches(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _hand_to_launches_safely() -> None:
+    for name in _LAUNCHERS:
+        if name in sys.modules:
+            _pin_launches(sys.modules[name])
+    sys.meta_path.insert(0, _LauncherFinder())
 
 
 # ---- the names that scripts for IBM's Large Model Support use

@@ -90,7 +90,7 @@ def command(
     ready = prepared_for(target, found, choices, device, "", (), console)
     with console.step("benchmark"):
         bench = Benchmark(ready.lms, device, ready.variables, file, arguments)
-        page = bench.run(minutes)
+        page = bench.run(minutes, console)
     console.say(page.read_text(encoding="utf-8"))
     console.say(f"results: {file}")
     console.result({"results": file, "page": page, "device": device})

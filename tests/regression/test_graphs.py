@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs: nothing moves during a capture, and what a graph was captured with stays."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import lms_device
+import pytest
+import torch
+from lms_device import MIB
+
+MODES = lms_device.device.modes
+
+
+def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
+    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
+
+
+def captured(work: Any) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_graph_was_captured_with_stays(lms: Any, device: Any, mode: str) -> None:
+    """Its operators read and write the addresses that they were captured with."""
+    weight, x, out = block(4, 3), block(4, 1), block(4, 0)
+    other = block(4, 9)
+    torch.cuda.synchronize()
+    device.mode(mode)
+    graph = captured(lambda: out.copy_(x * weight))
+    lms.reclaim()
+    assert torch.ops.lms.on_host(other)
+    assert not any(torch.ops.lms.on_host(t) for t in (weight, x, out))
+    filler = [block(4, -5) for _ in range(4)]  # in the place of whatever moved
+    for value in (2.0, 7.0):
+        x.fill_(value)
+        graph.replay()
+        lms.reclaim()
+        assert (out == 3 * value).all().item()
+    assert (other == 9).all().item() and all((f == -5).all().item() for f in filler)
+    del graph
+    lms.release_pointer(weight)
+    assert torch.ops.lms.evict(weight)
+    assert (weight == 3).all().item()
+
+
+def test_nothing_moves_during_a_capture(lms: Any, device: Any) -> None:
+    device.limit(32 * MIB)
+    kept = [block(4, i) for i in range(5)]  # 20 MiB
+    x, moved = block(1), []
+
+    def work() -> None:
+        y = x + 1
+        moved.append(lms.reclaim())
+        moved.append(int(torch.ops.lms.evict(kept[0])))
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+        x.copy_(y)
+
+    before = device.counters()["d2h_bytes"]
+    graph = captured(work)
+    assert moved == [0, 0] and device.counters()["d2h_bytes"] == before
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (x == 2).all().item()
+    torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")  # now there is a way
+    assert device.counters()["d2h_bytes"] > before
+    assert all((t == i).all().item() for i, t in enumerate(kept))
+
+
+def test_blocks_of_a_graph_stay(lms: Any) -> None:
+    x, made = block(2, 5), []
+    graph = captured(lambda: made.append(x * 2))
+    graph.replay()
+    assert not torch.ops.lms.evict(made[0])
+    lms.reclaim()
+    filler = block(2, 1)
+    graph.replay()
+    assert (made[0] == 10).all().item() and (filler == 1).all().item()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_capture_of_what_came_in_on_another_stream(lms: Any, device: Any, mode: str) -> None:
+    """A graph cannot wait for the copy in, which is not part of it."""
+    x, out = block(2, 6), block(2, 0)
+    lms.reclaim()
+    device.mode(mode)
+    x.add_(1)  # comes in, on the default stream
+    out.mul_(1)
+    graph = captured(lambda: out.copy_(x))  # on a stream of the capture's own
+    lms.reclaim()
+    graph.replay()
+    assert (out == 7).all().item()
+
+
+def test_a_capture_of_what_is_out_is_refused(lms: Any) -> None:
+    x = block(2, 6)
+    lms.reclaim()
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="graph is captured"):
+        warnings.simplefilter("ignore")  # that the graph is empty
+        captured(lambda: x + 1)
+    assert (x == 6).all().item()
+    with lms.pin(x):
+        graph = captured(lambda: x.add_(1))
+    lms.reclaim()
+    graph.replay()
+    assert (x == 7).all().item()
+
+
+def test_a_tensor_in_host_memory_dies_during_a_capture(lms: Any) -> None:
+    x, gone = block(2, 6), [block(2, 1)]
+    x.add_(0)
+    assert torch.ops.lms.evict(gone[0])
+    graph = captured(lambda: (gone.clear(), x.add_(1)))
+    graph.replay()
+    later = block(2, 3)
+    assert torch.ops.lms.evict(later)  # host memory is used again
+    assert (x == 7).all().item() and (later == 3).all().item()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training_in_a_graph_beside_what_does_not_fit(lms: Any, device: Any, mode: str) -> None:
+    """Static inputs and weights stay, everything else moves; the numbers are those without."""
+
+    def run(graphed: bool) -> list[float]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 8)
+        )
+        net, x = net.cuda(), torch.zeros(16, 64, device="cuda")
+        optimiser = torch.optim.SGD(net.parameters(), 0.1)
+        losses, loss = [], torch.zeros((), device="cuda")
+
+        def step() -> None:
+            optimiser.zero_grad(set_to_none=False)
+            value = net(x).square().mean()
+            value.backward()
+            optimiser.step()
+            loss.copy_(value.detach())
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = captured(step) if graphed else None
+        kept = []
+        for i in range(6):
+            x.copy_(torch.randn(16, 64, generator=torch.Generator().manual_seed(i)))
+            graph.replay() if graph else step()
+            losses.append(loss.item())
+            kept.append(block(6, i))
+        assert all((t == i).all().item() for i, t in enumerate(kept))
+        return losses
+
+    lms.disable()
+    want = run(graphed=False)
+    lms.enable(min_size=0)
+    device.limit(32 * MIB)
+    device.mode(mode)
+    assert run(graphed=True) == want
+    assert lms.stats()["lms.paged_out"] > 0

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of Triton's kernels, by themselves and by inductor: pinned while they take pointers.
+
+A simulated device has no code generator, so that the kernel here is a Python function. What calls
+it is inductor's own class, or one in the place of Triton's, found by the same name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import lms_device
+import pytest
+import torch
+from lms_device import MIB
+from lms_extension import set_bytes
+
+MODES = lms_device.device.modes
+
+
+def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
+    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.cpu().view(torch.uint8).numpy())
+
+
+def kernel(target: torch.Tensor, source: torch.Tensor, value: int) -> str:
+    """As a launcher does: takes all pointers, and starts something that uses them."""
+    pointers = [t.data_ptr() for t in (target, source)]
+    for each in (target, source):
+        assert not torch.ops.lms.evict(each), "it moved while its pointer was in use"
+    assert torch.ops.lms.reclaim_inactive(0) == 0
+    for pointer, each in zip(pointers, (target, source), strict=True):
+        assert not torch.ops.lms.on_host(each)
+        set_bytes(pointer, value, each.nbytes)
+    return "launched"
+
+
+def inductor() -> Any:
+    """`run` of the class that launches every kernel of inductor, around `kernel`."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    class Tuner(CachingAutotuner):
+        def __init__(self) -> None:  # the code generator is what is missing
+            self.launchers = [self.launcher]
+            self.inductor_meta: dict[str, Any] = {}
+            self.triton_meta: dict[str, Any] = {}
+            self.fn = SimpleNamespace(__name__="kernel", arg_names=[])
+            self.device_props = SimpleNamespace(type="cuda", index=0)
+            self._plugins: list[Any] = []
+
+        def __getattr__(self, name: str) -> None:
+            return None  # nothing tuned, dumped or profiled
+
+        @staticmethod
+        def launcher(*args: Any, stream: int, **kwargs: Any) -> str:
+            return kernel(*args)
+
+    Tuner.launcher.store_cubin = False  # type: ignore[attr-defined]
+    Tuner.launcher.cache_hash = "0"  # type: ignore[attr-defined]
+    Tuner.launcher.config = SimpleNamespace(  # type: ignore[attr-defined]
+        found_by_coordesc=True, found_by_combo_autotune=True
+    )
+    tuner = Tuner()
+    grid = {"grid": None} if "grid" in inspect.signature(CachingAutotuner.run).parameters else {}
+    return lambda *args: tuner.run(*args, stream=0, **grid)
+
+
+class JITFunction:
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        return kernel(*args)
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch, lms: Any) -> Any:
+    """`kernel[grid](...)` of a module that is imported after the first enable."""
+
+    class Loader:
+        def create_module(self, spec: Any) -> None:
+            return None
+
+        def exec_module(self, module: ModuleType) -> None:
+            module.JITFunction = type("JITFunction", (JITFunction,), dict(JITFunction.__dict__))
+
+    class Finder:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            if name in ("triton", "triton.runtime", "triton.runtime.jit"):
+                return ModuleSpec(name, Loader(), is_package=name != "triton.runtime.jit")
+            return None
+
+    for name in [n for n in sys.modules if n == "triton" or n.startswith("triton.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    jit = importlib.import_module("triton.runtime.jit")
+    yield lambda *args: jit.JITFunction().run(*args, grid=(1,), warmup=False)
+    for name in ("triton", "triton.runtime", "triton.runtime.jit"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(params=["inductor", "triton"])
+def launch(request: pytest.FixtureRequest, lms: Any) -> Any:
+    return inductor() if request.param == "inductor" else request.getfixturevalue("triton")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pinned_for_the_launch(lms: Any, device: Any, launch: Any, mode: str) -> None:
+    x, y = block(1, 2), block(1, 3)
+    lms.reclaim()
+    device.mode(mode)
+    assert launch(x, y, 7) == "launched"
+    assert not torch.ops.lms.exposed(x) and lms.stats()["pinned.all.current"] == 0
+    filler = [block(1, 9) for _ in range(2)]
+    assert torch.ops.lms.evict(x) and torch.ops.lms.evict(y)
+    filler += [block(1, 8) for _ in range(2)]
+    assert bytes_of(x) == bytes_of(y) == b"\7" * MIB
+    assert [f[0].item() for f in filler] == [9, 9, 8, 8]
+
+
+def test_a_launch_that_fails_leaves_no_pin(lms: Any, launch: Any) -> None:
+    x = block()
+    with pytest.raises(AttributeError):
+        launch(x, None, 7)
+    assert lms.stats()["pinned.all.current"] == 0
+    assert torch.ops.lms.evict(x)
+
+
+def test_a_launch_that_does_not_fit_says_so(lms: Any, device: Any, launch: Any) -> None:
+    device.limit(24 * MIB)
+    x, y = block(8, 1), block(8, 2)
+    more = [block(8, i) for i in range(3)]
+    assert launch(x, y, 1) == "launched"
+    assert bytes_of(x) == bytes_of(y) == b"\1" * (8 * MIB)
+    assert all((t == i).all().item() for i, t in enumerate(more))
+    device.limit(12 * MIB)
+    lms.reclaim()
+    torch.cuda.empty_cache()
+    with pytest.raises(torch.OutOfMemoryError):
+        launch(x, y, 2)
+    assert bytes_of(x) == b"\1" * (8 * MIB) and lms.stats()["pinned.all.current"] == 0
+
+
+def test_alignment_is_compared_without_holding(lms: Any) -> None:
+    from torch._inductor.utils import copy_misaligned_inputs
+
+    x = block()
+    lms.reclaim()
+    copy_misaligned_inputs([x], [0])
+    assert not torch.ops.lms.exposed(x)
