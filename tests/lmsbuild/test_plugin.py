@@ -6,20 +6,23 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lmsbuild_world import REPOSITORY
 
-from lmsbuild import plugin, wheelfile
+from lmsbuild import new_release, plugin, wheelfile
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
-from lmsbuild.errors import UnknownTagError
+from lmsbuild.errors import ConfigError, DownloadError, UnknownTagError, UsageError
 from lmsbuild.pipeline import plugin_wheel
 from lmsbuild.project import Project
 
@@ -34,8 +37,81 @@ def test_a_release_has_many_names(spec: str) -> None:
 
 
 def test_an_unknown_release_names_the_near_ones() -> None:
-    with pytest.raises(UnknownTagError, match=r"no plug-in can be built for 2\.12\.0 because"):
+    with pytest.raises(UnknownTagError, match="no plug-in can be built for") as at:
         plugin.resolve(PROJECT, "2.12.0")
+    assert "v2.11.0" in str(at.value)
+    assert str(at.value).endswith("to try a new one, `lmsbuild plugin 2.12.0 --new`")
+
+
+REQUIRES = {
+    "13": [
+        "typing-extensions>=4",
+        "cuda-toolkit[cublas,cudart]==13.4.1; platform_system == 'Linux'",
+    ],
+    "12": ["nvidia-cuda-runtime-cu12==12.8.90; platform_system == 'Linux'"],
+    "11": ["nvidia-cuda-runtime-cu11==11.8.89"],
+    "none": ["filelock"],
+}
+
+
+def index(cuda: str, pythons: tuple[str, ...] = ("3.12", "3.13")) -> new_release.Ask:
+    """An index with wheels for these Pythons."""
+
+    def ask(project: str, version: str, python: str, platform: str) -> dict[str, Any] | None:
+        assert (project, version, platform) == ("torch", "9.16.0", "manylinux_2_28_x86_64")
+        if python not in pythons:
+            return None
+        digest = python.replace(".", "").ljust(64, "a")
+        return {
+            "download_info": {"archive_info": {"hashes": {"sha256": digest}}},
+            "metadata": {"requires_dist": REQUIRES[cuda]},
+        }
+
+    return ask
+
+
+@pytest.fixture
+def own_project(tmp_path: Path) -> Project:
+    (tmp_path / "patches").mkdir()
+    shutil.copy(REPOSITORY / "patches" / "frameworks.toml", tmp_path / "patches")
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize(("cuda", "version"), [("13", "13.4"), ("12", "12.8")])
+def test_a_new_release_is_added_untested(own_project: Project, cuda: str, version: str) -> None:
+    file = own_project.root / "patches" / "frameworks.toml"
+    before = file.read_text()
+    dry = new_release.add(own_project, "pytorch", "v9.16.0", Console(), True, index(cuda))
+    assert file.read_text() == before
+    text = new_release.add(own_project, "pytorch", "9.16.0", Console(), ask=index(cuda))
+    assert text == dry and file.read_text() == f"{before.rstrip()}\n\n{text}"
+    found = plugin.resolve(own_project, "9.16")
+    assert (found.release.tested, found.release.requires) == (False, ">=9.16,<9.17")
+    assert found.target.cuda == version and found.target.pythons == ["3.12", "3.13"]
+    headers = [header.version.split(".")[0] for header in found.target.variant.headers]
+    assert len(headers) == 3 and set(headers) == {cuda}
+    with pytest.raises(UsageError, match="is for all of"):
+        new_release.add(own_project, "pytorch", "9.16.1", Console(), ask=index(cuda))
+
+
+@pytest.mark.parametrize(
+    ("spec", "ask", "error", "text"),
+    [
+        ("2.16", index("13"), UsageError, "2.16 cannot be added because it is no release"),
+        ("newest", index("13"), UsageError, "give e.g. 2.16.0"),
+        ("9.16.0", index("13", ()), DownloadError, "the index has no wheel of it for manylinux"),
+        ("9.16.0", index("none"), ConfigError, "does not tell its CUDA version"),
+        ("9.16.0", index("11"), ConfigError, "is for CUDA 11.8 and frameworks.toml names headers"),
+    ],
+)
+def test_a_new_release_that_cannot_be_added(
+    own_project: Project, spec: str, ask: new_release.Ask, error: type[Exception], text: str
+) -> None:
+    file = own_project.root / "patches" / "frameworks.toml"
+    before = file.read_text()
+    with pytest.raises(error, match=re.escape(text)):
+        new_release.add(own_project, "pytorch", spec, Console(), ask=ask)
+    assert file.read_text() == before
 
 
 def test_every_release_is_complete() -> None:

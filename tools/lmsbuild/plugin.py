@@ -107,7 +107,8 @@ def resolve(project: Project, spec: str) -> PluginTarget:
     near = difflib.get_close_matches(f"v{wanted}", [f.target.tag_name for f in known], 3, 0.4)
     raise UnknownTagError(
         f"no plug-in can be built for {spec} because frameworks.toml has no such release of it; "
-        f"near ones: {', '.join(near or labels)} (to try a new one, add it there)",
+        f"near ones: {', '.join(near or labels)}; to try a new one, "
+        f"`lmsbuild plugin {wanted} --new`",
         near=near or labels,
     )
 

@@ -9,6 +9,7 @@ import click
 
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
+from lmsbuild.new_release import add
 from lmsbuild.options import (
     dry_run_option,
     examples,
@@ -31,9 +32,15 @@ from lmsbuild.project import find_project
         "lmsbuild plugin v2.11.0",
         "lmsbuild plugin v2.6.0 --output dist --jobs 4",
         "lmsbuild test v2.11.0 --plugin",
+        "lmsbuild plugin 2.16.0 --new && lmsbuild test 2.16.0 --plugin",
     ),
 )
 @tag_argument
+@click.option(
+    "--new", is_flag=True,
+    help="Add the release to patches/frameworks.toml first, untested, with what the package index "
+    "says of it.",
+)  # fmt: skip
 @output_option("the wheel and the sdist")
 @python_option
 @jobs_option
@@ -43,6 +50,7 @@ from lmsbuild.project import find_project
 @json_option
 def command(
     tag: str,
+    new: bool,
     output: Path | None,
     python: str,
     jobs: int | None,
@@ -54,7 +62,14 @@ def command(
     Needs only the headers of the official wheel. One wheel is for all Pythons, and for all patch
     releases of its minor version.
     """
-    found = resolve(find_project(), tag)
+    project = find_project()
+    if new:
+        entry = add(project, "pytorch", tag, console, dry_run)
+        console.say(entry)
+        if dry_run:
+            console.result({"entry": entry, "dry_run": True})
+            return
+    found = resolve(project, tag)
     choices = Choices("auto", None, None, python, None, jobs)
     done = plugin_wheel(found, choices, console, output, dry_run)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
