@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-fast test-full test-negative test-old lint patches clean help
+.PHONY: run test test-fast test-full test-negative test-old lint bench sweep patches clean help
 
 help:
 	@echo "make run            train a model that does not fit the device, without and with LMS"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail"
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways"
+	@echo "make sweep          stock, plug-in and patch on the simulated device, into docs/plugin.md"
 	@echo "make patches        regenerate the runtime patch from lms/"
 
 $(STAMP): pyproject.toml
@@ -65,6 +66,16 @@ test-old: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/lmsbuild bench $(TAG)
+
+# What the simulated device trains in minutes; resumes where it stopped.
+SWEEP := --device sim --minutes 60
+SWEEP_PLAN := --capped-only --growth 1.5 --caps 32M,48M --warmup 0 --steps 2 --methods plain,lms
+SWEEP_DIR := work/sweep
+
+sweep: $(STAMP)
+	$(BIN)/lmsbuild bench $(TAG) $(SWEEP) --plugin --results $(SWEEP_DIR)/plugin.jsonl -- $(SWEEP_PLAN)
+	$(BIN)/lmsbuild bench $(TAG) $(SWEEP) --results $(SWEEP_DIR)/patch.jsonl \
+		--compare $(SWEEP_DIR)/plugin.jsonl --page docs/plugin.md -- $(SWEEP_PLAN)
 
 patches: $(STAMP)
 	$(BIN)/lmsbuild refresh $(TAG) --runtime

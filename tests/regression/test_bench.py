@@ -89,6 +89,38 @@ def test_host_need_is_predicted_and_over_the_limit_nothing_runs(tmp_path: Path) 
     assert "at most 0.0 GiB" in said[0] and "skipped" in said[0]
 
 
+def test_stock_plugin_and_patch_stand_side_by_side(device: Any, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("plugin", "patch")}
+    last = {("plugin", "plain"): 1, ("plugin", "lms"): 4, ("patch", "lms"): 8}
+    for (name, method), largest in last.items():
+        results = Results.load(files[name])
+        for size in (1, 2, 4, 8, 16):
+            moved = {f"lms.paged_{way}_bytes": size * MIB for way in ("out", "in")}
+            fits = {"status": "ok", "lms": moved} if size <= largest else {"status": "oom"}
+            results.add(entry(Point("gpt2", size, method, 24 * MIB), **fits))
+    page = tmp_path / "page.md"
+    start = [sys.executable, *(["-m", "simcuda"] if device.kind == "sim" else []), "-m"]
+    command = [*start, "lmsbench", "compare", "--page", str(page), "--models", "gpt2"]
+    for name, file in files.items():
+        command += [f"--{name}", str(file)]
+    command += ["--caps", "24M", "--growth", "2", "--warmup", "0", "--steps", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(lms_device.TOOLS)}
+
+    def compare() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    page.write_text("before\n")
+    refused = compare()
+    assert refused.returncode == 1 and "it has no lines `<!-- sweep: -->`" in refused.stderr
+    assert page.read_text() == "before\n"
+    page.write_text("before\n<!-- sweep: x -->\nold\n<!-- end of sweep -->\nafter\n")
+    for _ in range(2):  # again gives the same
+        assert compare().returncode == 0
+        head, *_, row, _, after = page.read_text().splitlines()
+        assert (head, after) == ("before", "after") and "old" not in page.read_text()
+        assert row.split(" | ")[1:] == ["24 MiB", "1", "4", "8", "8.0 MiB at 4", "8.0 MiB at 4 |"]
+
+
 @pytest.mark.slow
 def test_a_small_run_and_its_page(device: Any, tmp_path: Path) -> None:
     """LMS trains a larger batch than plain at the same cap, with the losses of no cap."""

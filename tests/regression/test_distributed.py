@@ -116,14 +116,16 @@ MAIN = """
 """
 
 
-@pytest.mark.parametrize("mode", ["immediate", "lazy"])
+@pytest.mark.parametrize("mode", ["immediate", pytest.param("lazy", marks=pytest.mark.slow)])
 def test_a_collective_in_flight_stays(program: Any, tmp_path: Path, sim: Any, mode: str) -> None:
     code = HEADER + "    import time\n" + IN_FLIGHT + MAIN % 2
     out = program(code, str(tmp_path / "store"), memory=64 * MIB, mode=mode)
     assert out.split() == ["done", "done"]
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp2"])
+@pytest.mark.parametrize(
+    "kind", ["ddp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fsdp", "fsdp2"))]
+)
 def test_training_that_does_not_fit(program: Any, tmp_path: Path, sim: Any, kind: str) -> None:
     code = HEADER + TRAINING + MAIN % 3
     out = program(code, kind, str(tmp_path / "store"), "0.6", memory=512 * MIB, mode="lazy")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns each safeguard of kind "torch" off, in a torch rebuilt from LMS_SOURCE: its test must fail.
+"""Turns each safeguard off in turn: its test must fail.
 
-Only in the full tier, or when nothing but this file is asked for.
+Those of kind "torch" in a torch rebuilt from the tree LMS_SOURCE, those of kind "plugin" in a
+torch_lms rebuilt from LMS_SDIST, beside the official torch. Only in the full tier, or when nothing
+but this file is asked for.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +30,8 @@ else:
     import tomli as tomllib
 
 pytestmark = pytest.mark.negative
-KIND = "torch"
+PLUGIN = lms_device.is_plugin()
+KIND = "plugin" if PLUGIN else "torch"
 SAFEGUARDS = {
     entry["id"]: entry
     for entry in tomllib.loads((HERE.parent / "safeguards.toml").read_text())["safeguard"]
@@ -44,23 +48,37 @@ class Library:
 
 
 LIBRARIES = (
-    Library(
-        "libc10_cuda.so",
-        "c10/cuda",
-        ("*.cpp", "impl/*.cpp", "lms/*.cpp", "lms/core/*.cpp"),
-        ("c10",),
-    ),
-    Library("libtorch_lms.so", "torch/csrc/lms", ("*.cpp",), ("c10_cuda", "torch_cpu", "c10")),
+    (
+        Library(
+            "libtorch_lms.so",
+            "",
+            ("c10/cuda/lms/**/*.cpp", "torch/csrc/lms/*.cpp", "plugin/*.cpp"),
+            ("torch_cpu", "c10_cuda", "c10"),
+        ),
+    )
+    if PLUGIN
+    else (
+        Library(
+            "libc10_cuda.so",
+            "c10/cuda",
+            ("*.cpp", "impl/*.cpp", "lms/*.cpp", "lms/core/*.cpp"),
+            ("c10",),
+        ),
+        Library("libtorch_lms.so", "torch/csrc/lms", ("*.cpp",), ("c10_cuda", "torch_cpu", "c10")),
+    )
 )
 
 
 class Rebuilder:
-    """A copy of the torch package in which libraries and Python files can be replaced."""
+    """A copy of the package (torch, or torch_lms) in which libraries and Python files can be
+    replaced."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.source, self.folder = source, folder
-        self.official = Path(torch.__file__).parent
-        self.package = folder / "site" / "torch"
+        self.torch = Path(torch.__file__).parent
+        self.official = self.torch.with_name("torch_lms") if PLUGIN else self.torch
+        self.package = folder / "site" / self.official.name
+        self.libraries = self.package if PLUGIN else self.package / "lib"
         self.objects = folder / "objects"
         self.objects.mkdir()
         self.overlay = folder / "overlay"  # found before the source tree
@@ -70,16 +88,25 @@ class Rebuilder:
             copy_function=_link,
             ignore=shutil.ignore_patterns("__pycache__", "test", "include"),
         )
-        (self.package / "include").symlink_to(self.official / "include")
+        if not PLUGIN:
+            (self.package / "include").symlink_to(self.official / "include")
+
+    def original(self, file: str) -> str:
+        """A source file, or a Python file of the package, as it is."""
+        if file.endswith(".py"):
+            return (self.official.parent / file).read_text()
+        return (self.source / file).read_text()
 
     def compile(self, file: Path, target: Path) -> None:
         cuda = os.environ.get("SIMCUDA_CUDA_INCLUDE", "").split(os.pathsep)
-        include = self.official / "include"
+        include = self.torch / "include"
+        standard = 20 if (include / "c10/core/StorageMaterializer.h").exists() else 17
         command = [
-            "g++", "-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-w",
+            "g++", f"-std=c++{standard}", "-O1", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
             "-DPYTORCH_C10_DRIVER_API_SUPPORTED",
-            *(["-DC10_CUDA_BUILD_MAIN_LIB"] if "c10" in file.parts else []),
+            *(["-DLMS_PLUGIN"] if PLUGIN else []),
+            *(["-DC10_CUDA_BUILD_MAIN_LIB"] if "c10" in file.parts and not PLUGIN else []),
             f"-I{self.overlay}", f"-I{self.source}",
             f"-I{include}", f"-I{include / 'torch/csrc/api/include'}",
             *(f"-I{path}" for path in cuda if path), "-c", str(file), "-o", str(target),
@@ -102,11 +129,12 @@ class Rebuilder:
 
     def link(self, library: Library, instead: dict[Path, Path]) -> None:
         objects = [instead.get(o, o) for o in map(self.object_of, self.sources(library))]
-        target = self.package / "lib" / library.name
+        target = self.libraries / library.name
         target.unlink(missing_ok=True)
         command = [
             "g++", "-shared", "-o", str(target), *map(str, objects),
-            f"-L{self.package / 'lib'}", *(f"-l{name}" for name in library.link),
+            f"-L{self.libraries}", f"-L{self.torch / 'lib'}",
+            *(f"-l{name}" for name in library.link),
             f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined",
             "-Wl,--unresolved-symbols=ignore-all",  # the CUDA runtime: loaded before
         ]  # fmt: skip
@@ -115,7 +143,7 @@ class Rebuilder:
     def mutate(self, file: str, text: str) -> None:
         """Put `text` in place of a file of the source tree."""
         if file.endswith(".py"):
-            target = self.package / Path(file).relative_to("torch")
+            target = self.package.parent / file
             target.unlink()
             target.write_text(text)
             return
@@ -142,7 +170,7 @@ class Rebuilder:
 
     def restore(self, file: str) -> None:
         if file.endswith(".py"):
-            self.mutate(file, (self.source / file).read_text())
+            self.mutate(file, self.original(file))
         else:
             self.link(next(li for li in LIBRARIES if file.startswith(li.folder)), {})
 
@@ -171,6 +199,13 @@ class Rebuilder:
         return done.returncode, done.stdout[-3000:]
 
 
+def sources_of_plugin(sdist: Path, folder: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "sdist", filter="data")
+    (tree,) = (folder / "sdist").iterdir()
+    return tree / "csrc"
+
+
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
@@ -180,13 +215,13 @@ def _link(source: str, target: str) -> None:
 
 @pytest.fixture(scope="session")
 def rebuilder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rebuilder]:
-    source = os.environ.get("LMS_SOURCE")
-    if not source:
-        pytest.skip("needs LMS_SOURCE, the patched source tree that this torch was built from")
+    variable = "LMS_SDIST" if PLUGIN else "LMS_SOURCE"
+    if not (name := os.environ.get(variable)):
+        pytest.skip(f"needs {variable}, what this was built from")
     if lms_device.device.kind != "sim":
         pytest.skip("races show on the simulated device")
     folder = tmp_path_factory.mktemp("negative")
-    made = Rebuilder(Path(source), folder)
+    made = Rebuilder(sources_of_plugin(Path(name), folder) if PLUGIN else Path(name), folder)
     made.build_all()
     yield made
     shutil.rmtree(folder)
@@ -206,7 +241,7 @@ def test_with_every_safeguard_the_tests_pass(rebuilder: Rebuilder, stock_python:
 @pytest.mark.parametrize("name", SAFEGUARDS)
 def test_without_it_its_test_fails(rebuilder: Rebuilder, stock_python: str, name: str) -> None:
     entry = SAFEGUARDS[name]
-    text = (rebuilder.source / entry["file"]).read_text()
+    text = rebuilder.original(entry["file"])
     assert text.count(entry["search"]) == 1, f"{entry['search']!r} is not in {entry['file']} once"
     try:
         rebuilder.mutate(entry["file"], text.replace(entry["search"], entry["replace"]))

@@ -22,6 +22,7 @@ EPILOG = """examples:
   python -m lmsbench run --results out/results.jsonl --caps 8G --models gpt2
   python -m lmsbench trace --model resnet50 --size 3072 --cap 8G --out out/trace.json.gz
   python -m lmsbench report --results out/results.jsonl            # out/README.md and pictures
+  python -m lmsbench compare --plugin A.jsonl --patch B.jsonl --page docs/plugin.md
 without a GPU:
   python -m simcuda --memory 256M -m lmsbench run --scale 16 --caps 48M,64M --results FILE
 """
@@ -56,8 +57,16 @@ def parser() -> argparse.ArgumentParser:
     default = Plan()
     run = commands.add_parser("run", help="measure what is not measured yet")
     page = commands.add_parser("report", help="write the page beside the results")
+    both = commands.add_parser("compare", help="write the plug-in beside the patch into a page")
+    both.add_argument("--plugin", type=Path, required=True, metavar="FILE", help="its results")
+    both.add_argument("--patch", type=Path, required=True, metavar="FILE", help="its results")
+    both.add_argument(
+        "--page", type=Path, required=True, metavar="FILE",
+        help="has lines `<!-- sweep: ... -->` and `<!-- end of sweep -->` around the table",
+    )  # fmt: skip
     for command in (run, page):
         command.add_argument("--results", type=Path, required=True, metavar="FILE")
+    for command in (run, page, both):
         command.add_argument("--models", type=_choices(WORKLOADS), default=default.models)
         command.add_argument("--methods", type=_choices(METHODS), default=default.methods)
         command.add_argument(
@@ -68,10 +77,12 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--growth", type=float, default=default.growth)
         command.add_argument("--steps", type=int, default=default.steps)
         command.add_argument("--warmup", type=int, default=default.warmup)
+        command.add_argument(
+            "--capped-only", action="store_true", help="no LMS run beyond the card itself"
+        )
         command.add_argument("--host-limit", type=size, default=default.host_limit)
     run.add_argument("--minutes", type=float, default=60, help="begin no point after this long")
     run.add_argument("--point-seconds", type=int, default=default.point_seconds)
-    run.add_argument("--capped-only", action="store_true", help="no LMS run beyond the card itself")
     trace = commands.add_parser("trace", help="profile one step with Large Model Support")
     trace.add_argument("--model", choices=list(WORKLOADS), required=True)
     trace.add_argument("--size", type=int, required=True)
@@ -84,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 def _plan(options: argparse.Namespace) -> Plan:
     return Plan(
         options.models, options.methods, options.caps,
-        not getattr(options, "capped_only", False), options.scale, options.growth,
+        not options.capped_only, options.scale, options.growth,
         options.host_limit, options.steps, options.warmup, getattr(options, "point_seconds", 0),
     )  # fmt: skip
 
@@ -127,6 +138,27 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(options: argparse.Namespace) -> int:
+    patch, plugin = Results.load(options.patch), Results.load(options.plugin)
+    for results in (patch, plugin):
+        if not results.points:
+            return _fail(f"{results.path} has no results because no run wrote any; `run` first")
+    table = report.compare(patch, plugin, _plan(options))
+    text = options.page.read_text(encoding="utf-8")
+    changed, count = re.subn(
+        r"(<!-- sweep:[^\n]*-->\n).*?(<!-- end of sweep -->)",
+        lambda match: f"{match[1]}{table}\n{match[2]}", text, flags=re.DOTALL,
+    )  # fmt: skip
+    if count != 1:
+        return _fail(
+            f"{options.page} cannot take the table because it has no lines `<!-- sweep: -->` and "
+            "`<!-- end of sweep -->` around its place; add them"
+        )
+    options.page.write_text(changed, encoding="utf-8")
+    _say(table)
+    return 0
+
+
 def _trace(options: argparse.Namespace) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     point = Point(
@@ -146,7 +178,8 @@ def _fail(message: str) -> int:
 def main() -> int:
     options = parser().parse_args()
     try:
-        return {"run": _run, "report": _report, "trace": _trace}[options.command](options)
+        commands = {"run": _run, "report": _report, "compare": _compare, "trace": _trace}
+        return commands[options.command](options)
     except (ValueError, OSError) as error:
         return _fail(f"{error}")
     except KeyboardInterrupt:

@@ -179,6 +179,34 @@ def _losses(results: Results, plan: Plan) -> str:
     return words + (f" Different: {', '.join(different)}." if different else " None differed.")
 
 
+def compare(patch: Results, plugin: Results, plan: Plan) -> str:
+    """A table of the largest sizes that train on the stock torch, with the plug-in and with the
+    patch, and of what these two copy at the largest size that both train.
+
+    Sizes of `plain` are taken from the plug-in's results, whose torch is the stock one.
+    """
+    rows = [
+        ["model", "device", "stock", "plug-in", "patch"]
+        + [f"copied a step, {name}" for name in ("plug-in", "patch")]
+    ]
+    for model in plan.models:
+        for cap in plan.caps:
+            ours = [dict(rungs(r, model, "lms", cap, plan)) for r in (plugin, patch)]
+            both = ours[0].keys() & ours[1].keys()
+            if not both:
+                continue
+            stock = _last(plugin, model, "plain", cap, plan)
+            copied = [_copied(found[max(both)], plan) / (1 << 20) for found in ours]
+            rows.append(
+                [
+                    f"{model} ({WORKLOADS[model].grows})", f"{cap >> 20} MiB",
+                    *map(str, [stock or "none", *(max(found) for found in ours)]),
+                    *(f"{amount:.1f} MiB at {max(both)}" for amount in copied),
+                ]
+            )  # fmt: skip
+    return _table(rows)
+
+
 def plot(results: Results, plan: Plan, folder: Path) -> list[Path]:
     """One picture a model: speed against size for every method and cap. Needs matplotlib."""
     import matplotlib

@@ -33,14 +33,21 @@ class Benchmark:
         """Measure what is not measured yet for at most about `minutes`, and write the page beside
         the results. Each point is said as it comes. Raises BenchError."""
         make_folder(self.results.parent)
-        self._lmsbench(console, "run", "--minutes", f"{minutes:g}")
-        self._lmsbench(console, "report")
+        results = ("--results", str(self.results))
+        self._lmsbench(console, "run", *results, "--minutes", f"{minutes:g}")
+        self._lmsbench(console, "report", *results)
         return self.results.parent / "README.md"
+
+    def compare(self, plugin: Path, page: Path, console: Console) -> None:
+        """Write these results, of the patch, beside those of the plug-in into `page`. Raises
+        BenchError."""
+        files = ("--patch", str(self.results), "--plugin", str(plugin), "--page", str(page))
+        self._lmsbench(console, "compare", *files)
 
     def _lmsbench(self, console: Console, command: str, *options: str) -> None:
         simulated = self.device.kind == "sim"
         words = ["-m", "simcuda", "--memory", _SIMULATED_MEMORY] if simulated else []
-        words += ["-m", "lmsbench", command, "--results", str(self.results), *options]
+        words += ["-m", "lmsbench", command, *options]
         words += [*(_SIMULATED if simulated else ()), *self.arguments]
 
         def line(text: str) -> bool:

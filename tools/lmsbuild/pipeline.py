@@ -155,8 +155,10 @@ def plugin_prepared(
     ready = _ready(
         target, choices, device, prefix, tools, wanted, source, built, console, inside
     )  # fmt: skip
-    forced = {} if found.release.tested else {"TORCH_LMS_FORCE": "1"}
-    return replace(ready, variables={**ready.variables, **forced})
+    more = {"LMS_SDIST": str(built.sdist)}
+    if not found.release.tested:
+        more["TORCH_LMS_FORCE"] = "1"
+    return replace(ready, variables={**ready.variables, **more})
 
 
 def prepared_for(

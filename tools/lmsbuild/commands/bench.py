@@ -49,6 +49,15 @@ from lmsbuild.project import find_project
     "--results", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
     help="The results, to which this run adds [default: work/<framework>-<tag>/bench/...].",
 )  # fmt: skip
+@click.option(
+    "--compare", "other", metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="The results of --plugin: write a table of both into --page.",
+)  # fmt: skip
+@click.option(
+    "--page", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A page with a place for the table of --compare.",
+)  # fmt: skip
 @click.option("--plugin", is_flag=True, help="Measure torch_lms beside the official wheel.")
 @build_options
 @dry_run_option
@@ -60,6 +69,8 @@ def command(
     wanted: str | None,
     minutes: float,
     results: Path | None,
+    other: Path | None,
+    page: Path | None,
     plugin: bool,
     choices: Choices,
     dry_run: bool,
@@ -73,6 +84,8 @@ def command(
     it stopped. ARGUMENTS go to `python -m lmsbench run` (see its --help). On the simulated device
     small models show sizes and bytes, and no time.
     """
+    if (other is None) != (page is None):
+        raise UsageError("the results cannot be compared because --compare and --page go together")
     found = resolve_plugin(find_project(), tag) if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     if target.framework.shows.device != "simcuda":
@@ -90,7 +103,9 @@ def command(
     ready = prepared_for(target, found, choices, device, "", (), console)
     with console.step("benchmark"):
         bench = Benchmark(ready.lms, device, ready.variables, file, arguments)
-        page = bench.run(minutes, console)
-    console.say(page.read_text(encoding="utf-8"))
+        made = bench.run(minutes, console)
+        if other and page:
+            bench.compare(other.absolute(), page.absolute(), console)
+    console.say(made.read_text(encoding="utf-8"))
     console.say(f"results: {file}")
-    console.result({"results": file, "page": page, "device": device})
+    console.result({"results": file, "page": made, "device": device})
