@@ -22,6 +22,7 @@ from rattler import (
     Gateway,
     GenericVirtualPackage,
     PackageName,
+    Subdir,
     Version,
     solve,
 )
@@ -77,7 +78,9 @@ def rewrite(path: Path, part: str, change: Callable[[dict[str, bytes]], None]) -
             archive.writestr(member, content)
 
 
-async def _install(urls: Sequence[str], specs: Sequence[str], prefix: Path, cuda: str) -> list[str]:
+async def _install(
+    urls: Sequence[str], specs: Sequence[str], prefix: Path, cuda: str, platform: str
+) -> list[str]:
     virtual = [GenericVirtualPackage(PackageName("__glibc"), Version(_glibc()), BuildString("0"))]
     if cuda:
         entry = GenericVirtualPackage(PackageName("__cuda"), Version(cuda), BuildString("0"))
@@ -85,9 +88,11 @@ async def _install(urls: Sequence[str], specs: Sequence[str], prefix: Path, cuda
     cache = prefix.parent / "rattler-cache"
     found = await solve(
         list(urls), list(specs), gateway=Gateway(cache_dir=cache / "repodata"),
-        platforms=["linux-64", "noarch"], virtual_packages=virtual,
+        platforms=[Subdir(platform), Subdir("noarch")], virtual_packages=virtual,
     )  # fmt: skip
-    await install_packages(found, prefix, cache_dir=cache / "pkgs", show_progress=False)
+    await install_packages(
+        found, prefix, cache_dir=cache / "pkgs", platform=Subdir(platform), show_progress=False
+    )
     return sorted(f"{record.name.normalized} {record.version}" for record in found)
 
 
@@ -95,12 +100,15 @@ def _glibc() -> str:
     return os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
 
 
-def install(urls: Sequence[str], specs: Sequence[str], prefix: Path, cuda: str = "") -> list[str]:
+def install(
+    urls: Sequence[str], specs: Sequence[str], prefix: Path, cuda: str = "",
+    platform: str = "linux-64",
+) -> list[str]:  # fmt: skip
     """Solve and install into a new prefix as a conda client does, by rattler. Gives what went in.
 
     `cuda` is the CUDA version that the client believes the driver to have.
     """
-    return asyncio.run(_install(urls, specs, prefix, cuda))
+    return asyncio.run(_install(urls, specs, prefix, cuda, platform))
 
 
 @contextmanager

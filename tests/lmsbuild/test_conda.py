@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 from lmsbuild_conda import install, serving
+from lmsbuild_conda import make as make_small
 from lmsbuild_wheels import PYTHON, run
 from lmsbuild_world import REPOSITORY, World
 from packaging.requirements import Requirement
+from rattler.exceptions import SolverError
 
 from lmsbuild import conda, wheelfile
 from lmsbuild import device as devices
@@ -33,8 +35,10 @@ from lmsbuild.errors import (
     WheelError,
 )
 from lmsbuild.frameworks import resolve, targets
+from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import Project
 from lmsbuild.staging import stage
+from lmsbuild.wheelfile import WheelName
 
 CONDA = """
 [frameworks.alpha.conda]
@@ -256,6 +260,90 @@ def test_every_framework_has_a_recipe(real_project: Project) -> None:
             assert plan.build.startswith("lms_") and plan.version == target.tag.version
             metas.add(plan.meta)
     assert metas == {"pytorch-lms", "tensorflow-lms"}
+
+
+# Other packages ----------------------------------------------------------------------------------
+
+
+@pytest.mark.default
+@pytest.mark.skipif(
+    shutil.which("powerpc64le-linux-gnu-g++") is None, reason="no cross compiler for ppc64le"
+)
+def test_engine_for_ppc64le(tmp_path: Path, console: Console, real_project: Project) -> None:
+    """The engine, cross-compiled, becomes a package of linux-ppc64le that a client for that
+    platform finds, and no other client does."""
+    library = tmp_path / "liblms.so"
+    sources = sorted((REPOSITORY / "lms/core").glob("*.cpp"))
+    subprocess.run(
+        ["powerpc64le-linux-gnu-g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-pthread",
+         "-Wl,-soname,liblms.so", f"-I{REPOSITORY / 'lms'}", f"-I{REPOSITORY}", "-o", str(library),
+         *map(str, sources)], check=True,
+    )  # fmt: skip
+    info = "lms_engine-0.1.dist-info"
+    wheel = tmp_path / "lms_engine-0.1-py3-none-linux_ppc64le.whl"
+    wheelfile.create(
+        wheel,
+        {
+            "lms_engine/liblms.so": library.read_bytes(),
+            f"{info}/METADATA": b"Metadata-Version: 2.1\nName: lms-engine\nVersion: 0.1\n",
+            f"{info}/WHEEL": b"Wheel-Version: 1.0\n",
+        },
+    )
+    plan = Plan(
+        "lms-engine", "0.1", "lms_0", 0, "linux-ppc64le", PYTHON, "", "Apache-2.0", "The engine",
+        [], [],
+    )  # fmt: skip
+    conda.check_wheel(wheel, plan, "lms-engine", "0.1")
+    made = make(plan, wheel, real_project, tmp_path / "out", console)[0].package
+    assert (
+        made.subdir == "linux-ppc64le"
+        and json.loads(metadata(made.path)["info/index.json"])["arch"] == "ppc64le"
+    )
+    assert any(spec.startswith("__glibc >=2.") for spec in made.depends)
+    assert any(spec.startswith("libstdcxx-ng >=") for spec in made.depends)
+    content = next(iter(files_of(made.path, set(made.files) & {made.files[-1]}).values()))
+    assert content[:4] == b"\x7fELF" and content[18:20] == (21).to_bytes(2, "little")  # EM_PPC64
+    channel = Channel(tmp_path / "channel")
+    runtimes = [
+        make_small(tmp_path / "box", name, version="12", subdir="linux-ppc64le")
+        for name in ("libstdcxx-ng", "libgcc-ng")
+    ]
+    channel.add([made.path, *runtimes], console)
+    with serving(channel) as urls:
+        found = install(urls, ["lms-engine"], tmp_path / "power", platform="linux-ppc64le")
+        assert "lms-engine 0.1" in found
+        with pytest.raises(SolverError):
+            install(urls, ["lms-engine"], tmp_path / "x86")
+
+
+@pytest.mark.slow
+@pytest.mark.net
+def test_lmsbuild_itself(tmp_path: Path) -> None:
+    """Its own package, whose recipe's tests run it in an environment of its own."""
+    env = {"LMSBUILD_ROOT": str(REPOSITORY), "LMSBUILD_WORK": str(tmp_path / "work")}
+    code, out, err = run("conda", "lmsbuild", "--output", str(tmp_path), "--json", env=env)
+    assert code == 0, err
+    package = json.loads(out)["packages"][0]
+    assert package["tested"] and inspect(Path(package["path"])).subdir == "noarch"
+
+
+@pytest.mark.default
+def test_plugin_depends_on_the_release(
+    tmp_path: Path, console: Console, real_project: Project
+) -> None:
+    found = resolve_plugin(real_project, "2.6.0")
+    plan = conda.plugin_plan(found, PYTHON, "linux-64")
+    assert plan.build.startswith("lms_pt26cu124py")
+    wheel = tmp_path / f"torch_lms-{found.version}-py3-none-manylinux_2_34_x86_64.whl"
+    info = WheelName.of(wheel).dist_info
+    requires = f"Requires-Dist: torch{found.release.requires}\n"
+    about = f"Metadata-Version: 2.1\nName: torch-lms\nVersion: {found.version}\n{requires}"
+    wheelfile.create(
+        wheel,
+        {"torch_lms/x.py": b"", f"{info}/METADATA": about.encode(), f"{info}/WHEEL": b""},
+    )
+    made = make(plan, wheel, real_project, tmp_path / "out", console)[0].package
+    assert "pytorch >=2.6,<2.7" in made.depends and made.name == "torch-lms"
 
 
 # The framework itself ----------------------------------------------------------------------------

@@ -181,8 +181,8 @@ def beside(
     needs = wheel_requirements(wheelfile.requirements(wheel), python, known)
     wheels = None
     if needs:
-        assert target is not None
-        wheels = packages_for(base, needs, python, target, console)
+        tag = target.label if target else OWN
+        wheels = packages_for(base, needs, python, tag, console, "conda")
     with tempfile.TemporaryDirectory() as folder:
         libraries = _stand_ins(target, wheel, Path(folder), console)
         channel = TestChannel(Path(folder) / "channel", python, base, wheels, known, libraries)

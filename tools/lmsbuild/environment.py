@@ -175,7 +175,7 @@ def prepare(
                 folder = (
                     _packages_inside(packages, python, target, console)
                     if inside
-                    else packages_for(environment.python, packages, python, target, console)
+                    else packages_for(environment.python, packages, python, target.label, console)
                 )
                 _pip(environment, "install", "--no-index", "--find-links", str(folder), *packages)
             if beside:
@@ -190,25 +190,22 @@ def packages_for(
     interpreter: Path,
     packages: Sequence[str],
     python: str,
-    target: Target,
+    tag: str,
     console: Console,
+    command: str = "test",
 ) -> Path:
-    """A folder of wheels of `packages` and of what these require."""
+    """A folder of wheels of `packages` and of what these require; `lmsbuild COMMAND TAG` is what
+    gets them."""
     title = f"{', '.join(packages)} for Python {python}"
 
     def fill(folder: Path) -> None:
-        cache.require_network(title, f"lmsbuild test {target.label}")
+        cache.require_network(title, f"lmsbuild {command} {tag}")
         folder.mkdir()
-        _pip(
-            Environment(interpreter.parent.parent, "", True),
-            "wheel",
-            "--wheel-dir",
-            str(folder),
-            *packages,
-        )
+        environment = Environment(interpreter.parent.parent, "", True)
+        _pip(environment, "wheel", "--wheel-dir", str(folder), *packages)
 
     name = sha256_value([python, platform.machine(), list(packages)])[:16]
-    return cache.keep("requirements", name, title, fill, console, target.label)
+    return cache.keep("requirements", name, title, fill, console, tag)
 
 
 def _packages_inside(
