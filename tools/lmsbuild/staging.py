@@ -96,7 +96,12 @@ def stage(wheel: Path, root: Path, site: str) -> Staged:
             )
     _check_record(wheel, place, info)
     _spread(place, info, root)
-    points = _entry_points(place / info / "entry_points.txt")
+    # Some wheels name scripts of what they require: these come with that package.
+    points = [
+        point
+        for point in _entry_points(place / info / "entry_points.txt")
+        if list(place.glob(f"{point.partition(' = ')[2].split('.')[0].split(':')[0]}*"))
+    ]
     for point in points if site != "site-packages" else []:
         _write_script(root / "bin", point)
     (place / info / "INSTALLER").write_text("conda\n", encoding="utf-8")
