@@ -250,7 +250,7 @@ def test_read_only_channel(box: Path, console: Console) -> None:
             "channel.add([Path(sys.argv[2])], console)",
             channel, fresh,
         )[1]  # fmt: skip
-        assert text.startswith("ChannelError") and "read-only" in text
+        assert text.startswith("ReadOnlyError") and "read-only" in text
         assert names(channel) == ["demo-1.0-0.conda"]
     finally:
         for path in [folder, *folder.rglob("*")]:

@@ -192,6 +192,8 @@ def test_wheel_that_is_not_the_tags(alpha: World, small: Path) -> None:
     assert code == UsageError.exit_code and "--wheel" in err
     code, _, err = run("conda", "v1.0", "--test", "channel")
     assert code == UsageError.exit_code
+    code, _, err = run("conda", "lmsbuild", "--container")
+    assert code == UsageError.exit_code and "--container" in err
     right = small.with_name(small.name.replace("alpha-1.0", f"alpha-{alpha.target.version}"))
     shutil.copy(small, right)
     code, _, err = run("conda", "v1.0", "--arch", "linux-ppc64le", "--wheel", str(right))

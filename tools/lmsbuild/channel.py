@@ -30,7 +30,7 @@ from rattler.index import index_fs
 
 from lmsbuild.condapackage import SUBDIRS, SUFFIX, CondaPackage, inspect, known_subdir
 from lmsbuild.console import Console
-from lmsbuild.errors import ChannelError, LmsbuildError, PackageError
+from lmsbuild.errors import ChannelError, LmsbuildError, PackageError, ReadOnlyError
 from lmsbuild.hashing import sha256_file
 
 REPODATA = "repodata.json"
@@ -309,7 +309,7 @@ class Channel:
                     shutil.rmtree(staging, ignore_errors=True)
         except OSError as error:
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-                raise ChannelError(
+                raise ReadOnlyError(
                     f"the channel {self.root} was not changed because it is read-only "
                     f"({error.strerror}); use a folder that you may write to"
                 ) from error

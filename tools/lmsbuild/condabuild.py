@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from lmsbuild import device as devices
@@ -27,6 +28,7 @@ from lmsbuild.conda import (
 )
 from lmsbuild.condapackage import CondaPackage, known_subdir
 from lmsbuild.console import Console
+from lmsbuild.container import compiler
 from lmsbuild.environment import Environment, interpreter, packages_for
 from lmsbuild.errors import CompileError, UsageError
 from lmsbuild.frameworks import Target, resolve
@@ -54,6 +56,8 @@ class Order:
     wheel: Path | None
     test: str  # auto, channel or none
     channels: tuple[str, ...]
+    in_container: bool = False  # compile the wheel in the tag's container
+    base_image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,11 @@ def build(
         )
     target, plan, file = _plan(project, order, choices)
     native = MACHINES.get(plan.subdir, Compiler.find().machine) == Compiler.find().machine
+    if (order.in_container or order.base_image) and (order.plugin or order.wheel or target is None):
+        raise UsageError(
+            "--container cannot be used here because only a tag's own wheel is built in one; leave "
+            "it out"
+        )
     if not native and order.wheel is None:
         raise UsageError(
             f"no package for {plan.subdir} can be made because no wheel of it can be built on this "
@@ -119,7 +128,10 @@ def _wheel(
         return _own_wheel(project, console)
     if order.plugin:
         return plugin_wheel(resolve_plugin(project, order.tag), choices, console).wheel
-    return wheel(target, choices, console)[1].wheel
+    container = None
+    if order.in_container or order.base_image:
+        container = partial(compiler, target, base_image=order.base_image, console=console)
+    return wheel(target, choices, console, container=container)[1].wheel
 
 
 def _own_wheel(project: Project, console: Console) -> Path:

@@ -196,7 +196,7 @@ class SubdirError(LmsbuildError):
 
 class ChannelError(LmsbuildError):
     exit_code = 27
-    meaning = "a conda channel is damaged, missing, or read-only"
+    meaning = "a conda channel is damaged or missing"
 
 
 class PortError(LmsbuildError):
@@ -242,6 +242,11 @@ class EngineDiskError(LmsbuildError):
 class FullBuildError(LmsbuildError):
     exit_code = 36
     meaning = "upstream's own build failed (see its last lines and the log)"
+
+
+class ReadOnlyError(LmsbuildError):
+    exit_code = 37
+    meaning = "a conda channel is read-only for you"
 
 
 # Exit codes that are no class of failure: the process was told to end.

@@ -56,6 +56,10 @@ from lmsbuild.project import find_project
     "--channel", "channels", metavar="URL", multiple=True,
     help="A channel for the recipe's tests. Can be given several times.",
 )  # fmt: skip
+@click.option(
+    "--container", "in_container", is_flag=True, help="Compile as `lmsbuild wheel --container`."
+)
+@click.option("--base-image", metavar="IMAGE", help="The container's image instead of the tag's.")
 @build_options
 @dry_run_option
 @markdown_option
@@ -68,6 +72,8 @@ def command(
     given: Path | None,
     kind: str,
     channels: tuple[str, ...],
+    in_container: bool,
+    base_image: str | None,
     choices: Choices,
     dry_run: bool,
     console: Console,
@@ -79,7 +85,7 @@ def command(
     """
     from lmsbuild.condabuild import Order, build
 
-    order = Order(tag, plugin, arch, given, kind, channels)
+    order = Order(tag, plugin, arch, given, kind, channels, in_container, base_image)
     done = build(find_project(), order, choices, console, output, dry_run)
     if dry_run:
         for plan in done.planned:
