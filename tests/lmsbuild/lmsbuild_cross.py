@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild_world import REPOSITORY
+from lmsbuild_world import REPOSITORY, real_checkout
 
 from lmsbuild.checkout import working_path
 from lmsbuild.console import Console
@@ -58,8 +58,9 @@ class Built:
 def build(target: Target, folder: Path, console: Console) -> Built:
     """Everything of the tag that needs neither ATen nor Python, compiled for ppc64le."""
     tree = working_path(target, None)
-    fetched(target, "auto", tree, console)
-    applied(target, tree, console)
+    with real_checkout():
+        fetched(target, "auto", tree, console)
+        applied(target, tree, console)
     python = target.pythons[1]
     wheel = official_wheel(target, python, console)
     members = [f"torch/include/c10/{name}" for name in _GENERATED]

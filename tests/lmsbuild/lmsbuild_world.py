@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from lmsbuild.frameworks import Target, resolve
 from lmsbuild.git import Git
@@ -18,6 +21,16 @@ from lmsbuild.refresh import refresh
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ZERO = "0" * 64
+
+
+@contextlib.contextmanager
+def real_checkout() -> Iterator[None]:
+    """Test processes that fetch and apply in this repository's own work folder take turns."""
+    work = Project(REPOSITORY).work
+    work.mkdir(exist_ok=True)
+    with FileLock(work / ".tests.lock"):
+        yield
+
 
 UPSTREAM = {
     "core/alloc.cpp": "".join(f"int line{i} = {i};\n" for i in range(1, 41)),

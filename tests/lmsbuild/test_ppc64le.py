@@ -21,7 +21,7 @@ from lmsbuild_world import World
 
 from lmsbuild.console import Console
 from lmsbuild.container import running
-from lmsbuild.engine import connect
+from lmsbuild.engine import connect, owner
 from lmsbuild.frameworks import resolve
 from lmsbuild.project import cache_dir, find_project
 
@@ -33,7 +33,7 @@ LIMITS = {"QEMU_RESERVED_VA": "16G"}
 LIBRARIES = ("ld64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1",
              "libgcc_s.so.1", "libstdc++.so.6")  # fmt: skip
 # Of the engine's cases those that are not only long; emulated they take eight times as long.
-ROUNDS = {"random_programs": ("seeds=2", "steps=500"), "pool_random": ("seeds=1", "steps=500"),
+ROUNDS = {"random_programs": ("seeds=10", "steps=1000"), "pool_random": ("seeds=4", "steps=1000"),
           "threads_share_one_engine": ("steps=200",), "victims_hole_is_optimal": ("instances=200",),
           "victims_cover_is_within_factor_two": ("instances=200",),
           "victims_take_the_cheaper_way": ("instances=200",)}  # fmt: skip
@@ -45,6 +45,8 @@ Run = Callable[..., str]
 def tools() -> None:
     if cross.compiler() is None or shutil.which(QEMU) is None or not cross.FMT.is_dir():
         missing(f"{cross.TRIPLET}-g++, {QEMU} and the headers of fmt are not all here")
+    if not Path("/proc/sys/fs/binfmt_misc/qemu-ppc64le").exists():
+        missing("the kernel runs no programs of ppc64le (update-binfmts --enable qemu-ppc64le)")
 
 
 PAUSE = "#include <unistd.h>\nint main() { return pause(); }\n"
@@ -67,7 +69,7 @@ def emulated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     places = (cross.ENGINE_TESTS, tmp_path_factory.getbasetemp())
     container = engine.client.containers.run(
         "lmsbuild-test-ppc64le:1", ["/pause"], detach=True, platform="linux/ppc64le",
-        network_mode="none", mem_limit="3g", user=f"{os.getuid()}:{os.getgid()}",
+        network_mode="none", mem_limit="3g", labels=owner(), user=f"{os.getuid()}:{os.getgid()}",
         volumes={str(place): {"bind": str(place), "mode": "ro"} for place in places},
     )  # fmt: skip
 

@@ -102,11 +102,13 @@ def running(
     Raises ContainerError when the engine does not run on this machine.
     """
     api = engine.client.api
+    # The shell collects what is left of commands, and ends with the connection that cat reads.
+    alive = ["sh", "-c", "cat >/dev/null; exit"]
     made = api.create_container(
-        image, ["cat"], user=engine.user, stdin_open=True, labels=owner(),
+        image, alive, user=engine.user, stdin_open=True, labels=owner(),
         working_dir="/", network_disabled=True, entrypoint="", platform=machine,
         host_config=api.create_host_config(
-            auto_remove=True, init=True, cap_drop=["ALL"], network_mode="none",
+            auto_remove=True, cap_drop=["ALL"], network_mode="none",
             security_opt=["no-new-privileges"],
             binds={str(path): {"bind": str(path), "mode": mode} for path, mode in folders.items()},
         ),
