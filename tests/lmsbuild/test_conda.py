@@ -38,6 +38,7 @@ from lmsbuild.frameworks import resolve, targets
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import Project
 from lmsbuild.staging import stage
+from lmsbuild.testchannel import TestChannel
 from lmsbuild.wheelfile import WheelName
 
 CONDA = """
@@ -113,6 +114,27 @@ def _same_files(package: Path, wheel: Path) -> None:
     found = files_of(package, {site + name for name in members})
     changed = [name for name in members if found[site + name] != members[name]]
     assert [name.rpartition("/")[2] for name in changed] == ["RECORD"]
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("interpreter", [sys.executable, "/usr/bin/python3"])
+def test_python_of_a_test_channel(interpreter: str, tmp_path: Path, console: Console) -> None:
+    """It is at home in the prefix, also the distribution's, which looks elsewhere for modules."""
+    if not Path(interpreter).exists():
+        pytest.skip(f"no {interpreter}")
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    version = subprocess.check_output([interpreter, "-c", code], text=True).strip()
+    needs = TestChannel(tmp_path / "channel", version, Path(interpreter), None, KNOWN)
+    channel = needs.fill([f"python {version}.*", "cuda-version >=12.4,<13"], console)
+    site = f"lib/python{version}/site-packages"
+    module = make_small(tmp_path, "demo", files={f"{site}/demo.py": ""}, depends=["python"])
+    channel.add([module], console)
+    with serving(channel) as urls:
+        names = install(urls, ["demo", "cuda-version >=12.4"], tmp_path / "prefix")
+    assert "cuda-version 12.4" in names
+    code = "import ctypes, demo, ssl, sys; print(sys.prefix, demo.__file__)"
+    found = subprocess.check_output([tmp_path / "prefix/bin/python", "-c", code], text=True)
+    assert found.split() == [str(tmp_path / "prefix"), str(tmp_path / "prefix" / site / "demo.py")]
 
 
 # Bad input ---------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ from lmsbuild.channel import Channel
 from lmsbuild.conda import FromWheel, Table, required
 from lmsbuild.console import Console
 from lmsbuild.errors import MissingToolError
-from lmsbuild.hashing import sha256_value
 from lmsbuild.staging import stage
 
 _LEFT_OUT = (
@@ -34,6 +32,10 @@ from sysconfig import get_config_var, get_path
 print(sys.version.split()[0], get_path("stdlib"), get_config_var("LIBDIR"),
       get_config_var("DESTSHARED"))
 """
+_SITE_PACKAGES = (
+    "import site, sys; "
+    "site.addsitedir('%s/lib/python%d.%d/site-packages' % (sys.prefix, *sys.version_info[:2]))\n"
+)
 _SUMMARY = "TEST package, made from files of one machine; not for use"
 
 
@@ -151,12 +153,18 @@ class TestChannel:
         root = place / "python"
         name = f"python{self._python}"
         shutil.copytree(
-            stdlib, root / "lib" / name, symlinks=False, ignore=shutil.ignore_patterns(*_LEFT_OUT)
+            stdlib,
+            root / "lib" / name,
+            ignore=shutil.ignore_patterns(*_LEFT_OUT),
+            ignore_dangling_symlinks=True,
         )
         if not Path(dynload).is_relative_to(stdlib):
             shutil.copytree(dynload, root / "lib" / name / "lib-dynload", dirs_exist_ok=True)
         (root / "lib" / name / "site-packages").mkdir()
         (root / "lib" / name / "site-packages" / "README.txt").write_text("TEST\n")
+        debian = root / "lib" / "python3" / "dist-packages"  # its Python looks here instead
+        debian.mkdir(parents=True)
+        (debian / "site-packages.pth").write_text(_SITE_PACKAGES)
         (root / "bin").mkdir()
         binary = root / "bin" / name
         shutil.copy2(self._interpreter.resolve(), binary)
@@ -169,11 +177,6 @@ class TestChannel:
         path = self._assemble("python", version, build, place, root)
         shutil.rmtree(root)
         return path
-
-
-def key(depends: Sequence[str], python: str) -> str:
-    """Names a TEST channel by what is in it."""
-    return sha256_value([sorted(depends), python, sysconfig.get_platform()])[:16]
 
 
 def wheel_requirements(requirements: Sequence[str], python: str, known: Table) -> list[str]:
