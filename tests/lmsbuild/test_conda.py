@@ -59,7 +59,6 @@ def alpha(world: World, official: Path) -> World:
     toml = world.project.frameworks_file
     toml.write_text(toml.read_text() + CONDA)
     shutil.copytree(REPOSITORY / "conda-recipes", world.project.root / "conda-recipes")
-    shutil.copy(REPOSITORY / "LICENSE", world.project.root)
     return world
 
 
@@ -176,7 +175,7 @@ def test_scripts_and_licences(
     made = make(plan, small, real_project, tmp_path / "out", console)[0].package
     scripts = [name for name in made.files if name.startswith("bin/")]
     assert scripts == ["bin/alpha-says", "bin/tool.sh"], "beta is another package's"
-    assert metadata(made.path)["info/licenses/licences/LICENSE"] == b"Do what you like.\n"
+    assert metadata(made.path)["info/licenses/licences/0-LICENSE"] == b"Do what you like.\n"
     site = tmp_path / "moved" / "lib" / f"python{PYTHON}" / "site-packages"
     stage(small, tmp_path / "moved", site.relative_to(tmp_path / "moved").as_posix())
     (tmp_path / "moved/bin/python").symlink_to(sys.executable)

@@ -38,7 +38,7 @@ from lmsbuild.errors import (
     PackageError,
 )
 from lmsbuild.frameworks import Target
-from lmsbuild.hashing import sha256_bytes, sha256_file, sha256_value, write_atomic
+from lmsbuild.hashing import sha256_file, sha256_value, write_atomic
 from lmsbuild.platform_tag import newest_version
 from lmsbuild.plugin import PluginTarget
 from lmsbuild.project import Project, make_folder
@@ -52,6 +52,7 @@ else:
 
 MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "linux-ppc64le": "ppc64le"}
 _OLDEST = "3.10"  # of lmsbuild's own Pythons, which asks for the most
+_OWN_LICENCE = "LICENSE.large-model-support"
 _BESIDE = ".manifest.json"
 _BUILDING = ".build-"
 
@@ -475,24 +476,14 @@ def _without(there: Sequence[str], specs: Sequence[str]) -> list[str]:
 
 
 def _licences(staged: Staged, project: Project, recipe: Path) -> list[str]:
-    """Licence files beside the recipe, named for it. Raises PackageError when there is none."""
-    names = []
-    for number, path in enumerate(sorted(staged.licences)):
-        name = f"licences/{number}-{Path(path).name}" if number else f"licences/{Path(path).name}"
-        target = recipe / name
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(staged.root / path, target)
-        names.append(name)
-    own = project.root / "LICENSE"
-    if own.is_file():
-        (recipe / "licences").mkdir(exist_ok=True)
-        shutil.copyfile(own, recipe / "licences/LICENSE.large-model-support")
-        names.append("licences/LICENSE.large-model-support")
-    if not names:
-        raise PackageError(
-            "no package can be made because the wheel has no licence file; give a wheel with one"
-        )
-    return names
+    """The wheel's licence files and our own beside the recipe, as the recipe names them."""
+    files = {f"{number}-{Path(path).name}": staged.root / path
+             for number, path in enumerate(sorted(staged.licences))}  # fmt: skip
+    files[_OWN_LICENCE] = recipes(project) / "LICENSE"
+    (recipe / "licences").mkdir()
+    for name, file in files.items():
+        shutil.copyfile(file, recipe / "licences" / name)
+    return [f"licences/{name}" for name in files]
 
 
 def _build(
@@ -610,18 +601,16 @@ def _meta(
         "name": plan.meta, "version": plan.version, "number": plan.number, "build": build,
         "depends": [f"{plan.name} =={plan.version} {variant}*_{plan.number}"],
         "home": plan.home, "license": "Apache-2.0",
-        "licences": ["licences/LICENSE.large-model-support"],
+        "licences": [f"licences/{_OWN_LICENCE}"],
         "summary": f"Pulls {plan.summary}",
     }  # fmt: skip
-    key = sha256_value([values, _tools(), sha256_bytes((project.root / "LICENSE").read_bytes())])
+    key = sha256_value([values, _tools(), sha256_file(recipes(project) / "LICENSE")])
     shell = replace(plan, name=plan.meta, build=build, subdir="noarch")
     there = _existing(shell, key, output, None)
     if there:
         return there
     shutil.rmtree(folder / "recipe", ignore_errors=True)
     (folder / "recipe" / "licences").mkdir(parents=True)
-    shutil.copyfile(
-        project.root / "LICENSE", folder / "recipe" / "licences/LICENSE.large-model-support"
-    )
+    shutil.copyfile(recipes(project) / "LICENSE", folder / "recipe" / "licences" / _OWN_LICENCE)
     built = _build("metapackage.yaml.j2", values, "noarch", project, folder)
     return _publish(inspect(built), output, {"key": key})
