@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import ContainerError as DockerContainerError
 from lmsbuild_engine import Engine
 from lmsbuild_wheels import PYTHON, run, start
-from lmsbuild_world import World
+from lmsbuild_world import World, real_checkout
 
 from lmsbuild.cache import scratch
 from lmsbuild.console import Console
 from lmsbuild.container import compiler
 from lmsbuild.engine import OWNER
 from lmsbuild.errors import CompileError
-from lmsbuild.project import cache_dir
+from lmsbuild.frameworks import resolve
+from lmsbuild.overlay import header_folders
+from lmsbuild.project import Project, cache_dir
 
 pytestmark = [pytest.mark.net, pytest.mark.default]
 
@@ -127,3 +130,74 @@ def test_abandoned_container_is_removed(
     finally:
         elsewhere.remove()
     assert gone.id not in [container.id for container in ours(engine)]
+
+
+@pytest.mark.engine
+def test_suite_of_v2_6_0(
+    real_project: Project, debian: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The overlay wheel is compiled in a container, and a suite runs on it there."""
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    command = ["test", "v2.6.0", "--base-image", debian, "--python", "3.11", "--json"]
+    with real_checkout():
+        code, out, err = run(*command, "statistics", timeout=1500)
+    assert code == 0, err
+    done = json.loads(out)
+    assert done["passed"] > 10 and done["skipped"] == 0
+
+
+# A multilayer perceptron that needs twice the device.
+TRAINING = """
+import sys
+import simcuda
+simcuda.load(memory=96 << 20)
+import torch
+device = sys.argv[1]
+torch.manual_seed(0)
+layers = [torch.nn.Linear(1024, 1024) for _ in range(6)]
+model = torch.nn.Sequential(*(m for layer in layers for m in (layer, torch.nn.ReLU()))).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(2048, 1024).to(device)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = model(data).square().mean()
+    loss.backward()
+    optimizer.step()
+print(loss.item().hex())
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_runtime_image_trains(
+    real_project: Project, debian: str, engine: Engine, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, console: Console,
+) -> None:  # fmt: skip
+    """What does not fit trains with Large Model Support, equal to a CPU run; without, it stops."""
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    common = ["--base-image", debian, "--python", "3.11", "--json"]
+    with real_checkout():
+        code, out, err = run("wheel", "v2.6.0", "--output", str(tmp_path), *common, timeout=1500)
+    assert code == 0, err
+    command = ["image", "v2.6.0", "--light", "--wheel", json.loads(out)["wheel"]]
+    code, out, err = run(*command, *common, timeout=1500)
+    assert code == 0, err
+    image = json.loads(out)["name"]
+    simulated = cache_dir() / "simcuda"
+    folders = {real_project.tools: "ro", cache_dir(): "ro", simulated: "rw"}
+    headers = header_folders(resolve(real_project, "v2.6.0"), console)
+
+    def train(device: str, lms: str) -> str:
+        said: bytes = engine.client.containers.run(
+            image, ["python", "-c", TRAINING, device], remove=True, network_mode="none",
+            user=f"{os.getuid()}:{os.getgid()}", stderr=False,
+            environment={"PYTHONPATH": str(real_project.tools), "SIMCUDA_CACHE": str(simulated),
+                         "SIMCUDA_CUDA_INCLUDE": os.pathsep.join(map(str, headers)),
+                         "SIMCUDA_QUIET": "1", "HOME": "/tmp", "PYTORCH_LMS": lms},
+            volumes=[f"{path}:{path}:{mode}" for path, mode in folders.items()],
+        )  # fmt: skip
+        return said.decode().strip()
+
+    with pytest.raises(DockerContainerError, match="out of memory"):
+        train("cuda", "0")
+    assert train("cuda", "1") == train("cpu", "0") != ""
