@@ -46,11 +46,11 @@ test-fast: lint
 	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' tests/lmsbuild tests/engine tests/plugin
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not slow' tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG)
 
 test-full: lint
-	$(BIN)/python -m pytest -n $(WORKERS) tests/lmsbuild tests/engine tests/plugin
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
 
 test-negative: $(STAMP)

@@ -18,6 +18,13 @@ from lmsbuild.console import Console
 from lmsbuild.project import Project, find_project
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses the engine runs in one process: it counts the engine's containers."""
+    for item in items:
+        if "engine" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("engine"))
+
+
 @pytest.fixture
 def console() -> Console:
     return Console(json_mode=True)
