@@ -51,7 +51,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   state->bytes = from.bytes;
   if (copy) {
     state->written = pool->transport->ToHost(host.ptr, from.ptr, from.bytes);
-  } else if (poison_ && pool->transport->stream() == nullptr) {
+  } else if (poison_ && pool->on_cpu) {
     CHECK_EQ(std::memcmp(host.ptr, from.ptr, from.bytes), 0)
         << "Large Model Support: a tensor of " << from.bytes << " bytes in " << pool->name
         << " was written by an op that was taken to read it only";

@@ -37,12 +37,17 @@ class Transport {
 class Pool {
  public:
   Pool(int index, std::string name, BfcAllocator* allocator, Transport* transport)
-      : index(index), name(std::move(name)), allocator(allocator), transport(transport) {}
+      : index(index),
+        name(std::move(name)),
+        allocator(allocator),
+        transport(transport),
+        on_cpu(transport->stream() == nullptr) {}
 
   const int index;  // the engine's number of the device
   const std::string name;
   BfcAllocator* const allocator;
   Transport* const transport;
+  const bool on_cpu;  // anybody can read its memory
 
   std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
   // Under the engine's lock.

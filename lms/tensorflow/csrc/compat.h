@@ -28,6 +28,14 @@ using BfcReclaimer = tensorflow::BFCReclaimer;
 inline uint64_t VarTypeHash() { return MakeTypeIndex<Var>().hash_code(); }
 #endif
 
+// Whether the C interface, and with it Python, takes the pointers of tensors on the CPU without a
+// call of the framework library, where it could be seen: the C interface is in another library.
+#if TF_LMS_AT_LEAST(2, 14)
+constexpr bool kPointersTakenUnseen = false;
+#else
+constexpr bool kPointersTakenUnseen = true;
+#endif
+
 #if TF_LMS_AT_LEAST(2, 14)
 inline std::string MessageOf(const Status& status) { return std::string(status.message()); }
 #else

@@ -8,7 +8,7 @@
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/framework/function.h"
-#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/lib/core/errors.h"
 
 namespace tensorflow {
 namespace lms {
@@ -24,6 +24,7 @@ bool IsResource(const Tensor& tensor) { return tensor.dtype() == DT_RESOURCE; }
 // Whether a function's result goes to code that is not known to pin it: tf.data's threads read
 // what their functions return.
 bool ReturnsToStranger(OpKernelContext* context) {
+  if (kPointersTakenUnseen) return true;
   CallFrameInterface* frame = context->call_frame();
   return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
 }
@@ -125,7 +126,8 @@ void OpFrame::PinOperands() {
     if (buffer == nullptr || !buffer->tracked()) continue;
     if (keeps) {
       runtime.HandOut(buffer, false);
-    } else if (buffer->RefCountIsOne()) {
+    } else if (buffer->RefCountIsOne() &&
+               !(context_->is_eager() && runtime.PointerTakenUnseen(buffer))) {
       runtime.TakeBack(buffer);
     }
     operands.push_back({buffer, ::lms::Access::kRead});
@@ -178,8 +180,12 @@ void OpFrame::NoteOutputs() {
     MovableBuffer* buffer = runtime.Manageable(*tensor);
     if (buffer == nullptr) continue;
     EngineLock lock(runtime.engine().mutex());
+    const bool to_python = context_->is_eager() && runtime.PointerTakenUnseen(buffer);
     if (buffer->tracked()) {
       if (!facts_.reads_variable) runtime.engine().written(buffer);
+      if (to_python) runtime.HandOut(buffer, /*unless_pinned=*/false);
+    } else if (to_python) {
+      continue;
     } else if (ok && runtime.IsWhole(*tensor) && buffer->RefCountIsOne()) {
       runtime.Track(buffer);
     }

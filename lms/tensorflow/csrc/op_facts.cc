@@ -130,6 +130,8 @@ const OpFacts& FactsOf(const OpKernel& kernel) {
 
 bool SendsWithinProcess(const OpKernel& kernel) {
   std::string from, to;
+  bool to_client = false;
+  if (GetNodeAttr(kernel.def(), "client_terminated", &to_client).ok() && to_client) return false;
   if (!GetNodeAttr(kernel.def(), "send_device", &from).ok() ||
       !GetNodeAttr(kernel.def(), "recv_device", &to).ok()) {
     return false;

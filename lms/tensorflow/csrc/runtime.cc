@@ -14,7 +14,7 @@
 #include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/frame.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/lib/core/errors.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/platform/mem.h"
 #include "tensorflow/core/protobuf/config.pb.h"

@@ -83,6 +83,10 @@ class Runtime final : public BfcReclaimer {
   MovableBuffer* Manageable(const Tensor& tensor);
   // Whether the tensor refers to its buffer itself, not to a part of it.
   static bool IsWhole(const Tensor& tensor);
+  // Whether code outside of ops may come by the pointer with no call that is seen.
+  bool PointerTakenUnseen(MovableBuffer* buffer) {
+    return kPointersTakenUnseen && PoolOf(buffer->allocator())->on_cpu;
+  }
   // Whether a buffer that may be dead is alive and known to the engine. Under the engine's lock.
   bool IsTracked(MovableBuffer* buffer) const { return tracked_.count(buffer) > 0; }
   static ::lms::Stream StreamOf(MovableBuffer* buffer) {
