@@ -37,8 +37,8 @@ def resnet(batch):
 
 
 def unet3d(batch):
-    """3D U-Net of three levels on 32^3 volumes; convolutions along one axis at a time, because a CPU
-    unrolls their input, which would be most of what is needed."""
+    """3D U-Net of three levels on 32^3 volumes; convolutions along one axis at a time, because a
+    CPU unrolls their input, which would be most of what is needed."""
 
     def block(x, width):
         for kernel in ((3, 1, 1), (1, 3, 1), (1, 1, 3)) * 2:
