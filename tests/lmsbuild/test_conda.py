@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 from lmsbuild_conda import install, serving
 from lmsbuild_conda import make as make_small
-from lmsbuild_wheels import PYTHON, run
+from lmsbuild_wheels import PYTHON, run, start
 from lmsbuild_world import REPOSITORY, World
 from packaging.requirements import Requirement
 from rattler.exceptions import SolverError
@@ -286,6 +288,25 @@ def test_every_framework_has_a_recipe(real_project: Project) -> None:
             assert plan.build.startswith("lms_") and plan.version == target.tag.version
             metas.add(plan.meta)
     assert metas == {"pytorch-lms", "tensorflow-lms"}
+
+
+@pytest.mark.default
+def test_killed_build_leaves_nothing_half(alpha: World) -> None:
+    """What it left is found by `clean`, and the next build goes on as if nothing had been."""
+    folder = alpha.target.work / "conda"
+    process = start("conda", "v1.0", "--test", "none")
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(".build-*/recipe/staged")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not list(folder.glob("*/*.conda"))
+    code, out, _ = run("clean", "--dry-run", "--json")
+    assert code == 0 and ".build-" in out
+    code, out, err = run("conda", "v1.0", "--test", "none", "--json")
+    assert code == 0, err
+    assert len(json.loads(out)["packages"]) == 2 and not list(folder.glob(".build-*"))
 
 
 # Other packages ----------------------------------------------------------------------------------

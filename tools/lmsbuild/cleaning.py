@@ -58,6 +58,9 @@ def clean(items: list[Item], older_than: float | None, dry_run: bool) -> list[It
     return done
 
 
+CONDA_LEFTOVERS = "conda/.build-*"  # not of lmsbuild.conda: its import takes a second
+
+
 def leftovers(targets: list[Target]) -> list[Item]:
     """What killed runs left."""
     found = [_plain(path, "leftover", "temporary") for path in cache.leftovers()]
@@ -73,6 +76,9 @@ def leftovers(targets: list[Target]) -> list[Item]:
         for path in overlay.leftovers(target.work / "wheels"):
             lock = target.work / "wheels" / ".lock"
             found.append(_plain(path, "leftover", f"{target.label}: unfinished wheel", lock))
+        for path in sorted(target.work.glob(CONDA_LEFTOVERS)):
+            lock = path.parent / ".lock"
+            found.append(_plain(path, "leftover", f"{target.label}: unfinished package", lock))
         for path in sorted(target.work.glob("env-*")):
             if not environment.is_finished(path):
                 lock = target.work / f".{path.name}.lock"
@@ -104,7 +110,11 @@ def worked(targets: list[Target], force: bool) -> list[Item]:
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
             if path.name.startswith("."):
                 continue
-            lock = path / ".lock" if path.name == "wheels" else folder / f".{path.name}.lock"
+            lock = (
+                path / ".lock"
+                if path.name in ("wheels", "conda")
+                else folder / f".{path.name}.lock"
+            )
             title = f"{target.label}: {path.name}"
             checkout = path.name == "source" or (path / ".git").exists()
             reason = users_work(path) if checkout and not force else ""
