@@ -287,6 +287,7 @@ def test_every_framework_has_a_recipe(real_project: Project) -> None:
             plan = conda.framework_plan(target.for_cuda(cuda), target.pythons[-1], "linux-64")
             assert plan.build.startswith("lms_") and plan.version == target.tag.version
             metas.add(plan.meta)
+            assert len(plan.constrains) == len(target.tag.pins)
     assert metas == {"pytorch-lms", "tensorflow-lms"}
 
 

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +227,7 @@ class Plan:
     depends: list[str]
     script: list[str]  # of the recipe's test
     meta: str = ""  # name of the metapackage, "" for none
+    constrains: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -256,6 +257,7 @@ def framework_plan(target: Target, python: str, subdir: str) -> Plan:
         conda.package, target.tag.version, f"lms_{variant}py{python.replace('.', '')}_{number}",
         number, known_subdir(subdir), python, conda.home, conda.license,
         f"{conda.summary} with Large Model Support", depends, conda.test, conda.metapackage,
+        mapped([Requirement(text) for text in target.tag.pins], table(target.project)),
     )  # fmt: skip
 
 
@@ -285,7 +287,7 @@ def _python(python: str) -> list[str]:
     major, minor = python.split(".")
     return [
         f"python >={python},<{major}.{int(minor) + 1}.0a0",
-        f"python_abi {python}.* *_cp{major}{minor}",
+        f"python_abi {python}.* *_cp{major}{minor}{'m' if int(minor) < 8 else ''}",
     ]
 
 
@@ -450,7 +452,7 @@ def _make(
         brought = {soname for entry in known.wheels.values() for soname in entry.libraries}
         staged = staged.with_rpath_to_prefix(brought)
     values = {
-        **asdict(plan), "depends": sorted(depends), "constrains": [],
+        **asdict(plan), "depends": sorted(depends),
         "noarch": "" if plan.python else "python",
         "entry_points": [] if plan.python else staged.entry_points,
         "contents": sorted(staged.licences) or sorted(staged.files)[:1],
