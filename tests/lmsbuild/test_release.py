@@ -44,7 +44,7 @@ def test_everything_is_in_one_folder(made: Release, world: World) -> None:
     for patch in world.project.patches.rglob("*.patch"):
         assert "Subject: " in patch.read_text()
         assert patch.read_text().split("Subject: [PATCH] ")[1].splitlines()[0] in notes
-    assert not list(made.folder.parent.glob(".*"))
+    assert not list(made.folder.parent.glob(".release-*"))
 
 
 def test_bill_of_materials(made: Release) -> None:
@@ -76,7 +76,7 @@ def test_another_release_of_the_same_version_is_refused(
     with pytest.raises(RebuildError, match=r"NOTES\.md differ"):
         release(world.target, CHOICES, console)
     assert notes.read_text() == "changed\n"
-    assert not list(made.folder.parent.glob(".*"))
+    assert not list(made.folder.parent.glob(".release-*"))
 
 
 def test_what_a_killed_run_left_goes(made: Release, world: World, console: Console) -> None:
@@ -136,3 +136,13 @@ def test_what_is_no_manifest_is_refused(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"release\.json cannot be used"):
         read(file)
+
+
+def test_packages_and_images_are_part_of_it(world: World, official: Path, console: Console) -> None:
+    package = world.folder / "alpha-1.0-lms_1.conda"
+    package.write_bytes(b"a package")
+    images = {"lmsbuild/alpha-v1.0:runtime": "sha256:" + "0" * 64}
+    done = release(world.target, CHOICES, console, more=[package], images=images)
+    assert [a.bytes for a in done.artefacts if a.kind == "conda"] == [9]
+    assert package.name in (done.folder / releases.SUMS).read_text()
+    assert _json(done.folder, releases.MANIFEST)["images"] == images

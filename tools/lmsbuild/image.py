@@ -25,7 +25,7 @@ from docker.utils import parse_repository_tag
 from lmsbuild import cache, log, wheelfile
 from lmsbuild.console import Console, Task
 from lmsbuild.download import wheels_for
-from lmsbuild.engine import ARCHITECTURES, Engine, failure, machine, translated
+from lmsbuild.engine import ARCHITECTURES, Engine, connect, failure, machine, translated
 from lmsbuild.environment import GPU_ONLY, requirements
 from lmsbuild.errors import BaseImageError, ConfigError, WheelError
 from lmsbuild.frameworks import Image, Target
@@ -177,6 +177,23 @@ def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Consol
             step.size = image.attrs["Size"]
     _check_architecture(image, found)
     return str(image.id)
+
+
+def digest(name: str) -> str:
+    """Of an image that an engine has: the registry's once it was pushed, else the engine's id.
+
+    Raises BaseImageError when no engine has it, EngineError when none answers.
+    """
+    with connect() as engine:
+        try:
+            found = engine.client.images.get(name)
+        except ImageNotFound as error:
+            raise BaseImageError(
+                f"the digest of {name} cannot be recorded because {engine.host} has no such image; "
+                "build it with `lmsbuild image`"
+            ) from error
+        pushed = found.attrs.get("RepoDigests") or []
+        return str(pushed[0].partition("@")[2] if pushed else found.id)
 
 
 def _write_context(context: IO[bytes], text: str, wheels: Iterable[Path]) -> None:

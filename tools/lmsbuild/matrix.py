@@ -57,7 +57,8 @@ class Job:
             chosen += ["--full", "--arch", cell.arch]
         lines = [["lmsbuild", "wheel", tag, *chosen, "--output", "dist"]]
         if cell.build == "overlay":
-            lines.append(["lmsbuild", "test", tag, "--python", cell.python, "--cuda", cell.cuda])
+            lines.append(["lmsbuild", "test", tag, *chosen])
+            lines.append(["lmsbuild", "conda", tag, *chosen, "--output", "dist"])
         return [shlex.join(line) for line in lines]
 
 

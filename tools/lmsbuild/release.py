@@ -6,14 +6,17 @@ The folder is whole or not there, and never changes: what is released under a ve
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from lmsbuild import __version__, cache, sbom
 from lmsbuild.choices import Choices
@@ -67,11 +70,13 @@ class Compared:
 def release(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
     dry_run: bool = False, container: Container | None = None, more: Sequence[Path] = (),
+    images: Mapping[str, str] | None = None,
 ) -> Release:  # fmt: skip
     """Build the wheel, and put everything that is shipped of it into a folder below `output`.
 
-    `more` are files (conda packages, for example) that are part of it. Raises RebuildError when
-    this version was released before with other content.
+    `more` are files (conda packages, for example) that are part of it, `images` the digests of
+    container images by name. Raises RebuildError when this version was released before with other
+    content.
     """
     _, built = wheel(target, choices, console, dry_run=dry_run, container=container)
     place = (output or target.work / "releases").absolute()
@@ -79,14 +84,8 @@ def release(
     if dry_run:
         return Release(folder, [], False)
     make_folder(place)
-    for left in place.glob(f"{_BUILDING}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    with console.step("release") as step, tempfile.TemporaryDirectory(
-        dir=place, prefix=_BUILDING
-    ) as building:  # fmt: skip
-        fresh = Path(building) / "files"
-        fresh.mkdir()
-        artefacts = _fill(fresh, target, built, more)
+    with console.step("release") as step, _room(place) as fresh:
+        artefacts = _fill(fresh, target, built, more, images or {})
         step.note = f"{len(artefacts)} files"
         step.size = sum(artefact.bytes for artefact in artefacts)
         if folder.exists():
@@ -100,7 +99,21 @@ def release(
     return Release(folder, artefacts, False)
 
 
-def _fill(fresh: Path, target: Target, built: Built, more: Sequence[Path]) -> list[Artefact]:
+@contextlib.contextmanager
+def _room(place: Path) -> Iterator[Path]:
+    """A folder below `place` for a release in the making; what a killed run left goes."""
+    with FileLock(place / ".lock"):
+        for left in place.glob(f"{_BUILDING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as building:
+            fresh = Path(building) / "files"
+            fresh.mkdir()
+            yield fresh
+
+
+def _fill(
+    fresh: Path, target: Target, built: Built, more: Sequence[Path], images: Mapping[str, str]
+) -> list[Artefact]:
     series = series_of(target)
     manifest = json.loads(built.manifest.read_text(encoding="utf-8"))
     kinds = {export_name(target): "patch", built.wheel.name: "wheel"}
@@ -126,6 +139,7 @@ def _fill(fresh: Path, target: Target, built: Built, more: Sequence[Path]) -> li
         "tag": target.label,
         "lmsbuild": __version__,
         "artefacts": [asdict(artefact) for artefact in artefacts],
+        "images": dict(images),
         "wheel": manifest,
     }
     (fresh / MANIFEST).write_text(_json(about), encoding="utf-8")
@@ -221,7 +235,7 @@ def rebuild(
         )  # fmt: skip
         fresh = folder / "files"
         fresh.mkdir()
-        made = {a.name: a.sha256 for a in _fill(fresh, target, built, ())}
+        made = {a.name: a.sha256 for a in _fill(fresh, target, built, (), {})}
         now = json.loads(built.manifest.read_text(encoding="utf-8"))
     compared = [
         Compared(artefact["name"], artefact["sha256"], made.get(artefact["name"], ""))

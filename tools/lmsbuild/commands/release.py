@@ -28,7 +28,8 @@ from lmsbuild.release import release
     epilog=examples(
         "lmsbuild release v2.6.0",
         "lmsbuild release v2.6.0 --python 3.12 --container --output /srv/releases",
-        "lmsbuild release v2.6.0 --add pytorch-2.6.0-lms_py311.conda",
+        "lmsbuild release v2.6.0 --no-conda --add docs/whats-new.pdf",
+        "lmsbuild release v2.6.0 --image lmsbuild/pytorch-v2.6.0:runtime-py3.11-x86_64",
     ),
 )
 @tag_argument
@@ -39,7 +40,12 @@ from lmsbuild.release import release
 @click.option(
     "--add", "more", metavar="FILE", multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A file that is part of it, a conda package for example. Can be given several times.",
+    help="Another file that is part of it. Can be given several times.",
+)  # fmt: skip
+@click.option("--conda/--no-conda", default=True, help="With the conda packages [default] or not.")
+@click.option(
+    "--image", "images", metavar="NAME", multiple=True,
+    help="A container image of the engine whose digest is recorded. Can be given several times.",
 )  # fmt: skip
 @click.option(
     "--container", "in_container", is_flag=True, help="Compile as `lmsbuild wheel --container`."
@@ -53,14 +59,17 @@ def command(
     tag: str,
     output: Path | None,
     more: tuple[Path, ...],
+    conda: bool,
+    images: tuple[str, ...],
     in_container: bool,
     base_image: str | None,
     choices: Choices,
     dry_run: bool,
     console: Console,
 ) -> None:
-    """Put all that is shipped of TAG into one folder: exported patch, wheel, manifest, bill of
-    materials (CycloneDX), checksums, and notes from the series' commits.
+    """Put all that is shipped of TAG into one folder: exported patch, wheel, conda packages,
+    digests of images, manifest, bill of materials (CycloneDX), checksums, and notes from the
+    series' commits.
 
     The folder is whole or not there. One that is there is never changed: the same content is said
     to be unchanged, other content of the same version is refused.
@@ -71,7 +80,20 @@ def command(
         from lmsbuild.container import compiler
 
         container = partial(compiler, target, base_image=base_image, console=console)
-    done = release(target, choices, console, output, dry_run, container, more)
+    packages: list[Path] = []
+    if conda:
+        from lmsbuild.condabuild import Order, build
+
+        order = Order(target.label, False, "linux-64", None, "auto", (), in_container, base_image)
+        found = build(target.project, order, choices, console, None, dry_run)
+        packages = [made.package.path for made in found.made]
+    digests = {}
+    if images:
+        from lmsbuild.image import digest
+
+        digests = {name: digest(name) for name in images}
+    files = [*packages, *more]
+    done = release(target, choices, console, output, dry_run, container, files, digests)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.table(
         "",
