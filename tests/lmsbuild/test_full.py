@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from lmsbuild_engine import Engine
 from lmsbuild_wheels import run, start
 from lmsbuild_world import UPSTREAM, World, enter_world, make_world
@@ -193,3 +194,12 @@ def test_tags_say_what_was_never_run(world: World) -> None:
         toml.read_text().replace('jobs = "MAX', 'ran = ["2026-11-21 x86_64"]\njobs = "MAX')
     )
     assert "2026-11-21 x86_64" in run("tags")[1]
+
+
+def test_two_builds_do_not_meet(world: World) -> None:
+    describe(world)
+    lock = world.folder / f"work/alpha-v1.0/.full-py{PYTHON}-x86_64.lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock):
+        code, _, err = run(*command("other:1"), env={"DOCKER_HOST": "unix:///nowhere.sock"})
+    assert code == 16 and "another lmsbuild is at work there" in err

@@ -73,9 +73,10 @@ def leftovers(targets: list[Target]) -> list[Item]:
         for path in checkout.leftovers(target.work):
             lock = target.work / ".source.lock"
             found.append(_plain(path, "leftover", f"{target.label}: unfinished", lock))
-        for path in overlay.leftovers(target.work / "wheels"):
-            lock = target.work / "wheels" / ".lock"
-            found.append(_plain(path, "leftover", f"{target.label}: unfinished wheel", lock))
+        for wheels in sorted(target.work.glob("wheels*")):
+            title = f"{target.label}: unfinished wheel"
+            lock = wheels / ".lock"
+            found += [_plain(p, "leftover", title, lock) for p in overlay.leftovers(wheels)]
         for path in sorted(target.work.glob(CONDA_LEFTOVERS)):
             lock = path.parent / ".lock"
             found.append(_plain(path, "leftover", f"{target.label}: unfinished package", lock))
@@ -112,7 +113,7 @@ def worked(targets: list[Target], force: bool) -> list[Item]:
                 continue
             lock = (
                 path / ".lock"
-                if path.name in ("wheels", "conda")
+                if path.name.startswith(("wheels", "conda"))
                 else folder / f".{path.name}.lock"
             )
             title = f"{target.label}: {path.name}"

@@ -137,7 +137,8 @@ def build_full(
 def _alone(folder: Path) -> Iterator[None]:
     make_folder(folder)
     try:
-        with FileLock(folder / ".lock", timeout=0):
+        # Where `clean` looks for it.
+        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
             yield
     except Timeout as error:
         raise BusyError(
