@@ -2,6 +2,7 @@
 # `make run` shows Large Model Support at work; `make test` runs the tests. Both set up what they need.
 PYTHON ?= python3
 TAG ?= v2.6.0
+TF_TAG ?= v2.14.1
 SHARD ?= 1/1
 # More than the cores: most of these tests wait for git and for the disk.
 WORKERS ?= 4
@@ -48,6 +49,7 @@ test-fast: lint
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not slow' tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG)
+	$(BIN)/lmsbuild test $(TF_TAG) --cuda cpu
 
 test-full: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/lmsbuild tests/engine tests/plugin

@@ -17,9 +17,10 @@ layers = tf.keras.layers
 
 
 def block(x, width, depth):
-    """Convolutions that keep the size of the image: (N, H, W, any) to (N, H, W, width)."""
-    for _ in range(depth):
-        x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
+    """Convolutions that keep the size of the image: (N, H, W, any) to (N, H, W, width). Each is
+    along one axis, because a CPU unrolls the input of a convolution."""
+    for kernel in ((3, 1), (1, 3)) * depth:
+        x = layers.Conv2D(width, kernel, padding="same", activation="relu")(x)
     return x
 
 
@@ -34,7 +35,7 @@ def unet(size, width, levels, depth):
     x = block(x, width << levels - 1, depth)
     for level in reversed(range(levels - 1)):
         x = layers.UpSampling2D(2)(layers.Conv2D(width << level, 1)(x))
-        x = block(layers.Concatenate()([x, skipped.pop()]), width << level, depth)
+        x = block(layers.Add()([x, skipped.pop()]), width << level, depth)
     return tf.keras.Model(entry, layers.Conv2D(1, 1)(x))
 
 
@@ -72,11 +73,11 @@ def train(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--size", type=int, default=128, help="height and width of the images")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--size", type=int, default=256, help="height and width of the images")
     parser.add_argument("--width", type=int, default=16, help="channels of the first level")
     parser.add_argument("--levels", type=int, default=3)
-    parser.add_argument("--depth", type=int, default=8, help="convolutions per block")
+    parser.add_argument("--depth", type=int, default=8, help="pairs of convolutions per block")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", help="JSON file for the losses")
     options = parser.parse_args()

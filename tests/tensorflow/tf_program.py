@@ -37,15 +37,15 @@ def resnet(batch):
 
 
 def unet3d(batch):
-    """3D U-Net of three levels on 32^3 volumes; convolutions along one axis at a time, because a
+    """3D U-Net of three levels on 16^3 volumes; convolutions along one axis at a time, because a
     CPU unrolls their input, which would be most of what is needed."""
 
     def block(x, width):
-        for kernel in ((3, 1, 1), (1, 3, 1), (1, 1, 3)) * 2:
+        for kernel in ((3, 1, 1), (1, 3, 1), (1, 1, 3)) * 3:
             x = layers.Conv3D(width, kernel, padding="same", activation="relu")(x)
         return x
 
-    entry = x = layers.Input((32, 32, 32, 1), batch_size=batch)
+    entry = x = layers.Input((16, 16, 16, 1), batch_size=batch)
     skipped = []
     for width in (8, 16):
         x = block(x, width)
@@ -54,7 +54,7 @@ def unet3d(batch):
     x = block(x, 32)
     for width in (16, 8):
         x = layers.UpSampling3D(2)(x)
-        x = block(layers.Concatenate()([x, skipped.pop()]), width)
+        x = block(layers.Add()([layers.Conv3D(width, 1)(x), skipped.pop()]), width)
     return keras.Model(entry, layers.Conv3D(1, 1)(x))
 
 
@@ -84,11 +84,11 @@ def transformer(batch):
     return keras.Model(entry, layers.Dense(64)(x))
 
 
-# Name -> how it is made for a batch, the shapes of one input and of one target.
+# Name -> how it is made for a batch, the batch, the shapes of one input and of one target.
 MODELS = {
-    "resnet": (resnet, (64, 64, 3), (10,)),
-    "unet3d": (unet3d, (32, 32, 32, 1), (32, 32, 32, 1)),
-    "transformer": (transformer, (256, 64), (256, 64)),
+    "resnet": (resnet, 4, (64, 64, 3), (10,)),
+    "unet3d": (unet3d, 32, (16, 16, 16, 1), (16, 16, 16, 1)),
+    "transformer": (transformer, 4, (256, 64), (256, 64)),
 }
 
 
@@ -216,7 +216,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("way", choices=sorted(WAYS))
-    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--by", choices=("environment", "call", "config"), default="environment")
@@ -224,13 +223,13 @@ def main():
     fix(options.threads)
     if options.by == "call":
         tf.config.experimental.set_lms_enabled(True)
-    model, *shapes = MODELS[options.model]
+    model, batch, *shapes = MODELS[options.model]
 
     def make():
-        return model(options.batch)
+        return model(batch)
 
     way = WAYS[options.way]
-    data = batches(*shapes, options.batch, options.steps)
+    data = batches(*shapes, batch, options.steps)
     result = {"outcome": "finished", "version": tf.__version__}
     try:
         extra = (options.by == "config",) if way in (session, estimator) else ()
