@@ -30,13 +30,17 @@ print("moved", torch.cuda.lms.summary().splitlines()[0])
 
 
 def pip(python: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """pip of the interpreter that the environment was made from: it has none of its own."""
+    """pip of the interpreter that the environment was made from: it has none of its own. What it
+    starts to build in imports torch, which the simulated device has to be there for."""
     base = Path(sys.base_prefix) / "bin" / "python3"
     command = [str(base), "-m", "pip", "--python", python, "--disable-pip-version-check", *words]
-    cuda = os.environ.get("SIMCUDA_CUDA_INCLUDE", "")
-    return subprocess.run(
-        command, env={**os.environ, "CPATH": cuda}, capture_output=True, text=True, check=False
-    )
+    hook = lms_device.TOOLS / "simcuda" / "hook"
+    environment = {
+        **lms_device.child_environment(),
+        "CPATH": os.environ.get("SIMCUDA_CUDA_INCLUDE", ""),
+        **({"SIMCUDA": "1", "PYTHONPATH": str(hook)} if lms_device.device.kind == "sim" else {}),
+    }
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
