@@ -30,10 +30,13 @@ inline uint64_t VarTypeHash() { return MakeTypeIndex<Var>().hash_code(); }
 
 // Whether the C interface, and with it Python, takes the pointers of tensors on the CPU without a
 // call of the framework library, where it could be seen: the C interface is in another library.
+// `IsEager` matters only then.
 #if TF_LMS_AT_LEAST(2, 14)
 constexpr bool kPointersTakenUnseen = false;
+inline bool IsEager(OpKernelContext*) { return false; }
 #else
 constexpr bool kPointersTakenUnseen = true;
+inline bool IsEager(OpKernelContext* context) { return context->is_eager(); }
 #endif
 
 #if TF_LMS_AT_LEAST(2, 14)

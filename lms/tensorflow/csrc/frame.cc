@@ -2,6 +2,7 @@
 #include "tensorflow/core/common_runtime/lms/frame.h"
 
 #include <chrono>
+#include <memory>
 #include <typeinfo>
 #include <utility>
 
@@ -127,7 +128,7 @@ void OpFrame::PinOperands() {
     if (keeps) {
       runtime.HandOut(buffer, false);
     } else if (buffer->RefCountIsOne() &&
-               !(context_->is_eager() && runtime.PointerTakenUnseen(buffer))) {
+               !(IsEager(context_) && runtime.PointerTakenUnseen(buffer))) {
       runtime.TakeBack(buffer);
     }
     operands.push_back({buffer, ::lms::Access::kRead});
@@ -180,7 +181,7 @@ void OpFrame::NoteOutputs() {
     MovableBuffer* buffer = runtime.Manageable(*tensor);
     if (buffer == nullptr) continue;
     EngineLock lock(runtime.engine().mutex());
-    const bool to_python = context_->is_eager() && runtime.PointerTakenUnseen(buffer);
+    const bool to_python = IsEager(context_) && runtime.PointerTakenUnseen(buffer);
     if (buffer->tracked()) {
       if (!facts_.reads_variable) runtime.engine().written(buffer);
       if (to_python) runtime.HandOut(buffer, /*unless_pinned=*/false);
@@ -265,6 +266,30 @@ void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
     delete frame;
     done();
   });
+}
+
+bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) {
+  if (!Runtime::Active()) return true;
+  Runtime& runtime = Runtime::Get();
+  MovableBuffer* buffer = runtime.Manageable(tensor);
+  if (buffer == nullptr || !buffer->tracked()) return true;
+  auto frame = std::make_shared<::lms::Engine::Frame>();
+  EngineLock lock(runtime.engine().mutex());
+  const ::lms::Engine::Use use{buffer, ::lms::Access::kRead, 0, runtime.StreamOf(buffer)};
+  try {
+    runtime.engine().enter(*frame, &use, 1);
+  } catch (const OutOfMemory& error) {
+    runtime.engine().leave(*frame);
+    (*done)(errors::ResourceExhausted("OOM when copying a tensor: ", error.what()));
+    return false;
+  }
+  const auto then = *done;
+  *done = [frame, then](const Status& status) {
+    Runtime::Get().engine().leave(*frame);
+    Runtime::Get().OnLeave();
+    then(status);
+  };
+  return true;
 }
 
 bool OpFrame::IsTransparent(const OpKernel& kernel, OpKernelContext* context) {

@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FRAME_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FRAME_H_
 
+#include <functional>
 #include <vector>
 
 #include "tensorflow/core/common_runtime/lms/buffer.h"
@@ -19,6 +20,10 @@ namespace lms {
 void Compute(OpKernel* kernel, OpKernelContext* context);
 void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                   AsyncOpKernel::DoneCallback done);
+
+// Pins a tensor of a GPU that is copied outside of an op, until `done` is called. When it cannot be
+// brought in, calls `done` with the error and returns false.
+bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done);
 
 // The pins of one op that runs.
 //
