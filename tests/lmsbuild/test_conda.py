@@ -206,6 +206,15 @@ def test_build_that_copies_nothing_is_caught(
 
 
 @pytest.mark.default
+def test_package_that_fails_its_tests_is_not_there(alpha: World) -> None:
+    toml = alpha.project.frameworks_file
+    toml.write_text(toml.read_text().replace("import alpha.lms", "import alpha.missing"))
+    code, _, err = run("conda", "v1.0")
+    assert code == PackageError.exit_code and "No module named 'alpha.missing'" in err
+    assert not list(alpha.folder.rglob("alpha-1.0-*.conda"))
+
+
+@pytest.mark.default
 def test_wheel_that_is_not_the_tags(alpha: World, small: Path) -> None:
     code, _, err = run("conda", "v1.0", "--wheel", str(small))
     assert code == MismatchError.exit_code and "the wheel of this tag" in err

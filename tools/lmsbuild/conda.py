@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,10 @@ _OLDEST = "3.10"  # of lmsbuild's own Pythons, which asks for the most
 _OWN_LICENCE = "LICENSE.large-model-support"
 _BESIDE = ".manifest.json"
 _BUILDING = ".build-"
+
+
+# Raises PackageError unless the tests of the package's recipe pass.
+Tests = Callable[[CondaPackage, Console], None]
 
 
 # The table of dependencies -----------------------------------------------------------------------
@@ -331,7 +335,7 @@ def check_wheel(wheel: Path, plan: Plan, project: str, version: str) -> None:
 
 def make(
     plan: Plan, wheel: Path, project: Project, output: Path, console: Console,
-    tests: Tester | None = None,
+    tests: Tests | None = None,
 ) -> list[Made]:  # fmt: skip
     """The package of `wheel`, and its metapackage if it has one, in `output`/<subdir>.
 
@@ -350,11 +354,14 @@ def make(
             for left in output.glob(f"{_BUILDING}*"):
                 shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=output, prefix=_BUILDING) as folder:
-                made = _existing(plan, key, output, tests)
+                made = _existing(plan, key, output)
                 if made is None:
-                    made = _make(plan, wheel, key, known, project, output, Path(folder), console)
-                if tests and not made.tested:
-                    made = _tested(made, key, tests, console)
+                    package, facts = _make(plan, wheel, known, project, Path(folder), console)
+                    _pass(package, tests, console)
+                    facts["key"] = key
+                    made = _publish(package, output, facts, tested=tests is not None)
+                elif tests and not made.tested:
+                    made = _tested(made, tests, console)
                 found = [made]
                 if plan.meta:
                     found.append(_meta(plan, made, project, output, Path(folder), console))
@@ -363,39 +370,33 @@ def make(
         raise FileError.of(error, str(error.filename or output)) from error
 
 
-class Tester:
-    """Runs the tests of a package's recipe in an environment solved from `channels`."""
+def run_tests(package: CondaPackage, channels: Sequence[str], cuda: str, console: Console) -> None:
+    """Run the tests of the package's recipe in an environment solved from `channels`.
 
-    def __init__(self, channels: Sequence[str], cuda: str = "") -> None:
-        self.channels = list(channels)
-        self.cuda = cuda
+    `cuda` is the version that the environment's driver is taken to have, "" for none. Raises
+    PackageError with what a test that fails says.
+    """
+    from rattler_build import Package, RattlerBuildError
 
-    def run(self, package: CondaPackage, console: Console) -> None:
-        """Raises PackageError with the last lines of a test that fails."""
-        from rattler_build import Package, RattlerBuildError
-
-        if self.cuda:  # the environment is for a machine with a driver, this one may have none
-            os.environ.setdefault("CONDA_OVERRIDE_CUDA", self.cuda)
-        said = _Said()
-        with console.task(f"running the recipe's tests of {package.path.name}"):
-            try:
-                results = Package.from_file(package.path).run_tests(
-                    channel=self.channels, progress_callback=said
-                )
-            except RattlerBuildError as error:
-                raise self._failed(package, "\n".join([*said.lines, str(error)])) from error
-        for result in results:
-            if not result.success:
-                raise self._failed(package, "\n".join(said.lines or result.output))
-        log.note("\n".join(said.lines))
-
-    def _failed(self, package: CondaPackage, output: str) -> PackageError:
-        log.note(output)
+    if cuda:  # the environment is for a machine with a driver, this one may have none
+        os.environ.setdefault("CONDA_OVERRIDE_CUDA", cuda)
+    said = _Said()
+    why = ""
+    with console.task(f"running the recipe's tests of {package.path.name}"):
+        try:
+            found = Package.from_file(package.path)
+            results = found.run_tests(channel=list(channels), progress_callback=said)
+            passed = all(result.success for result in results)
+        except RattlerBuildError as error:
+            passed, why = False, str(error)
+    output = "\n".join([*said.lines, why])
+    log.note(output)
+    if not passed:
         lines = [line for line in output.splitlines() if re.search("[Ee]rror|[Cc]annot", line)]
-        return PackageError(
+        raise PackageError(
             f"{package.path.name} did not pass because its recipe's tests failed with: "
             f"{(lines or ['nothing was said'])[0]}; see the full log, and check the channels "
-            f"({', '.join(self.channels)})",
+            f"({', '.join(channels)})",
             output=output,
         )
 
@@ -425,7 +426,7 @@ def _beside(package: Path) -> Path:
     return package.with_name(f"{package.name}{_BESIDE}")
 
 
-def _existing(plan: Plan, key: str, output: Path, tests: Tester | None) -> Made | None:
+def _existing(plan: Plan, key: str, output: Path) -> Made | None:
     path = output / plan.subdir / f"{plan.name}-{plan.version}-{plan.build}.conda"
     try:
         note = json.loads(_beside(path).read_text(encoding="utf-8"))
@@ -437,9 +438,9 @@ def _existing(plan: Plan, key: str, output: Path, tests: Tester | None) -> Made 
 
 
 def _make(
-    plan: Plan, wheel: Path, key: str, known: Table, project: Project, output: Path, folder: Path,
-    console: Console,
-) -> Made:  # fmt: skip
+    plan: Plan, wheel: Path, known: Table, project: Project, folder: Path, console: Console
+) -> tuple[CondaPackage, dict[str, object]]:
+    """The package in `folder`, and what its manifest says of the wheel."""
     site = f"lib/python{plan.python}/site-packages" if plan.python else "site-packages"
     with console.step(f"staging {wheel.name}"):
         staged = stage(wheel, folder / "recipe" / "staged", site)
@@ -463,8 +464,7 @@ def _make(
         package = inspect(built)
         _check_files(package, staged)
         step.size, step.digest = package.bytes, package.sha256
-    facts = {"key": key, "wheel": wheel.name, "wheel_sha256": sha256_file(wheel)}
-    return _publish(package, output, facts)
+    return package, {"wheel": wheel.name, "wheel_sha256": sha256_file(wheel)}
 
 
 def _machine(plan: Plan) -> str:
@@ -564,14 +564,22 @@ def _check_files(package: CondaPackage, staged: Staged) -> None:
         )
 
 
-def _publish(package: CondaPackage, output: Path, facts: Mapping[str, object]) -> Made:
+def _pass(package: CondaPackage, tests: Tests | None, console: Console) -> None:
+    if tests:
+        with console.step("recipe's tests"):
+            tests(package, console)
+
+
+def _publish(
+    package: CondaPackage, output: Path, facts: Mapping[str, object], tested: bool = False
+) -> Made:
     """Put a package and its manifest into their place, the package last."""
     target = output / package.subdir / package.path.name
     target.parent.mkdir(exist_ok=True)
     placed = replace(package, path=target)
     package.path.replace(target)
-    _note(placed, {**facts, "tested": False})
-    return Made(placed, _beside(target), False, False)
+    _note(placed, {**facts, "tested": tested})
+    return Made(placed, _beside(target), False, tested)
 
 
 def _note(package: CondaPackage, facts: Mapping[str, object]) -> None:
@@ -584,9 +592,8 @@ def _note(package: CondaPackage, facts: Mapping[str, object]) -> None:
     write_atomic(_beside(package.path), text.encode())
 
 
-def _tested(made: Made, key: str, tests: Tester, console: Console) -> Made:
-    with console.step("recipe's tests"):
-        tests.run(made.package, console)
+def _tested(made: Made, tests: Tests, console: Console) -> Made:
+    _pass(made.package, tests, console)
     facts = json.loads(made.manifest.read_text(encoding="utf-8"))
     facts.pop("schema")
     _note(made.package, {**facts, "tested": True})
@@ -608,7 +615,7 @@ def _meta(
     }  # fmt: skip
     key = sha256_value([values, _tools(), sha256_file(recipes(project) / "LICENSE")])
     shell = replace(plan, name=plan.meta, build=build, subdir="noarch")
-    there = _existing(shell, key, output, None)
+    there = _existing(shell, key, output)
     if there:
         return there
     shutil.rmtree(folder / "recipe", ignore_errors=True)

@@ -18,12 +18,12 @@ from lmsbuild.conda import (
     MACHINES,
     Made,
     Plan,
-    Tester,
     check_wheel,
     framework_plan,
     make,
     own_plan,
     plugin_plan,
+    run_tests,
     table,
 )
 from lmsbuild.condapackage import CondaPackage, known_subdir
@@ -99,7 +99,14 @@ def build(
     if order.test == "none" or not native:
         return Done(make(plan, file, project, folder, console))
     cuda = target.cuda if target and target.cuda[:1].isdigit() else ""
-    tests = Tests(list(order.channels), cuda, project, target, plan, file)
+
+    def tests(package: CondaPackage, console: Console) -> None:
+        if order.channels:
+            run_tests(package, order.channels, cuda, console)
+            return
+        with beside(project, target, plan, file, package.depends, console) as channel:
+            run_tests(package, [str(channel)], cuda, console)
+
     return Done(make(plan, file, project, folder, console, tests))
 
 
@@ -157,28 +164,6 @@ def _own_wheel(project: Project, console: Console) -> Path:
             output=done.stderr,
         )
     return next(folder.glob("*.whl"))
-
-
-class Tests(Tester):
-    """The recipe's tests in the given channels, or in a TEST channel made when they run."""
-
-    def __init__(
-        self, channels: list[str], cuda: str, project: Project, target: Target | None, plan: Plan,
-        wheel: Path,
-    ) -> None:  # fmt: skip
-        super().__init__(channels, cuda)
-        self._given = (project, target, plan, wheel)
-
-    def run(self, package: CondaPackage, console: Console) -> None:
-        if self.channels:
-            super().run(package, console)
-            return
-        with beside(*self._given, package.depends, console) as folder:
-            self.channels = [str(folder)]
-            try:
-                super().run(package, console)
-            finally:
-                self.channels = []
 
 
 @contextmanager
