@@ -85,7 +85,9 @@ def command(
     small models show sizes and bytes, and no time.
     """
     if (other is None) != (page is None):
-        raise UsageError("the results cannot be compared because --compare and --page go together")
+        raise UsageError(
+            "the results cannot be compared because --compare and --page go together; give both"
+        )
     found = resolve_plugin(find_project(), tag) if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     if target.framework.shows.device != "simcuda":
