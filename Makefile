@@ -38,7 +38,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy tools/lmsbuild tools/simcuda tools/lmsbench tests/lmsbuild
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cc')
 	$(BIN)/lmsbuild verify --all
 	$(BIN)/lmsbuild lint --all
 	$(BIN)/lmsbuild matrix --check
@@ -54,6 +54,11 @@ test: lint
 test-full: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
+	$(BIN)/lmsbuild test $(TF_TAG) --cuda cpu --tier full --shard $(SHARD)
+	for release in $(PLUGIN); do $(BIN)/lmsbuild test $$release --plugin --tier full --shard $(SHARD) || exit 1; done
+
+# The releases that the plug-in is tested on.
+PLUGIN := 2.6.0 2.11.0 2.13.0 2.14.1 2.15.0
 
 test-negative: $(STAMP)
 	$(BIN)/python tests/engine/negative.py
