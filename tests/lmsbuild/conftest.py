@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lmsbuild_engine import TOOLS, Engine, base_image
+from filelock import FileLock
+from lmsbuild_engine import FOLDER, TOOLS, Engine, base_image
 from lmsbuild_engine import engine as running_engine
 from lmsbuild_wheels import offer
 from lmsbuild_world import REPOSITORY, UPSTREAM, World, enter_world, make_world
@@ -18,11 +19,14 @@ from lmsbuild.console import Console
 from lmsbuild.project import Project, find_project
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What uses the engine runs in one process: it counts the engine's containers."""
-    for item in items:
-        if "engine" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("engine"))
+@pytest.fixture(autouse=True)
+def alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that use the engine take turns: they count its containers."""
+    if "engine" not in request.fixturenames:
+        yield
+        return
+    with FileLock(f"{FOLDER}.lock"):
+        yield
 
 
 @pytest.fixture

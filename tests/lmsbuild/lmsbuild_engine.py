@@ -30,7 +30,7 @@ from lmsbuild.hashing import sha256_value
 
 _SECONDS = 60
 # A short path: that of a socket has at most 108 characters.
-_FOLDER = Path("/tmp/lmsbuild-test-engine")
+FOLDER = Path("/tmp/lmsbuild-test-engine")
 TOOLS = ("ca-certificates", "ccache", "cmake", "g++", "git", "ninja-build", "python3",
          "python3-dev", "python3-venv")  # fmt: skip
 
@@ -74,9 +74,9 @@ def _answering(host: str) -> Any:
 def _own() -> Iterator[str]:
     if os.getuid() != 0 or shutil.which("dockerd") is None:
         missing("no container engine answers, and dockerd cannot be started (root, docker.io)")
-    _FOLDER.mkdir(exist_ok=True)
-    host = f"unix://{_FOLDER}/socket"
-    with (_FOLDER / "users").open("w") as users:
+    FOLDER.mkdir(exist_ok=True)
+    host = f"unix://{FOLDER}/socket"
+    with (FOLDER / "users").open("w") as users:
         with _changing():
             if _answering(host) is None:
                 _start(host)
@@ -92,7 +92,7 @@ def _own() -> Iterator[str]:
 @contextlib.contextmanager
 def _changing() -> Iterator[None]:
     """One process at a time starts or stops it."""
-    with (_FOLDER / "lock").open("w") as lock:
+    with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -100,18 +100,18 @@ def _changing() -> Iterator[None]:
 def _start(host: str) -> None:
     command = [
         "dockerd",
-        *(f"--data-root={_FOLDER}/data", f"--exec-root={_FOLDER}/exec", f"--host={host}"),
-        *(f"--pidfile={_FOLDER}/pid", "--max-download-attempts=1"),
+        *(f"--data-root={FOLDER}/data", f"--exec-root={FOLDER}/exec", f"--host={host}"),
+        *(f"--pidfile={FOLDER}/pid", "--max-download-attempts=1"),
     ]
-    (_FOLDER / "pid").unlink(missing_ok=True)
-    with (_FOLDER / "log").open("w") as log:
+    (FOLDER / "pid").unlink(missing_ok=True)
+    with (FOLDER / "log").open("w") as log:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     deadline = time.monotonic() + _SECONDS
     while _answering(host) is None:
         if started.poll() is not None or time.monotonic() > deadline:
-            last = (_FOLDER / "log").read_text().strip().splitlines()[-1:]
+            last = (FOLDER / "log").read_text().strip().splitlines()[-1:]
             missing(f"dockerd does not start: {' '.join(last)}")
         time.sleep(0.1)
 
@@ -119,10 +119,10 @@ def _start(host: str) -> None:
 def _stop() -> None:
     """Images stay in the folder for the next run."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
-        pid = int((_FOLDER / "pid").read_text())
+        pid = int((FOLDER / "pid").read_text())
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _SECONDS
-        while (_FOLDER / "pid").exists() and time.monotonic() < deadline:
+        while (FOLDER / "pid").exists() and time.monotonic() < deadline:
             time.sleep(0.1)
 
 

@@ -47,7 +47,9 @@ def contained(
 
 
 def ours(engine: Engine) -> list[Any]:
-    return list(engine.client.containers.list(all=True, filters={"label": OWNER}))
+    return list(
+        engine.client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
+    )
 
 
 def test_wheel_of_an_older_system(world: World, engine: Engine, contained: list[str]) -> None:
@@ -102,7 +104,10 @@ def test_killed_run_leaves_no_container(
     process = start(*contained)
     deadline = time.monotonic() + 120
     # One that was made and not yet started is left to the next run.
-    while not engine.client.containers.list(filters={"label": OWNER}) and process.poll() is None:
+    while (
+        not engine.client.containers.list(filters={"label": OWNER}, ignore_removed=True)
+        and process.poll() is None
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert process.poll() is None, process.communicate()

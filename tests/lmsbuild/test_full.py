@@ -146,7 +146,7 @@ def test_full_build(alpha: World, engine: Engine, debian: str) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     deadline = time.monotonic() + 30
-    while engine.client.containers.list(all=True, filters={"label": OWNER}):
+    while engine.client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     done = len(list(objects.rglob("*.o")))

@@ -172,13 +172,12 @@ class TestRealEngine:
         self, world: World, host: Engine, debian: str
     ) -> None:
         base = with_installer(host, debian, "slow", "sleep 600")
-        before = containers(host)
         process = start(*describe(world, base, "no-such-compiler"))
-        wait_for(lambda: bool(containers(host) - before) or process.poll() is not None)
+        wait_for(lambda: bool(containers(host, base)) or process.poll() is not None)
         assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGKILL)
         process.wait()
-        wait_for(lambda: not containers(host) - before)
+        wait_for(lambda: not containers(host, base))
 
     def test_missing_base_is_named(self, world: World, host: Engine, registry: str) -> None:
         code, _, err = run(*describe(world, f"{registry}/nothing:1"))
@@ -194,8 +193,11 @@ def describe_again() -> list[str]:
     return ["image", "v1.0", "--kind", "compiler"]
 
 
-def containers(host: Engine) -> set[str]:
-    return {found.id for found in host.client.containers.list(all=True)}
+def containers(host: Engine, base: str) -> list[object]:
+    """Of the image `base` and of what is built on it."""
+    return list(
+        host.client.containers.list(all=True, filters={"ancestor": base}, ignore_removed=True)
+    )
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

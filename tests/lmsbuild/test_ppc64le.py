@@ -21,7 +21,7 @@ from lmsbuild_world import World
 
 from lmsbuild.console import Console
 from lmsbuild.container import running
-from lmsbuild.engine import connect, owner
+from lmsbuild.engine import connect
 from lmsbuild.frameworks import resolve
 from lmsbuild.project import cache_dir, find_project
 
@@ -69,7 +69,7 @@ def emulated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     places = (cross.ENGINE_TESTS, tmp_path_factory.getbasetemp())
     container = engine.client.containers.run(
         "lmsbuild-test-ppc64le:1", ["/pause"], detach=True, platform="linux/ppc64le",
-        network_mode="none", mem_limit="3g", labels=owner(), user=f"{os.getuid()}:{os.getgid()}",
+        network_mode="none", mem_limit="3g", user=f"{os.getuid()}:{os.getgid()}",
         volumes={str(place): {"bind": str(place), "mode": "ro"} for place in places},
     )  # fmt: skip
 

@@ -182,7 +182,9 @@ def owner() -> Mapping[str, str]:
 
 def remove_abandoned(engine: Engine) -> None:
     """Containers of processes of this machine that are gone."""
-    for container in engine.client.containers.list(all=True, filters={"label": OWNER}):
+    for container in engine.client.containers.list(
+        all=True, filters={"label": OWNER}, ignore_removed=True
+    ):
         host, pid, start = container.labels[OWNER].split(" ")
         try:
             alive = str(psutil.Process(int(pid)).create_time()) == start
