@@ -76,7 +76,7 @@ bench: $(STAMP)
 
 # What the simulated device trains in minutes; resumes where it stopped.
 SWEEP := --device sim --minutes 60
-SWEEP_PLAN := --capped-only --growth 1.5 --caps 32M,48M --warmup 0 --steps 2 --methods plain,lms
+SWEEP_PLAN := --capped-only --scale 64 --models gpt2 --growth 4 --caps 24M --warmup 0 --steps 2 --methods plain,lms
 SWEEP_DIR := work/sweep
 
 sweep: $(STAMP)
