@@ -81,7 +81,7 @@ def demonstrate(
         needed=roomy["needed"],
         capacity=capacity,
         stock=tight["outcome"],
-        stock_message=(tight["message"].splitlines() or [""])[0],
+        stock_message=_gist(tight["message"]),
         lms=swapped["outcome"],
         losses_equal=swapped["losses"] is not None and swapped["losses"] == reference["losses"],
         reference=reference["label"],
@@ -95,6 +95,12 @@ def demonstrate(
     value = {"key": key, **vars(done), "picture": str(done.picture), "result": str(result)}
     write_atomic(result, json.dumps(value, indent=2).encode())
     return done
+
+
+def _gist(message: str) -> str:
+    """The line of an out-of-memory error that says so."""
+    lines = message.splitlines() or [""]
+    return next((line for line in lines if "OOM" in line), lines[0])
 
 
 def _previous(result: Path, key: str) -> Demonstration | None:
