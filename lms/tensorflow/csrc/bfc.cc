@@ -76,6 +76,20 @@ void BfcAccess::GrowAtOnce(BfcAllocator* allocator) {
   allocator->curr_region_allocation_bytes_ = BfcAllocator::RoundedBytes(allocator->memory_limit_);
 }
 
+void BfcAccess::SetSmallApart(BfcAllocator* allocator) {
+  constexpr size_t kChunk = 16 << 10, kFence = 256, kMost = 512;
+  const size_t count = std::min(allocator->memory_limit_ / 64 / kChunk, kMost);
+  std::vector<void*> chunks;
+  for (size_t i = 0; i < count; ++i) {
+    void* chunk = AllocateOnce(allocator, kChunk, 0);
+    // Never freed: keeps the chunk from growing together with its neighbour.
+    void* fence = AllocateOnce(allocator, kFence, 0);
+    if (chunk != nullptr) chunks.push_back(chunk);
+    if (fence == nullptr) break;
+  }
+  for (void* chunk : chunks) allocator->DeallocateRaw(chunk);
+}
+
 size_t BfcAccess::RoundedBytes(size_t bytes) { return BfcAllocator::RoundedBytes(bytes); }
 
 void BfcAccess::Notify(BfcAllocator* allocator) { allocator->retry_helper_.NotifyDealloc(); }

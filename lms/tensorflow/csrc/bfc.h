@@ -32,6 +32,9 @@ class BfcAccess {
   static size_t Shortfall(BfcAllocator* allocator, size_t rounded);
   // Makes the next region all that is left: many small ones keep neighbours apart.
   static void GrowAtOnce(BfcAllocator* allocator);
+  // Sets aside room for what is too small to move, so that it does not keep apart the holes that
+  // large requests need: many free chunks which best fit takes for small requests only.
+  static void SetSmallApart(BfcAllocator* allocator);
   static size_t RoundedBytes(size_t bytes);
   // Wakes those that wait for memory.
   static void Notify(BfcAllocator* allocator);

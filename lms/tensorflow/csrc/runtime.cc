@@ -254,6 +254,7 @@ void Runtime::OnDevice(const SessionOptions& options, const std::string& name, A
         transport = new CpuTransport;
         BfcAccess::GrowAtOnce(bfc);  // costs nothing: pages come with their first use
       }
+      BfcAccess::SetSmallApart(bfc);
       pools_[count] = new Pool(count, name, bfc, transport);
       pool_count_ = count + 1;
       BfcAllocator::SetReclaimer(this);
