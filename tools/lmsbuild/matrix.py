@@ -54,7 +54,7 @@ class Job:
         tag = f"{cell.framework}:{cell.tag}"
         chosen = ["--python", cell.python, "--cuda", cell.cuda]
         if cell.build == "full":
-            chosen += ["--full", "--arch", cell.arch]
+            chosen.append("--full")  # for the machine of the runner
         lines = [["lmsbuild", "wheel", tag, *chosen, "--output", "dist"]]
         if cell.build == "overlay":
             lines.append(["lmsbuild", "test", tag, *chosen])
