@@ -149,13 +149,12 @@ keep = tf.random.uniform((1024, 1024))
 variable = tf.Variable(tf.random.uniform((1024, 1024)))
 tf.experimental.lms_exclude(keep)
 tf.experimental.lms_exclude(variable)
+full = [tf.random.uniform((1024, 1024)) for _ in range(48)]
 s = tf.experimental.lms_statistics()["devices"][0]
-excluded = s["excluded_bytes"]
-tf.experimental.lms_include(keep)
-print(json.dumps([excluded, tf.experimental.lms_statistics()["devices"][0]["excluded_bytes"]]))
+print(json.dumps([s["excluded_bytes"] + s["handed_out_bytes"], s["bytes_reclaimed"]]))
 """
-    before, after = values(programs, code)
-    assert before - after == 4 << 20 and after >= 4 << 20
+    kept, moved = values(programs, code, pool=128)
+    assert kept >= 8 << 20 and moved > 0  # their pointers were handed out to name them
 
 
 def test_device_limit(programs):
@@ -177,7 +176,7 @@ kept = [tf.random.uniform((1024, 1024)) for _ in range(64)]
 """
     said = programs.run(
         "import tensorflow as tf\n" + code, pool=128, fails=True,
-        env={"TF_GPU_HOST_MEM_LIMIT_IN_MB": "16"},
+        env={"TF_GPU_HOST_MEM_LIMIT_IN_MB": "16", "TF_CPP_MIN_LOG_LEVEL": "1"},
     )  # fmt: skip
     assert "ResourceExhausted" in said and "TF_GPU_HOST_MEM_LIMIT_IN_MB" in said
 

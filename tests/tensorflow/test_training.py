@@ -8,8 +8,7 @@ TIMES = (1.5, 2, 3)
 SLOW = pytest.mark.slow
 # What the default tier runs of the matrix: minutes on two processors, most of them imports.
 DEFAULT = {
-    ("unet3d", "fit", 3),
-    ("transformer", "function", 2),
+    ("transformer", "function", 1.5),
     ("transformer", "session", 1.5),
 }
 MATRIX = [

@@ -87,7 +87,7 @@ def transformer(batch):
 # Name -> how it is made for a batch, the batch, the shapes of one input and of one target.
 MODELS = {
     "resnet": (resnet, 4, (64, 64, 3), (10,)),
-    "unet3d": (unet3d, 32, (16, 16, 16, 1), (16, 16, 16, 1)),
+    "unet3d": (unet3d, 128, (16, 16, 16, 1), (16, 16, 16, 1)),
     "transformer": (transformer, 4, (256, 64), (256, 64)),
 }
 
