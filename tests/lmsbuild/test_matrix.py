@@ -43,6 +43,8 @@ def _with(world: World, text: str) -> Frameworks:
 
 def test_every_official_wheel_is_a_cell() -> None:
     frameworks = load(Project(REPOSITORY))
+    less = frameworks.matrix.model_copy(update={"exclude": []})
+    frameworks = frameworks.model_copy(update={"matrix": less})
     found = matrix.cells(frameworks)
     overlays = [cell for cell in found if cell.build == "overlay"]
     wheels = sum(
