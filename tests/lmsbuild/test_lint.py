@@ -40,9 +40,9 @@ def tidy(world: World) -> World:
     write(world.project.root, {**files, "lms/core/engine.h": f"{LICENCE}int engine();\n", **TESTS})
     toml = world.project.frameworks_file
     text = toml.read_text().replace(
-        '[[frameworks.alpha.layout]]',
-        'line_length = { "*.cpp" = 80, "*.py" = 88 }\n\n[[frameworks.alpha.layout]]',
-    )  # fmt: skip
+        "[frameworks.alpha.shows]",
+        'line_length = { "*.cpp" = 80, "*.py" = 88 }\n\n[frameworks.alpha.shows]',
+    )
     toml.write_text(text)
     return world
 
