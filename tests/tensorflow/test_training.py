@@ -39,7 +39,7 @@ def test_oversubscribed(programs, model, way, times):
 def test_turned_on_in_the_program(programs, by):
     """As published snippets do it, by a call or by a session's configuration."""
     way = "fit" if by == "call" else "session"
-    pool = int(programs.needed("transformer", way) / 2)
+    pool = int(programs.needed("transformer", way) / 1.5)
     swapped = programs.train("transformer", way, pool=pool, by=by)
     assert swapped["outcome"] == "finished" and swapped["enabled"]
     assert swapped["losses"] == programs.reference("transformer", way)["losses"]
