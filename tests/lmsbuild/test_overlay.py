@@ -28,7 +28,7 @@ from lmsbuild.errors import (
     UsageError,
     WheelError,
 )
-from lmsbuild.hashing import sha256_file
+from lmsbuild.hashing import sha256_bytes, sha256_file
 from lmsbuild.refresh import refresh
 
 
@@ -74,7 +74,7 @@ def test_manifest_tells_inputs_and_outputs(world: World, official: Path, console
     assert inside["inputs"] == {official.name: sha256_file(official)}
     assert len(inside["patches"]) == 3
     library = wheelfile.read(built.wheel, "alpha/lib/libcore.so")
-    assert inside["members"]["alpha/lib/libcore.so"] == overlay.sha256_bytes(library)
+    assert inside["members"]["alpha/lib/libcore.so"] == sha256_bytes(library)
     assert str(world.folder) not in built.manifest.read_text()
     assert str(world.folder).encode() not in library
 

@@ -16,7 +16,7 @@ from lmsbuild import pipeline
 from lmsbuild import release as releases
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, RebuildError
+from lmsbuild.errors import ConfigError, EngineError, RebuildError
 from lmsbuild.release import Release, explain, read, rebuild, release
 
 CHOICES = Choices("git", None, None, PYTHON, None, 2)
@@ -146,3 +146,14 @@ def test_packages_and_images_are_part_of_it(world: World, official: Path, consol
     assert [a.bytes for a in done.artefacts if a.kind == "conda"] == [9]
     assert package.name in (done.folder / releases.SUMS).read_text()
     assert _json(done.folder, releases.MANIFEST)["images"] == images
+
+
+def test_a_container_is_asked_for(
+    world: World, official: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{world.folder}/nobody.sock")
+    assert pipeline.container_for(world.target, False, None, CHOICES, console) is None
+    for wanted, image in ((True, None), (False, "debian:bookworm")):
+        container = pipeline.container_for(world.target, wanted, image, CHOICES, console)
+        with pytest.raises(EngineError, match=r"nobody\.sock"):
+            release(world.target, CHOICES, console, container=container)

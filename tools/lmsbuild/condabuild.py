@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from lmsbuild import device as devices
@@ -28,11 +27,10 @@ from lmsbuild.conda import (
 )
 from lmsbuild.condapackage import CondaPackage, known_subdir
 from lmsbuild.console import Console
-from lmsbuild.container import compiler
 from lmsbuild.environment import Environment, interpreter, packages_for
 from lmsbuild.errors import CompileError, UsageError
 from lmsbuild.frameworks import Target, resolve
-from lmsbuild.pipeline import plugin_wheel, wheel
+from lmsbuild.pipeline import container_for, plugin_wheel, wheel
 from lmsbuild.plugin import NAME
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import Project
@@ -135,9 +133,7 @@ def _wheel(
         return _own_wheel(project, console)
     if order.plugin:
         return plugin_wheel(resolve_plugin(project, order.tag), choices, console).wheel
-    container = None
-    if order.in_container or order.base_image:
-        container = partial(compiler, target, base_image=order.base_image, console=console)
+    container = container_for(target, order.in_container, order.base_image, choices, console)
     return wheel(target, choices, console, container=container)[1].wheel
 
 

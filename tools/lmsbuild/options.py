@@ -180,6 +180,16 @@ def jobs_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def container_option(function: F) -> F:
+    """The flag `in_container` of a command that builds the wheel on its way, and --base-image."""
+    return base_image_option(
+        click.option(
+            "--container", "in_container", is_flag=True,
+            help="Compile as `lmsbuild wheel --container`.",
+        )(function)
+    )  # fmt: skip
+
+
 def base_image_option(function: F) -> F:
     return click.option(
         "--base-image", metavar="IMAGE",

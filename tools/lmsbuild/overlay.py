@@ -8,7 +8,6 @@ reaches the wheel, and the new libraries fit where the old ones were.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import importlib.metadata
 import json
 import re
@@ -29,6 +28,7 @@ from lmsbuild.frameworks import HeaderWheel, Library, Target
 from lmsbuild.git import Git, checkout_git
 from lmsbuild.hashing import (
     git_blob,
+    sha256_bytes,
     sha256_file,
     sha256_large_file,
     sha256_value,
@@ -408,10 +408,6 @@ def _needs(inputs: _Inputs, new: dict[str, elf.Library], official: dict[str, elf
                 raised.append(f"{member.rsplit('/', 1)[-1]} needs {family}_{found}")
     compiler = inputs.compiler.identity["compiler"]
     return Needs(after, before, f"{', '.join(raised)}, which {compiler} linked it to")
-
-
-def sha256_bytes(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _json(value: object) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,18 @@ class Prepared:
     stock: Environment
     lms: Environment
     variables: dict[str, str]  # what the device needs
+
+
+def container_for(
+    target: Target, wanted: bool, base_image: str | None, choices: Choices, console: Console
+) -> Container | None:
+    """The tag's container to compile in when it is `wanted`, which naming an image says too."""
+    if not (wanted or base_image):
+        return None
+    from lmsbuild.container import compiler  # the engine's client is slow to import
+
+    python = target.python(choices.python)
+    return partial(compiler, target, base_image=base_image, python=python, console=console)
 
 
 def fetched(

@@ -11,6 +11,7 @@ from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.options import (
     build_options,
+    container_option,
     dry_run_option,
     examples,
     json_option,
@@ -56,10 +57,7 @@ from lmsbuild.project import find_project
     "--channel", "channels", metavar="URL", multiple=True,
     help="A channel for the recipe's tests. Can be given several times.",
 )  # fmt: skip
-@click.option(
-    "--container", "in_container", is_flag=True, help="Compile as `lmsbuild wheel --container`."
-)
-@click.option("--base-image", metavar="IMAGE", help="The container's image instead of the tag's.")
+@container_option
 @build_options
 @dry_run_option
 @markdown_option

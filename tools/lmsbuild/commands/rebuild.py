@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from pathlib import Path
 
 import click
@@ -15,11 +14,13 @@ from lmsbuild.errors import MismatchError
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import (
     build_options,
+    container_option,
     dry_run_option,
     examples,
     json_option,
     markdown_option,
 )
+from lmsbuild.pipeline import container_for
 from lmsbuild.project import find_project
 from lmsbuild.release import explain, read, rebuild
 from lmsbuild.series import series_of
@@ -33,10 +34,7 @@ from lmsbuild.series import series_of
     ),
 )
 @click.argument("manifest", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option(
-    "--container", "in_container", is_flag=True, help="Compile as `lmsbuild wheel --container`."
-)
-@click.option("--base-image", metavar="IMAGE", help="The container's image instead of the tag's.")
+@container_option
 @build_options
 @dry_run_option
 @markdown_option
@@ -72,11 +70,7 @@ def command(
         console.say(f"would build {about['wheel']['name']} again and compare it")
         console.result({"wheel": about["wheel"]["name"], "dry_run": True})
         return
-    container = None
-    if in_container or base_image:
-        from lmsbuild.container import compiler
-
-        container = partial(compiler, target, base_image=base_image, console=console)
+    container = container_for(target, in_container, base_image, choices, console)
     compared = rebuild(target, recorded, choices, console, container)
     console.table(
         "", ["file", "SHA-256", ""], [[one.name, one.rebuilt[:16], "the same"] for one in compared]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -13,12 +12,14 @@ from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve
 from lmsbuild.options import (
     build_options,
+    container_option,
     dry_run_option,
     examples,
     json_option,
     markdown_option,
     tag_argument,
 )
+from lmsbuild.pipeline import container_for
 from lmsbuild.project import find_project
 from lmsbuild.release import release
 
@@ -47,10 +48,7 @@ from lmsbuild.release import release
     "--image", "images", metavar="NAME", multiple=True,
     help="A container image of the engine whose digest is recorded. Can be given several times.",
 )  # fmt: skip
-@click.option(
-    "--container", "in_container", is_flag=True, help="Compile as `lmsbuild wheel --container`."
-)
-@click.option("--base-image", metavar="IMAGE", help="The container's image instead of the tag's.")
+@container_option
 @build_options
 @dry_run_option
 @markdown_option
@@ -75,11 +73,7 @@ def command(
     to be unchanged, other content of the same version is refused.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
-    container = None
-    if in_container or base_image:
-        from lmsbuild.container import compiler
-
-        container = partial(compiler, target, base_image=base_image, console=console)
+    container = container_for(target, in_container, base_image, choices, console)
     packages: list[Path] = []
     if conda:
         from lmsbuild.condabuild import Order, build

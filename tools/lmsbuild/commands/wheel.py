@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -22,7 +21,7 @@ from lmsbuild.options import (
     output_option,
     tag_argument,
 )
-from lmsbuild.pipeline import patched, wheel
+from lmsbuild.pipeline import container_for, patched, wheel
 from lmsbuild.project import find_project
 
 
@@ -77,12 +76,7 @@ def command(
     if full:
         _full(target, path, base_image, output, choices, dry_run, console)
         return
-    container = None
-    if in_container or base_image:
-        from lmsbuild.container import compiler
-
-        python = target.python(choices.python)
-        container = partial(compiler, target, base_image=base_image, python=python, console=console)
+    container = container_for(target, in_container, base_image, choices, console)
     _, done = wheel(target, choices, console, output, dry_run, container)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")
