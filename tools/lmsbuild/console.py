@@ -139,8 +139,12 @@ class _Display:
                 old = old[1:] if len(old) > 1 and old[0].command else old
                 if old and self._live:
                     self._draw(old)
-                elif old:
+                elif old and not self._soon(now):
                     self._print(old[-1], now)
+
+    def _soon(self, now: float) -> bool:
+        """Whether the innermost task will be old enough in a moment, and told of instead."""
+        return QUIET_SECONDS / 2 <= now - self._tasks[-1].began < QUIET_SECONDS
 
     def _draw(self, tasks: list[Task]) -> None:
         if self._bars is None:
