@@ -372,14 +372,20 @@ CONFIGURATIONS = (
 )
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
-def test_allocator_configurations(program: Any, configuration: str) -> None:
+@pytest.fixture
+def configured(program: Any, configuration: str) -> Any:
+    """`program` with the allocator so configured."""
+    env = {"PYTORCH_CUDA_ALLOC_CONF": configuration}
     if "expandable" in configuration and not program(
-        "import torch; torch.ones(9, device='cuda'); print('usable')",
-        env={"PYTORCH_CUDA_ALLOC_CONF": configuration},
+        "import torch; torch.ones(9, device='cuda'); print('usable')", env=env
     ).endswith("usable\n"):
         pytest.skip("the device has no virtual memory management")
-    out = program(
+    return lambda code, memory: program(code, memory=memory, env=env)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_allocator_configurations(configured: Any) -> None:
+    out = configured(
         """
         import torch
         from lms_models import train
@@ -394,10 +400,46 @@ def test_allocator_configurations(program: Any, configuration: str) -> None:
         assert torch.cuda.lms.stats()["lms.paged_out_bytes"] > 64 << 20
         print("equal")
         """,
-        memory=64 * MIB,
-        env={"PYTORCH_CUDA_ALLOC_CONF": configuration},
+        64 * MIB,
     )
     assert "equal" in out
+
+
+@pytest.mark.parametrize("configuration", ["expandable_segments:False", "expandable_segments:True"])
+def test_another_streams_memory_is_given_back(configured: Any) -> None:
+    """As much as is missing, not everything idle."""
+    out = configured(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        kept = []
+        for i in range(3):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                kept.append(torch.full((5 << 20,), float(i), device="cuda"))
+        more = torch.full((5 << 20,), 9.0, device="cuda")
+        print("moved", [torch.ops.lms.on_host(t) for t in kept])
+        assert all((t.cpu() == i).all().item() for i, t in enumerate(kept))
+        """,
+        64 * MIB,
+    )
+    assert "moved [True, False, False]" in out
+
+
+@pytest.mark.parametrize("configuration", ["expandable_segments:True"])
+def test_memory_that_is_not_mapped_is_no_hole(configured: Any) -> None:
+    """A segment's address space goes on behind what the device has memory for."""
+    out = configured(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.full((5 << 20,), float(i), device="cuda") for i in range(3)]
+        more = torch.full((6 << 20,), 9.0, device="cuda")
+        print("moved", [torch.ops.lms.on_host(t) for t in kept])
+        assert all((t.cpu() == i).all().item() for i, t in enumerate(kept))
+        """,
+        64 * MIB,
+    )
+    assert "moved [True, True, False]" in out
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,6 @@ class SnapshotLists final : public BlockLists {
   std::vector<::lms::Segment> segments(const IdleMap& idle) override {
     const CA::SnapshotInfo snapshot = allocator_.learn();
     const bool large = allocator_.block_bytes(request_->bytes) > kSmall;
-    expandable_ = snapshot.config_metadata.expandable_segments;
     std::vector<::lms::Segment> result;
     for (const auto& listed : snapshot.segments) {
       if (listed.device != request_->device) {
@@ -207,7 +206,7 @@ class SnapshotLists final : public BlockLists {
       const bool common = listed.owner_private_pool_id == MempoolId_t{0, 0};
       ::lms::Segment segment;
       segment.can_hold = common && listed.is_large == large && listed.stream == request_->stream;
-      segment.releasable = common && !listed.is_expandable;
+      segment.releasable = common;  // of an expandable segment, each mapped range is listed
       segment.cells.reserve(listed.blocks.size());
       auto* ptr = reinterpret_cast<char*>(listed.address);
       for (const auto& block : listed.blocks) {
@@ -225,9 +224,6 @@ class SnapshotLists final : public BlockLists {
   void settle_and_release() override { CA::emptyCache(); }
 
   size_t shortfall() override {
-    if (expandable_) {
-      return 0;  // segments grow and shrink in place
-    }
     const size_t need = segment_bytes(allocator_.block_bytes(request_->bytes));
     const size_t room = allocator_.room(request_->device, allocator_.reserved(request_->device));
     return need > room ? need - room : 1;
@@ -249,7 +245,6 @@ class SnapshotLists final : public BlockLists {
   Allocator& allocator_;
   Request* const request_;
   void* taken_ = nullptr;
-  bool expandable_ = false;
   bool small_segment_ = false;
 };
 
