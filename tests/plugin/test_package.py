@@ -42,7 +42,8 @@ TESTED = ("2.6.0", "2.11.0", "2.14.1")
         (
             "2.6.0",
             "2.11.0+cu130",
-            r"built for PyTorch 2\.6\.0 and this is 2\.11\.0\+cu130; .*tested one is 2\.11\.0",
+            r"built for PyTorch 2\.6\.0 and this is 2\.11\.0\+cu130; "
+            r".*`lmsbuild plugin 2\.11\.0`; .*tested one is 2\.11\.0",
         ),
         ("2.9.0", "2.9.0", r"not tested with PyTorch 2\.9\.0; .* 2\.11\.0; set TORCH_LMS_FORCE=1"),
         ("2.16.0", "2.16.0a0+git1", r"not tested .* nearest tested version is 2\.14\.1"),

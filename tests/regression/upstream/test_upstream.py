@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import lms_device
 import upstream_run
 
 try:
@@ -30,15 +31,18 @@ ALLOWED: list[dict[str, str]] = tomllib.loads((HERE / "differences.toml").read_t
 
 
 def _cases() -> list[Any]:
+    """The plug-in, whose engine is the patch's, has the choice in the full tier and no more."""
+    choice = [pytest.mark.slow] if lms_device.is_plugin() else []
     cases = []
     for entry in SELECTION:
         name = entry["file"].removesuffix(".py")
         if "default" in entry:
-            cases.append(pytest.param(entry["file"], entry["default"], id=f"{name}-choice"))
-        for index, select in enumerate(entry["full"]):
             cases.append(
-                pytest.param(entry["file"], select, id=f"{name}-{index}", marks=pytest.mark.slow)
+                pytest.param(entry["file"], entry["default"], id=f"{name}-choice", marks=choice)
             )
+        for index, select in enumerate(entry["full"]):
+            marks = [pytest.mark.slow, pytest.mark.native]
+            cases.append(pytest.param(entry["file"], select, id=f"{name}-{index}", marks=marks))
     return cases
 
 

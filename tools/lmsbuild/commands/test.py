@@ -25,7 +25,7 @@ from lmsbuild.options import (
     suite_argument,
     tag_argument,
 )
-from lmsbuild.pipeline import patched, prepared_for
+from lmsbuild.pipeline import fetched, patched, prepared_for
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import find_project
 from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
@@ -108,6 +108,8 @@ def command(
             tree = target.work if found else patched(target, choices, console)
             python = target.python(choices.python)
             inside = stack.enter_context(_box(target, tree, base_image, python, console))
+        if found and found.release.tag and tier == "full":
+            fetched(target, choices.source, None, console, choices.reference)  # upstream's tests
         ready = prepared_for(target, found, choices, device, prefix, TEST_TOOLS, console, inside)
         order = Order(
             target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables

@@ -29,9 +29,10 @@ def check(version: str, cuda: str | None, abi: bool, environment: Mapping[str, s
     if environment.get(FORCE, "") not in ("", "0"):
         return
     if minor(version) != minor(BUILT_FOR):
+        release = version.partition("+")[0]
         raise ImportError(
             f"torch_lms cannot be used because it was built for PyTorch {BUILT_FOR} and this is "
-            f"{version}; install the build for this version (`lmsbuild plugin {version}`; the "
+            f"{version}; install the build for this version (`lmsbuild plugin {release}`; the "
             f"nearest tested one is {_nearest(version)}), or set {FORCE}=1 to try"
         )
     if ((cuda or "none").split(".")[0], abi) != (CUDA.split(".")[0], ABI):
