@@ -153,7 +153,7 @@ def program(tmp_path: Path, pytestconfig: pytest.Config) -> Callable[..., str]:
         mode: str = "immediate",
         env: dict[str, str] | None = None,
         fails: bool = False,
-        timeout: float = 120,
+        timeout: float = 300,
     ) -> str:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(code))
@@ -202,7 +202,7 @@ class Stock:
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
 
 
 @pytest.fixture(scope="session")
