@@ -202,6 +202,8 @@ def packages_for(
         cache.require_network(title, f"lmsbuild {command} {tag}")
         folder.mkdir()
         environment = Environment(interpreter.parent.parent, "", True)
+        if not _new_enough(python):  # its pip needs this to build what has no wheel
+            _pip(environment, "install", "wheel")
         _pip(environment, "wheel", "--wheel-dir", str(folder), *packages)
 
     name = sha256_value([python, platform.machine(), list(packages)])[:16]

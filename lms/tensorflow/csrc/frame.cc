@@ -10,6 +10,7 @@
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/lib/core/errors.h"
+#include "tensorflow/core/lib/strings/strcat.h"
 
 namespace tensorflow {
 namespace lms {
@@ -28,6 +29,31 @@ bool ReturnsToStranger(OpKernelContext* context) {
   if (kPointersTakenUnseen) return true;
   CallFrameInterface* frame = context->call_frame();
   return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
+}
+
+// Calls `pin` until it finds room. Others may hold what is in the way: after a failure `leave` lets
+// go of what was pinned, and another op's end is waited for.
+template <typename Pin, typename Leave, typename Title>
+Status WithRoom(const Pin& pin, const Leave& leave, const Title& title) {
+  Runtime& runtime = Runtime::Get();
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    const int64_t seen = runtime.leaves();
+    std::string shortage;
+    try {
+      pin();
+      return Ok();
+    } catch (const OutOfMemory& error) {
+      shortage = error.what();
+    }
+    leave();
+    const int64_t waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+                               std::chrono::steady_clock::now() - start)
+                               .count();
+    if (waited >= kWaitMs || !runtime.WaitForLeave(kWaitMs - waited, seen)) {
+      return errors::ResourceExhausted("OOM when ", title(), ": ", shortage);
+    }
+  }
 }
 
 }  // namespace
@@ -145,28 +171,12 @@ void OpFrame::PinOperands() {
 }
 
 Status OpFrame::Enter() {
-  Runtime& runtime = Runtime::Get();
   FindVariables();
-  const auto start = std::chrono::steady_clock::now();
-  for (;;) {
-    const int64_t seen = runtime.leaves();
-    std::string shortage;
-    try {
-      PinOperands();
-      return Ok();
-    } catch (const OutOfMemory& error) {
-      shortage = error.what();
-    }
-    // Other ops may hold what is in the way. This one has not begun: it lets go, and waits.
-    Leave();
-    const int64_t waited = std::chrono::duration_cast<std::chrono::milliseconds>(
-                               std::chrono::steady_clock::now() - start)
-                               .count();
-    if (waited >= kWaitMs || !runtime.WaitForLeave(kWaitMs - waited, seen)) {
-      return errors::ResourceExhausted("OOM when bringing in the inputs of ", kernel_->name(), " (",
-                                       std::string(kernel_->type_string()), "): ", shortage);
-    }
-  }
+  return WithRoom([this] { PinOperands(); }, [this] { Leave(); },
+                  [this] {
+                    return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
+                                           std::string(kernel_->type_string()), ")");
+                  });
 }
 
 // An output that was given a tracked buffer has written it, in place of an input. One that holds
@@ -221,18 +231,18 @@ void OpFrame::Exit() {
   Runtime::Get().OnLeave();
 }
 
-void Compute(OpKernel* kernel, OpKernelContext* context) {
+void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<void()>& run) {
   if (!Runtime::Active()) {
     auto* counter = Runtime::BeginUnpinned();
     if (!Runtime::Active()) {  // still: enabling waits for this op now
-      kernel->Compute(context);
+      run();
       Runtime::EndUnpinned(counter);
       return;
     }
     Runtime::EndUnpinned(counter);
   }
   if (OpFrame::IsTransparent(*kernel, context)) {
-    kernel->Compute(context);
+    run();
     return;
   }
   OpFrame frame(kernel, context);
@@ -241,16 +251,20 @@ void Compute(OpKernel* kernel, OpKernelContext* context) {
     context->SetStatus(status);
     return;
   }
-  kernel->Compute(context);
+  run();
   frame.Exit();
 }
 
-void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
-                  AsyncOpKernel::DoneCallback done) {
+void Compute(OpKernel* kernel, OpKernelContext* context) {
+  Compute(kernel, context, [kernel, context] { kernel->Compute(context); });
+}
+
+void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done,
+                  const std::function<void(AsyncOpKernel::DoneCallback)>& run) {
   // Not counted when inactive: such an op may wait for others for ever, and holds references to
   // its inputs, which keeps them from becoming movable.
   if (!Runtime::Active() || OpFrame::IsTransparent(*kernel, context)) {
-    kernel->ComputeAsync(context, std::move(done));
+    run(std::move(done));
     return;
   }
   auto* frame = new OpFrame(kernel, context);
@@ -261,10 +275,17 @@ void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
     done();
     return;
   }
-  kernel->ComputeAsync(context, [frame, done]() {
+  run([frame, done]() {
     frame->Exit();
     delete frame;
     done();
+  });
+}
+
+void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                  AsyncOpKernel::DoneCallback done) {
+  ComputeAsync(kernel, context, std::move(done), [kernel, context](AsyncOpKernel::DoneCallback d) {
+    kernel->ComputeAsync(context, std::move(d));
   });
 }
 
@@ -274,13 +295,12 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) 
   MovableBuffer* buffer = runtime.Manageable(tensor);
   if (buffer == nullptr || !buffer->tracked()) return true;
   auto frame = std::make_shared<::lms::Engine::Frame>();
-  EngineLock lock(runtime.engine().mutex());
   const ::lms::Engine::Use use{buffer, ::lms::Access::kRead, 0, runtime.StreamOf(buffer)};
-  try {
-    runtime.engine().enter(*frame, &use, 1);
-  } catch (const OutOfMemory& error) {
-    runtime.engine().leave(*frame);
-    (*done)(errors::ResourceExhausted("OOM when copying a tensor: ", error.what()));
+  const Status status =
+      WithRoom([&] { runtime.engine().enter(*frame, &use, 1); },
+               [&] { runtime.engine().leave(*frame); }, [] { return "copying a tensor"; });
+  if (!status.ok()) {
+    (*done)(status);
     return false;
   }
   const auto then = *done;

@@ -16,13 +16,16 @@ namespace lms {
 
 // The op boundary: what a device calls in place of the kernel's own Compute and ComputeAsync. Pins
 // what the kernel may reach through its arguments, brings it in, and lets go when the kernel is
-// done: for an asynchronous one, before `done` runs.
+// done: for an asynchronous one, before `done` runs. `run` is a device's own way to the kernel.
+void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<void()>& run);
 void Compute(OpKernel* kernel, OpKernelContext* context);
+void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done,
+                  const std::function<void(AsyncOpKernel::DoneCallback)>& run);
 void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                   AsyncOpKernel::DoneCallback done);
 
 // Pins a tensor of a GPU that is copied outside of an op, until `done` is called. When it cannot be
-// brought in, calls `done` with the error and returns false.
+// brought in, not even after other ops have ended, calls `done` with the error and returns false.
 bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done);
 
 // The pins of one op that runs.
