@@ -60,13 +60,15 @@ commands = ["ccache", "cmake", "ninja"]
 requirements = {{ x86_64 = ["setuptools<80", "wheel"] }}
 
 [frameworks.alpha.tags."v1.0".full]
-command = ["{{python}}", "setup.py", "bdist_wheel", "--dist-dir", "{{output}}"]
-jobs = "MAX_JOBS"
+fetch = [["sh", "-c", "touch {{state}}/tool"]]
+commands = [["test", "-e", "{{state}}/tool"],
+            ["{{python}}", "setup.py", "bdist_wheel", "--dist-dir", "{{output}}"]]
 memory = "200MiB"
 needs = ["setup.py"]
 
 [frameworks.alpha.tags."v1.0".full.environment]
 ALPHA_VERSION = "{version}"
+MAX_JOBS = "{{jobs}}"
 CMAKE_CXX_COMPILER_LAUNCHER = "ccache"
 CXXFLAGS = "{flags}"
 """
@@ -191,7 +193,7 @@ def test_tags_say_what_was_never_run(world: World) -> None:
     assert "never run in full" in run("tags")[1]
     toml = world.project.frameworks_file
     toml.write_text(
-        toml.read_text().replace('jobs = "MAX', 'ran = ["2026-11-21 x86_64"]\njobs = "MAX')
+        toml.read_text().replace('memory = "200', 'ran = ["2026-11-21 x86_64"]\nmemory = "200')
     )
     assert "2026-11-21 x86_64" in run("tags")[1]
 

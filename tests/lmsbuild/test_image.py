@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import stat
 import tarfile
@@ -23,8 +24,9 @@ from lmsbuild_world import World
 
 from lmsbuild.engine import connect
 from lmsbuild.errors import EnginePermissionError, WheelError
-from lmsbuild.frameworks import resolve
-from lmsbuild.image import check_wheel, recipe
+from lmsbuild.frameworks import resolve, targets
+from lmsbuild.full import settings
+from lmsbuild.image import KINDS, check_wheel, recipe
 from lmsbuild.project import Project
 
 IMAGES = """
@@ -55,6 +57,22 @@ def test_dockerfiles_are_rendered(real_project: Project) -> None:
         text = found.render()
         assert "FROM other:1" in text and "{" not in text.replace("() {", "").replace("}", "")
         assert kind == "compiler" or found.name.endswith(f":{kind}-py3.13-x86_64")
+
+
+def test_every_tag_has_its_images_and_a_complete_build(real_project: Project) -> None:
+    """Rendered for each of its Pythons; nothing is left to fill in."""
+    filled = {"python", "python_version", "version", "jobs", "output", "state", "cache"}
+    for target in targets(real_project):
+        for kind in KINDS:
+            for python in target.pythons:
+                found = recipe(target, kind, python, "x86_64")
+                assert f"FROM {found.base}" in found.render() and "{" not in found.base
+        how = settings(target)
+        words = [word for command in [*how.fetch, *how.commands] for word in command]
+        names = {name for word in words for name in re.findall(r"{(\w+)}", word)}
+        assert {"output"} <= names <= filled
+        names |= {n for value in how.environment.values() for n in re.findall(r"{(\w+)}", value)}
+        assert {"jobs", "version"} <= names <= filled
 
 
 def test_image_that_is_not_described(world: World) -> None:

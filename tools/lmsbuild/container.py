@@ -95,8 +95,9 @@ def suites(
 
 @contextlib.contextmanager
 def running(
-    engine: Engine, image: str, folders: Mapping[Path, str], machine: str | None = None
-) -> Iterator[Container]:
+    engine: Engine, image: str, folders: Mapping[Path, str], machine: str | None = None,
+    network: bool = False,
+) -> Iterator[Container]:  # fmt: skip
     """A container of `image` that sees `folders` (with "ro" or "rw"). The cache must be of them.
 
     Raises ContainerError when the engine does not run on this machine.
@@ -106,9 +107,9 @@ def running(
     alive = ["sh", "-c", "cat >/dev/null; exit"]
     made = api.create_container(
         image, alive, user=engine.user, stdin_open=True, labels=owner(),
-        working_dir="/", network_disabled=True, entrypoint="", platform=machine,
+        working_dir="/", network_disabled=not network, entrypoint="", platform=machine,
         host_config=api.create_host_config(
-            auto_remove=True, cap_drop=["ALL"], network_mode="none",
+            auto_remove=True, cap_drop=["ALL"], network_mode=None if network else "none",
             security_opt=["no-new-privileges"],
             binds={str(path): {"bind": str(path), "mode": mode} for path, mode in folders.items()},
         ),

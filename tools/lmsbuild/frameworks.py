@@ -94,10 +94,13 @@ class Image(_Model):
 
 
 class Full(_Model):
-    """Upstream's own build, run in the `build` image. {python} and {output} are filled in."""
+    """Upstream's own build, run in the `build` image: `fetch` with the network, then `commands`
+    without. {python}, {python_version}, {version}, {jobs}, {output} (a folder for the wheel),
+    {state} (one that stays for the next build) and {cache} (one that all builds share) are filled
+    in, in the commands and in the environment."""
 
-    command: list[str]
-    jobs: str  # the variable that limits parallel compilations
+    fetch: list[list[str]] = []
+    commands: list[list[str]]
     memory: ByteSize  # of one compilation
     needs: list[str] = []  # files of the source that not every route brings
     environment: dict[str, str] = {}

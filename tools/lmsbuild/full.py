@@ -2,8 +2,9 @@
 """Upstream's own complete build of the patched source, in the tag's build image.
 
 It runs in a copy of the checkout that is kept, so a build that was stopped goes on where it was,
-and what a change does not touch is not compiled again; what is compiled goes through a compiler
-cache that all builds share. The container has no network, and ends with this process.
+and what a change does not touch is not compiled again; what is compiled goes through a cache that
+all builds share. What upstream's build downloads itself (Bazel does) is fetched first, in a
+container of its own; the one that builds has no network. Both end with this process.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +46,9 @@ from lmsbuild.toolchain import processors
 from lmsbuild.wheelfile import WheelName
 
 _KEPT_LINES = 30
-_ERROR = re.compile(r": (fatal )?error: |^CMake Error|^error: ")
-_PROGRESS = re.compile(r"^\s*\[\s*(\d+)(?:/(\d+)|%)\]")
+_ERROR = re.compile(r": (fatal )?error: |^CMake Error|^error: |^ERROR: ")
+# Of ninja, make and Bazel.
+_PROGRESS = re.compile(r"^\s*\[\s*([\d,]+)(?:\s*/\s*([\d,]+)|%)\]")
 _LIMITS = {  # of a control group, in bytes: what it may use, and does
     "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
@@ -126,10 +128,19 @@ def build_full(
         if done:
             return done
         source = _update(git, folder / "source", how, target, console)
-        ccache = cache.use("ccache")
-        shared = {folder: "rw", ccache: "rw", cache_dir(): "ro"}
+        compiled = cache.use("compiled")
+        make_folder(folder / "state")
+        job = _Job(found, how, source, compiled, jobs, console)
+        shared = {folder: "rw", compiled: "rw", cache_dir(): "ro"}
+        if job.to_fetch:
+            cache.require_network(
+                f"what the build of {target.label} downloads",
+                f"lmsbuild wheel {target.label} --full",
+            )
+            with running(engine, image, shared, network=True) as box:
+                job.fetch(box)
         with running(engine, image, shared) as box:
-            made = _run(box, found, how, source, ccache, jobs, console)
+            made = job.build(box)
     return _publish(made, found, manifest, key, output, jobs)
 
 
@@ -179,26 +190,99 @@ def _update(git: Git, source: Path, how: Full, target: Target, console: Console)
     return source
 
 
-def _run(
-    box: Container, found: Recipe, how: Full, source: Path, ccache: Path, jobs: int,
-    console: Console,
-) -> Path:  # fmt: skip
-    """Upstream's build in the container. The wheel that it made."""
-    made = source.parent / "dist"
-    shutil.rmtree(made, ignore_errors=True)
-    values = {"python": "python", "output": str(made), "version": found.target.version}
-    environment = {
-        "HOME": str(source.parent), "CCACHE_DIR": str(ccache), "CCACHE_BASEDIR": str(source),
-        "CCACHE_NOHASHDIR": "1", "LC_ALL": "C.UTF-8", how.jobs: str(jobs),
-        **{name: fill(value, values) for name, value in how.environment.items()},
-    }  # fmt: skip
-    places = Path(box.which(found.image.compilers)).parent
-    # The compiler of the image's choice comes first, then what its PATH says.
-    prefix = ["sh", "-c", f'PATH="/opt/build/bin:{places}:$PATH"; export PATH; exec "$@"', "sh"]
-    command = [fill(word, values) for word in how.command]
-    last: deque[str] = deque(maxlen=_KEPT_LINES)
-    errors: list[str] = []
-    with console.step(f"building {found.target.label} with {jobs} jobs") as step:
+@dataclass(frozen=True)
+class _Job:
+    """Upstream's build in the folder of `source`, whose commit is checked out there."""
+
+    found: Recipe
+    how: Full
+    source: Path
+    compiled: Path  # the cache that all builds share
+    jobs: int
+    console: Console
+
+    @property
+    def _output(self) -> Path:
+        return self.source.parent / "dist"
+
+    @property
+    def _values(self) -> dict[str, str]:
+        return {
+            "python": "/opt/build/bin/python", "python_version": self.found.python,
+            "version": self.found.target.version, "jobs": str(self.jobs),
+            "output": str(self._output), "state": str(self.source.parent / "state"),
+            "cache": str(self.compiled),
+        }  # fmt: skip
+
+    @property
+    def _fetched(self) -> Path:
+        """Tells what was fetched last."""
+        return self.source.parent / "state" / "fetched"
+
+    @property
+    def _wanted(self) -> str:
+        head = Git(self.source).text("rev-parse", "HEAD")
+        return sha256_value([head, self.how.fetch, self.how.environment])
+
+    @property
+    def to_fetch(self) -> bool:
+        if not self.how.fetch:
+            return False
+        return not self._fetched.exists() or self._fetched.read_text() != self._wanted
+
+    def fetch(self, box: Container) -> None:
+        """What the build downloads. Raises SourceError."""
+        with self.console.step(f"fetching what {self.found.target.label} is built on") as step:
+            for command in self.how.fetch:
+                failed = self._run(box, command, step)
+                if failed:
+                    raise SourceError(
+                        f"what {self.found.target.label} is built on was not fetched because "
+                        f"{failed.reason}; check the network and run again, what is complete is "
+                        "kept",
+                        output=failed.output,
+                    )
+        self._fetched.write_text(self._wanted)
+
+    def build(self, box: Container) -> Path:
+        """The wheel. Raises FullBuildError."""
+        shutil.rmtree(self._output, ignore_errors=True)
+        label = self.found.target.label
+        with self.console.step(f"building {label} with {self.jobs} jobs") as step:
+            for command in self.how.commands:
+                failed = self._run(box, command, step)
+                if failed:
+                    remedy = (
+                        f"it ran out of memory with {self.jobs} jobs, so give fewer with --jobs"
+                        if failed.killed
+                        else "correct what they say"
+                    )
+                    raise FullBuildError(
+                        f"{label} was not built because {failed.reason}; see its last lines and "
+                        f"the log: {remedy}, and run again: it goes on where it stopped",
+                        output=failed.output,
+                    )
+        wheels = sorted(self._output.glob("*.whl"))
+        if len(wheels) != 1:
+            raise FullBuildError(
+                f"{label} was not built because its commands left {len(wheels)} wheels in "
+                f"{self._output}; correct `full.commands` in frameworks.toml"
+            )
+        return wheels[0]
+
+    def _run(self, box: Container, command: Sequence[str], step: Task) -> _Failed | None:
+        environment = {
+            "HOME": str(self.source.parent), "USER": "lmsbuild", "LC_ALL": "C.UTF-8",
+            "CCACHE_DIR": str(self.compiled / "ccache"), "CCACHE_BASEDIR": str(self.source),
+            "CCACHE_NOHASHDIR": "1",
+            **{name: fill(value, self._values) for name, value in self.how.environment.items()},
+        }  # fmt: skip
+        # The compiler of the image's choice comes first, then what its PATH says.
+        places = Path(box.which(self.found.image.compilers)).parent
+        prefix = ["sh", "-c", f'PATH="/opt/build/bin:{places}:$PATH"; export PATH; exec "$@"', "sh"]
+        filled = [fill(word, self._values) for word in command]
+        last: deque[str] = deque(maxlen=_KEPT_LINES)
+        errors: list[str] = []
 
         def line(text: str) -> bool:
             _show(text, step)
@@ -207,36 +291,28 @@ def _run(
                 errors.append(text.strip())
             return False
 
-        done = box.follow([*prefix, *command], environment, source, line)
-    if done.returncode != 0:
+        code = box.follow([*prefix, *filled], environment, self.source, line).returncode
+        if code == 0:
+            return None
         said = "\n".join(last)
-        console.warn(f"the last lines of the build:\n{said}")
-        killed = done.returncode == 137 or "Killed signal" in said
-        remedy = (
-            f"it ran out of memory with {jobs} jobs, so give fewer with --jobs"
-            if killed
-            else "correct what they say"
-        )
+        self.console.warn(f"the last lines of the build:\n{said}")
         first = [*errors, *reversed(last), "without output"][0]
-        raise FullBuildError(
-            f"{found.target.label} was not built because `{' '.join(command)}` ended with code "
-            f"{done.returncode} ({first}); see "
-            f"its last lines and the log: {remedy}, and run again: it goes on where it stopped",
-            output=said,
-        )
-    wheels = sorted(made.glob("*.whl"))
-    if len(wheels) != 1:
-        raise FullBuildError(
-            f"{found.target.label} was not built because `{' '.join(command)}` left {len(wheels)} "
-            f"wheels in {made}; correct `full.command` in frameworks.toml"
-        )
-    return wheels[0]
+        reason = f"`{' '.join(filled)}` ended with code {code} ({first})"
+        return _Failed(reason, said, code == 137 or "Killed signal" in said)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    reason: str
+    output: str  # its last lines
+    killed: bool  # for want of memory
 
 
 def _show(text: str, step: Task) -> None:
     begun = _PROGRESS.match(text)
     if begun:
-        step.update(int(begun[1]), int(begun[2] or 100))
+        done, total = (int((text or "100").replace(",", "")) for text in begun.groups())
+        step.update(done, total)
 
 
 def _publish(

@@ -98,7 +98,8 @@ def _full(
     python = target.python(choices.python)
     how = settings(target)
     if dry_run:
-        console.say(f"would run `{' '.join(how.command)}` in a copy of {path}")
+        for words in [*how.fetch, *how.commands]:
+            console.say(f"would run `{' '.join(words)}` in a copy of {path}")
         console.result({"path": path, "settings": how, "dry_run": True})
         return
     path = patched(target, choices, console)
