@@ -113,6 +113,13 @@ def test_wheel_of_another_tag_is_refused(world: World, tmp_path: Path) -> None:
         check_wheel(ours, found)
 
 
+def test_project_may_be_written_in_another_way(real_project: Project, tmp_path: Path) -> None:
+    found = recipe(resolve(real_project, "tensorflow:v2.14.1"), "runtime", "3.11")
+    official = make_wheel(tmp_path, {}, "cp311")
+    wheel = f"tensorflow_cpu-{found.target.version}-cp311-cp311-manylinux_2_34_x86_64.whl"
+    check_wheel(official.rename(tmp_path / wheel), found)
+
+
 # With a real engine ------------------------------------------------------------------------------
 
 real = [pytest.mark.net, pytest.mark.default]

@@ -309,7 +309,7 @@ def _local(local: str) -> tuple[str, int]:
 def check_wheel(wheel: Path, plan: Plan, project: str, version: str) -> None:
     """Raise MismatchError unless the wheel is that of `project` in `version` for the plan."""
     name = WheelName.of(wheel)
-    if canonicalize_name(name.project) != canonicalize_name(project) or name.version != version:
+    if not name.is_of(project, version):
         raise MismatchError(
             f"{wheel.name} cannot be packaged because it is not {project} {version}, the wheel of "
             "this tag; give that wheel, or the tag that this one is of",

@@ -320,7 +320,7 @@ def _publish(
 ) -> FullBuilt:
     target = found.target
     name = WheelName.of(made)
-    if (name.project, name.version) != (target.wheel.project, target.version):
+    if not name.is_of(target.wheel.project, target.version):
         raise WheelError(
             f"{made.name} is not the wheel of {target.label} because that is "
             f"{target.wheel.project} {target.version}; set the version in `full.environment` of "

@@ -133,7 +133,7 @@ def check_wheel(wheel: Path, found: Recipe) -> None:
     name = WheelName.of(wheel)
     wheelfile.names(wheel)  # WheelError for what is no archive
     abi = f"cp{found.python.replace('.', '')}"
-    if (name.project, name.version) != (target.wheel.project, target.version):
+    if not name.is_of(target.wheel.project, target.version):
         why = f"it is {name.project} {name.version}, not {target.wheel.project} {target.version}"
     elif not name.platform.endswith(f"_{found.machine}"):
         why = f"it is for {name.platform}, not {found.machine}"

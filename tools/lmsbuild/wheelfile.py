@@ -22,6 +22,8 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import IO
 
+from packaging.utils import canonicalize_name
+
 from lmsbuild.errors import WheelError
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
@@ -63,6 +65,11 @@ class WheelName:
 
     def __str__(self) -> str:
         return "-".join((self.project, self.version, self.python, self.abi, self.platform)) + ".whl"
+
+    def is_of(self, project: str, version: str) -> bool:
+        """Whether it is of this project, whose name may be written in another way."""
+        same = canonicalize_name(self.project) == canonicalize_name(project)
+        return same and self.version == version
 
     @property
     def dist_info(self) -> str:
