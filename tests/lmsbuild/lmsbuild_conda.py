@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import shutil
 import tarfile
 import tempfile
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
-from lmsbuild_world import write
+from lmsbuild_world import REPOSITORY, World, write
 from rattler import (
     BuildString,
     Gateway,
@@ -32,7 +33,23 @@ from rattler_build import assemble_package
 from lmsbuild.channel import Channel
 from lmsbuild.channelserver import server
 
+CONDA = """
+[frameworks.alpha.conda]
+package = "alpha"
+metapackage = "alpha-lms"
+license = "Apache-2.0"
+home = "https://alpha.example.org"
+summary = "Alpha"
+test = ["python -c 'import alpha.lms, alpha.version as v; assert len(v.__version__) > 3'"]
+"""
 CONTENT = {"lib/demo.txt": "demo\n"}
+
+
+def give_conda(world: World) -> None:
+    """Let the framework of `world` have a conda package."""
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text() + CONDA)
+    shutil.copytree(REPOSITORY / "conda-recipes", world.project.root / "conda-recipes")
 
 
 def make(

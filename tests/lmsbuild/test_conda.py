@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from lmsbuild_conda import install, serving
+from lmsbuild_conda import give_conda, install, serving
 from lmsbuild_conda import make as make_small
 from lmsbuild_wheels import PYTHON, run, start
 from lmsbuild_world import REPOSITORY, World
@@ -43,24 +43,12 @@ from lmsbuild.staging import stage
 from lmsbuild.testchannel import TestChannel
 from lmsbuild.wheelfile import WheelName
 
-CONDA = """
-[frameworks.alpha.conda]
-package = "alpha"
-metapackage = "alpha-lms"
-license = "Apache-2.0"
-home = "https://alpha.example.org"
-summary = "Alpha"
-test = ["python -c 'import alpha.lms, alpha.version as v; assert len(v.__version__) > 3'"]
-"""
 KNOWN = table(Project(REPOSITORY))
 
 
 @pytest.fixture
 def alpha(world: World, official: Path) -> World:
-    """A framework with a conda package."""
-    toml = world.project.frameworks_file
-    toml.write_text(toml.read_text() + CONDA)
-    shutil.copytree(REPOSITORY / "conda-recipes", world.project.root / "conda-recipes")
+    give_conda(world)
     return world
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from lmsbuild_wheels import PYTHON
+from lmsbuild_conda import give_conda
+from lmsbuild_conda import make as make_small
+from lmsbuild_wheels import PYTHON, run
 from lmsbuild_world import World, write
 
 from lmsbuild import pipeline
@@ -136,6 +138,30 @@ def test_what_is_no_manifest_is_refused(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"release\.json cannot be used"):
         read(file)
+
+
+@pytest.mark.default
+def test_conda_packages_are_made_again(world: World, official: Path, console: Console) -> None:
+    """Those of the release's own wheel; a difference is explained, and others are left alone."""
+    give_conda(world)
+    other = make_small(world.folder / "other", "beside")
+    command = ["release", "v1.0", "--add", str(other), "--source", "git", "--python", PYTHON]
+    code, out, err = run(*command, "--json")
+    assert code == 0, err
+    manifest = Path(json.loads(out)["folder"]) / releases.MANIFEST
+    packages = sorted(file.name for file in manifest.parent.glob("alpha*.conda"))
+    assert len(packages) == 2
+    code, out, err = run("rebuild", str(manifest), "--json")
+    assert code == 0, err
+    compared = [one["name"] for one in json.loads(out)["compared"]]
+    assert set(packages) < set(compared) and other.name not in compared
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text().replace('summary = "Alpha"', 'summary = "Beta"'))
+    recipe = world.project.root / "conda-recipes" / "wheel.yaml.j2"
+    recipe.write_text(recipe.read_text() + "\n# changed\n")
+    code, _, err = run("rebuild", str(manifest))
+    assert code == RebuildError.exit_code and "recipe wheel.yaml.j2 was" in err
+    assert packages[0] in err and ".whl" not in err.splitlines()[-1]
 
 
 def test_packages_and_images_are_part_of_it(world: World, official: Path, console: Console) -> None:

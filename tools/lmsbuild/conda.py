@@ -426,6 +426,15 @@ def _beside(package: Path) -> Path:
     return package.with_name(f"{package.name}{_BESIDE}")
 
 
+def made_of(package: Path) -> dict[str, Any]:
+    """What the manifest beside a package says that it was made of; nothing where there is none."""
+    try:
+        note = json.loads(_beside(package).read_text(encoding="utf-8"))
+        return {name: note[name] for name in ("tools", "recipes", "wheel_sha256") if name in note}
+    except (OSError, ValueError):
+        return {}
+
+
 def _existing(plan: Plan, key: str, output: Path) -> Made | None:
     path = output / plan.subdir / f"{plan.name}-{plan.version}-{plan.build}.conda"
     try:
@@ -464,7 +473,9 @@ def _make(
         package = inspect(built)
         _check_files(package, staged)
         step.size, step.digest = package.bytes, package.sha256
-    return package, {"wheel": wheel.name, "wheel_sha256": sha256_file(wheel)}
+    return package, {
+        "wheel": wheel.name, "wheel_sha256": sha256_file(wheel), "recipes": _used(project)
+    }  # fmt: skip
 
 
 def _machine(plan: Plan) -> str:
@@ -622,4 +633,10 @@ def _meta(
     (folder / "recipe" / "licences").mkdir(parents=True)
     shutil.copyfile(recipes(project) / "LICENSE", folder / "recipe" / "licences" / _OWN_LICENCE)
     built = _build("metapackage.yaml.j2", values, "noarch", project, folder)
-    return _publish(inspect(built), output, {"key": key})
+    return _publish(inspect(built), output, {"key": key, "recipes": _used(project)})
+
+
+def _used(project: Project) -> dict[str, str]:
+    """The files that packages are made by, with their hashes."""
+    files = [*recipes(project).glob("*.j2"), recipes(project) / "dependencies.toml"]
+    return {file.name: sha256_file(file) for file in files}

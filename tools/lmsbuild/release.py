@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from lmsbuild import __version__, cache, sbom
+from lmsbuild import __version__, cache, conda, sbom
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
 from lmsbuild.errors import ConfigError, FileError, RebuildError
@@ -34,6 +34,9 @@ MANIFEST = "release.json"
 SUMS = "SHA256SUMS"
 NOTES = "NOTES.md"
 _BUILDING = ".release-"
+_CONDA = ".conda"
+_SUBDIR = "linux-64"  # of the packages of a release
+_MADE = ("patch", "wheel", "manifest", "sbom", "notes")  # kinds of which each is made again
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ def _fill(
         "lmsbuild": __version__,
         "artefacts": [asdict(artefact) for artefact in artefacts],
         "images": dict(images),
+        "conda": {file.name: conda.made_of(file) for file in more if file.suffix == _CONDA},
         "wheel": manifest,
     }
     (fresh / MANIFEST).write_text(_json(about), encoding="utf-8")
@@ -226,8 +230,10 @@ def rebuild(
 ) -> list[Compared]:  # fmt: skip
     """Make what `recorded` tells of again, every file compiled anew, and compare bit for bit.
 
-    Raises RebuildError saying what differs and why, as far as the two manifests tell.
+    Files that were only added to the release are not made again. Raises RebuildError saying what
+    differs and why, as far as the two manifests tell.
     """
+    about = _own(recorded)
     with cache.scratch() as folder:
         _, built = wheel(
             target, choices, console, folder / "wheels", container=container,
@@ -237,14 +243,20 @@ def rebuild(
         fresh.mkdir()
         made = {a.name: a.sha256 for a in _fill(fresh, target, built, (), {})}
         now = json.loads(built.manifest.read_text(encoding="utf-8"))
+        packages = _packages(target, choices, built, folder / "conda", console) if about else []
+        made |= {file.name: sha256_file(file) for file in packages}
+        made_of = {file.name: conda.made_of(file) for file in packages}
     compared = [
         Compared(artefact["name"], artefact["sha256"], made.get(artefact["name"], ""))
         for artefact in recorded["artefacts"]
-        if artefact["kind"] in ("patch", "wheel", "manifest", "sbom", "notes")
+        if artefact["kind"] in _MADE or artefact["name"] in about
     ]
     wrong = [one for one in compared if not one.same]
     if wrong:
-        why = explain(recorded["wheel"], now)
+        packed = [one.name for one in wrong if one.name in about]
+        why = explain(recorded["wheel"], now) if len(packed) < len(wrong) else []
+        for name in packed:
+            why += explain_package(name, about[name], made_of.get(name, {}))
         raise RebuildError(
             f"{', '.join(one.name for one in wrong)} came out other than recorded because "
             f"{'; '.join(why)}; build it with the recorded inputs",
@@ -252,6 +264,36 @@ def rebuild(
             why=why,
         )
     return compared
+
+
+def _own(recorded: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The conda packages of a release that were made from its wheel, and what they are made of."""
+    wheel = recorded["wheel"]["wheel"]["sha256"]
+    packages: Mapping[str, Mapping[str, Any]] = recorded.get("conda", {})
+    return {
+        name: facts
+        for name, facts in packages.items()
+        if facts and facts.get("wheel_sha256", wheel) == wheel
+    }
+
+
+def _packages(target: Target, choices: Choices, built: Built, folder: Path, console: Console
+) -> list[Path]:  # fmt: skip
+    plan = conda.framework_plan(target, target.python(choices.python), _SUBDIR)
+    made = conda.make(plan, built.wheel, target.project, folder, console)
+    return [one.package.path for one in made]
+
+
+def explain_package(name: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Why a conda package differs from the one that was released."""
+    if not now:
+        return [f"{name} is not what the tag's package is called now"]
+    found = _differences("recipe", recorded.get("recipes", {}), now.get("recipes", {}))
+    if recorded.get("tools") != now.get("tools"):
+        found.append(f"{name} was made by {recorded.get('tools')}, now by {now.get('tools')}")
+    if recorded.get("wheel_sha256") != now.get("wheel_sha256"):
+        found.append(f"the wheel in {name} is another")
+    return found or [f"what {name} is made of is equal, but its build is not reproducible"]
 
 
 def explain(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
