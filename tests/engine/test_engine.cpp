@@ -144,6 +144,24 @@ TEST(engine_nested_results_are_pinned) {
   rig.check();
 }
 
+TEST(engine_holds_where_the_bytes_are) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2);
+  CHECK(rig.evict(a));
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kHold}, {&b, Access::kHold}});
+  CHECK(!rig.resident(a) && rig.resident(b));  // nothing came in, and nothing may leave
+  CHECK_EQ(rig.backend.counts.ins, 0);
+  CHECK(!rig.engine->evict(b.get()));
+  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  rig.engine->leave(frame);
+  CHECK(rig.engine->evict(b.get()));
+  rig.use(&b);
+  CHECK(rig.has(a, 1) && rig.has(b, 2));
+  rig.check();
+}
+
 TEST(engine_pin_holds_until_unpin) {
   Rig rig;
   StorageRef a = rig.make(1);
@@ -660,6 +678,25 @@ TEST(engine_keeps_the_dead_while_pinned) {
   rig.engine->unpin(key);
   rig.engine->purge();
   CHECK_EQ(rig.backend.retained.size(), 0u);
+  rig.check();
+}
+
+// An owner that is not counted says when it dies, under a pin or not: from then on its frame must
+// not touch it.
+TEST(engine_forgets_the_pinned_at_once) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2);
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kWrite}, {&b, Access::kRead}});
+  rig.engine->forget(a.get());
+  CHECK_EQ(rig.backend.retained.size(), 1u);
+  CHECK(!rig.engine->pinned(a.get()) && rig.engine->pinned(b.get()));
+  rig.engine->note(nullptr, a.get(), stream(0));  // another one, at the same address
+  CHECK(rig.engine->evict(a.get()));
+  rig.engine->leave(frame);
+  CHECK(rig.engine->evict(b.get()));
+  CHECK(rig.has(a, 1) && rig.has(b, 2));
   rig.check();
 }
 

@@ -113,7 +113,7 @@ def test_ibm_statistics(programs):
     assert found["bytes_reclaimed"] == found["num_full_reclaims"] == 0
 
 
-def test_statistics_of_a_full_device(programs):
+def test_statistics_of_a_full_device(programs, eager_moves):
     code = """
 tf.config.experimental.set_lms_enabled(True)
 kept = [tf.random.uniform((1024, 1024)) for _ in range(48)]
@@ -129,20 +129,34 @@ print(json.dumps([e.get_bytes_reclaimed(0), e.get_current_bytes_reclaimed(0),
     assert summary.startswith("Large Model Support: on")
 
 
-def test_values_survive(programs):
+KEPT = {
+    "tensor": "tf.fill((1024, 1024), float(n))",
+    # Movable from the first operation on that finds it alone with its tensor.
+    "variable": "tf.Variable(tf.fill((1024, 1024), n / 2)); kept[n].assign_add(kept[n])",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KEPT))
+def test_values_survive(programs, kind, request):
     """Each tensor that moved out reads as it was."""
+    if kind == "tensor":
+        request.getfixturevalue("eager_moves")
     code = """
 import numpy as np
 tf.config.experimental.set_lms_enabled(True)
-kept = [tf.fill((1024, 1024), float(n)) for n in range(64)]
-print(json.dumps([all((np.array(t) == n).all() for n, t in enumerate(kept)),
-                  tf.experimental.get_bytes_reclaimed(0)]))
+kept = {}
+for n in range(64): kept[n] = %s
+right = all((np.array(kept[n]) == n).all() for n in kept)
+now = tf.experimental.get_current_bytes_reclaimed(0)
+summary = tf.experimental.lms_summary()
+print(json.dumps([right, tf.experimental.get_bytes_reclaimed(0), now, summary]))
 """
-    same, moved = values(programs, code, pool=128)
-    assert same and moved > 0
+    same, moved, now, summary = values(programs, code % KEPT[kind], pool=128)
+    assert same and moved >= now >= 64 << 20
+    assert summary.startswith("Large Model Support: on")
 
 
-def test_exclusion(programs):
+def test_exclusion(programs, eager_moves):
     code = """
 tf.config.experimental.set_lms_enabled(True)
 keep = tf.random.uniform((1024, 1024))
@@ -157,7 +171,7 @@ print(json.dumps([s["excluded_bytes"] + s["handed_out_bytes"], s["bytes_reclaime
     assert kept >= 8 << 20 and moved > 0  # their pointers were handed out to name them
 
 
-def test_device_limit(programs):
+def test_device_limit(programs, eager_moves):
     """A limit below the pool holds."""
     code = """
 tf.config.experimental.set_lms_options(device_limit="64MiB")
@@ -168,7 +182,7 @@ print(json.dumps(tf.experimental.get_peak_bytes_in_use(0)))
     assert values(programs, code) <= 64 << 20
 
 
-def test_host_limit_is_named(programs):
+def test_host_limit_is_named(programs, eager_moves):
     """TF_GPU_HOST_MEM_LIMIT_IN_MB that is too low is in the error."""
     code = """
 tf.config.experimental.set_lms_enabled(True)

@@ -37,8 +37,12 @@ MODES = {
 
 
 @pytest.fixture(scope="module")
-def scenes(programs):
-    """Mode -> what the scenes gave, in one process each."""
+def scenes(programs, request):
+    """Mode -> what the scenes gave, in one process each: of one test alone, its own scene."""
+    asked_for = [getattr(item, "callspec", None) for item in request.session.items]
+    names = sorted({c.params["scene"] for c in asked_for if c and "scene" in c.params})
+    if any(item.name.startswith("test_moved") for item in request.session.items):
+        names = []
 
     @lru_cache(maxsize=None)
     def run(mode):
@@ -46,7 +50,7 @@ def scenes(programs):
         if mode != "stock":
             wheel, env = "lms", MODES[mode]
             pool, asked = (POOL, str(3 * POOL)) if mode == "pressure" else (256, "4")
-        said = programs.run(PROGRAM, wheel, pool, env, arguments=[asked])
+        said = programs.run(PROGRAM, wheel, pool, env, arguments=[asked, *names])
         return json.loads(said.splitlines()[-1])
 
     return run
@@ -65,7 +69,7 @@ def test_moved(scenes, mode):
     assert device["paged_out"] > 50 and device["paged_in"] > 20 and device["clean_evictions"] > 0
 
 
-def test_reclaim(programs):
+def test_reclaim(programs, eager_moves):
     """Idle tensors make way, come back as they were, and the pool never grows past its size."""
     code = (
         "import json, numpy as np, tensorflow as tf\n"

@@ -23,10 +23,17 @@ def made_up(seed, shape=(ROWS, COLUMNS)):
     return tf.random.stateless_uniform(shape, (seed, 7))
 
 
+@tf.function
+def use():
+    """By operations of a graph: on the oldest versions, what an eager one makes does not move."""
+    held = [made_up(i) * 2.0 for i in range(PRESSURE)]
+    with tf.control_dependencies(held):
+        return tf.add_n([tf.reduce_sum(one) for one in held])
+
+
 def pressure():
     for _ in range(2):
-        held = [made_up(i) * 2.0 for i in range(PRESSURE)]
-        del held
+        use()
 
 
 def exact(*values):

@@ -71,7 +71,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   if (data == nullptr) throw OutOfMemory(Runtime::Get().Shortage(pool, buffer->size()));
   std::unique_ptr<HostCopy> state(buffer->host_);
   if (copy) {
-    *arrival = pool->transport->ToDevice(data, state->range.ptr, state->bytes, state->written);
+    *arrival = pool->transport->ToDevice(data, state->range.ptr, state->bytes);
   } else {
     *arrival = state->written;
   }

@@ -26,9 +26,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual ::lms::Stream stream() = 0;
   virtual ::lms::FencePtr ToHost(void* host, const void* device, size_t bytes) = 0;
-  // `written` is the fence of the copy that filled `host`.
-  virtual ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes,
-                                   const ::lms::FencePtr& written) = 0;
+  virtual ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes) = 0;
   // Fills device memory; debugging only.
   virtual void Poison(void* device, size_t bytes) = 0;
 };

@@ -53,8 +53,7 @@ class CpuTransport final : public Transport {
     std::memcpy(host, device, bytes);
     return nullptr;
   }
-  ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes,
-                           const ::lms::FencePtr&) override {
+  ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes) override {
     std::memcpy(device, host, bytes);
     return nullptr;
   }

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns each safeguard of kind "tensorflow" off in turn: its test must fail.
+
+In a TensorFlow whose framework library is rebuilt from the tree LMS_SOURCE. Only in the full tier,
+or when nothing but this file is asked for.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import HERE, version
+
+try:
+    import tomllib
+except ImportError:
+    try:
+        import tomli as tomllib
+    except ImportError:  # the oldest Pythons, where nothing here runs
+        tomllib = None
+
+pytestmark = [pytest.mark.slow, pytest.mark.negative]
+FRAMEWORK = "libtensorflow_framework.so.2"
+OFFICIAL = "libtensorflow_framework_official.so.2"
+RUNTIME = "tensorflow/core/common_runtime/lms"
+TOUCHED = (
+    "tensorflow/c/tf_tensor.cc",
+    "tensorflow/core/common_runtime/threadpool_device.cc",
+    "tensorflow/core/framework/tensor.cc",
+    "tensorflow/tsl/framework/bfc_allocator.cc",
+)
+LISTED = tomllib.loads((HERE.parent / "safeguards.toml").read_text()) if tomllib else {}
+SAFEGUARDS = {
+    entry["id"]: entry for entry in LISTED.get("safeguard", ()) if entry["kind"] == "tensorflow"
+}
+
+
+class Rebuilder:
+    """A copy of the package in which the library of Large Model Support is replaced."""
+
+    def __init__(self, tree, folder):
+        self.tree, self.folder = tree, folder
+        site = Path(sysconfig.get_paths()["purelib"])
+        self.official = site / "tensorflow"
+        self.site = folder / "site"
+        self.package = self.site / "tensorflow"
+        self.mutant = folder / "mutant"
+        leave = shutil.ignore_patterns("__pycache__", "include")
+        shutil.copytree(str(self.official), str(self.package), copy_function=_link, ignore=leave)
+        self.sources = [
+            *TOUCHED,
+            *sorted(str(f.relative_to(tree)) for f in (tree / RUNTIME).glob("*.cc")),
+            *sorted(str(f.relative_to(tree)) for f in (tree / RUNTIME / "core").glob("*.cpp")),
+        ]
+        # What the library shows to others is as before.
+        names = subprocess.run(
+            ["nm", "-D", "--defined-only", str(self.official / FRAMEWORK)],
+            stdout=subprocess.PIPE, universal_newlines=True, check=True,
+        ).stdout  # fmt: skip
+        shown = "".join("    %s;\n" % line.split()[2].split("@")[0] for line in names.splitlines())
+        self.exports = folder / "exports.map"
+        self.exports.write_text("{\n  global:\n%s  local:\n    *;\n};\n" % shown)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda s: self.compile(tree / s, self.object_of(s)), self.sources))
+        self.link({})
+
+    def object_of(self, source):
+        return self.folder / (source.replace("/", "_") + ".o")
+
+    def compile(self, file, target):
+        command = [
+            "g++", "-std=gnu++17", "-O1", "-fPIC", "-w", "-DNDEBUG", "-DTF_LMS_OVERLAY", "-pthread",
+            "-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MPL2_ONLY", "-DEIGEN_MAX_ALIGN_BYTES=64",
+            "-I%s" % self.tree, "-I%s" % (self.official / "include"),
+            "-c", str(file), "-o", str(target),
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+
+    def link(self, instead):
+        target = self.package / FRAMEWORK
+        target.unlink()
+        command = [
+            "g++", "-shared", "-fPIC", "-pthread", "-o", str(target),
+            *(str(instead.get(s, self.object_of(s))) for s in self.sources),
+            "-Wl,-soname,%s" % FRAMEWORK, "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs",
+            "-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed",
+            "-Wl,--version-script=%s" % self.exports, str(self.package / OFFICIAL),
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+
+    def mutate(self, file, text):
+        changed = self.mutant / file
+        changed.parent.mkdir(parents=True)
+        changed.write_text(text)
+        made = self.folder / "mutant.o"
+        self.compile(changed, made)
+        self.link({file: made})
+
+    def restore(self):
+        shutil.rmtree(str(self.mutant), ignore_errors=True)
+        self.link({})
+
+    def run(self, tests, stock):
+        """Exit status of pytest (-1: no end), and the end of its output."""
+        environment = {
+            **os.environ, "LMS_SITE": str(self.site), "LMS_MUTANT": str(self.mutant),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--device=cpu",
+            "--stock=%s" % stock, "--tier=full", *(str(HERE / test) for test in tests),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, cwd=str(HERE.parents[1]), env=environment, timeout=300 + 60 * len(tests),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return -1, "no end"
+        return done.returncode, done.stdout[-3000:]
+
+
+def _link(source, target):
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+@pytest.fixture(scope="session")
+def rebuilder(tmp_path_factory):
+    if version() < (2, 14):
+        pytest.skip("the safeguards are the same on every version")
+    if not os.environ.get("LMS_SOURCE"):
+        pytest.skip("needs LMS_SOURCE, what this was built from")
+    folder = tmp_path_factory.mktemp("negative")
+    yield Rebuilder(Path(os.environ["LMS_SOURCE"]), folder)
+    shutil.rmtree(str(folder))
+
+
+@pytest.fixture
+def stock(pytestconfig):
+    return pytestconfig.getoption("--stock")
+
+
+def test_with_every_safeguard_the_tests_pass(rebuilder, stock):
+    status, output = rebuilder.run(sorted({e["test"] for e in SAFEGUARDS.values()}), stock)
+    assert status == 0, output
+
+
+@pytest.mark.parametrize("name", SAFEGUARDS)
+def test_without_it_its_test_fails(rebuilder, stock, name):
+    entry = SAFEGUARDS[name]
+    text = (rebuilder.tree / entry["file"]).read_text()
+    assert text.count(entry["search"]) == 1, "%(search)r is not in %(file)s once" % entry
+    try:
+        rebuilder.mutate(entry["file"], text.replace(entry["search"], entry["replace"]))
+        status, output = rebuilder.run([entry["test"]], stock)
+    finally:
+        rebuilder.restore()
+    # 1: it failed. A hang shows it, too. 2 to 5: pytest did not run it.
+    assert status in (1, -1), "%s passes without %s:\n%s" % (entry["test"], name, output)
