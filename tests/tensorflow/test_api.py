@@ -211,6 +211,10 @@ kept = [tf.random.uniform((1024, 1024)) for _ in range(64)]
             ("ValueError", "host_limit", "this machine has"),
         ),
         (
+            "tf.config.experimental.set_lms_options(device_limit='900TiB')", POOL, {},
+            ("ValueError", "device_limit", "TF_CPU_BFC_MEM_LIMIT_IN_MB"),
+        ),
+        (
             "tf.config.experimental.set_lms_options(host_limit='many')", POOL, {},
             ("ValueError", "host_limit must be bytes or a size", "'many'"),
         ),

@@ -97,3 +97,25 @@ def test_out_of_memory_names_the_host_limit(programs):
     env = {"TF_LMS": "1", "TF_GPU_HOST_MEM_LIMIT_IN_MB": "64", "TF_CPP_MIN_LOG_LEVEL": "1"}
     said = programs.run("import sys; sys.stderr = sys.stdout\n" + code, pool=64, env=env)
     assert said.splitlines()[-2:] == ["exhausted", "True"]
+
+
+def test_failed_page_in_loses_nothing(programs, eager_moves):
+    """The operands of one operation do not fit together: what came in, and what did not, is as it
+    was, and so after an operation that finds no room for its output."""
+    code = """
+import json, tensorflow as tf
+a, b = (tf.fill((10 << 20,), value) for value in (1.5, 2.5))
+def exhausts(function):
+    try:
+        function()
+    except tf.errors.ResourceExhaustedError as error:
+        return "Large Model Support" in str(error) or "OOM" in str(error)
+failed = [exhausts(lambda: a + b), exhausts(lambda: a * 2.0), exhausts(lambda: b + a)]
+found = [float(f(x)) for x in (a, b) for f in (tf.reduce_min, tf.reduce_max)]
+device = tf.experimental.lms_statistics()["devices"][0]
+print(json.dumps([failed, found, device["pinned_bytes"], device["paged_in"]]))
+"""
+    said = programs.run(code, pool=64, env={"TF_LMS": "1"})
+    failed, found, pinned, paged_in = json.loads(said.splitlines()[-1])
+    assert failed == [True] * 3 and found == [1.5, 1.5, 2.5, 2.5]
+    assert pinned == 0 and paged_in > 0

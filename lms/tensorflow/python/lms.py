@@ -94,6 +94,12 @@ def _check_fits(name, size):
             f"host_limit cannot be {_size(size)} because this machine has {_size(there)} of memory;"
             " give less"
         )
+    pool = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
+    if name == "device_limit" and _on_limited_cpu() and pool.isdigit() and size > int(pool) << 20:
+        raise ValueError(
+            f"device_limit cannot be {_size(size)} because TF_CPU_BFC_MEM_LIMIT_IN_MB gives the "
+            f"CPU device {_size(int(pool) << 20)}; give less"
+        )
 
 
 def _set_options(**sizes):
