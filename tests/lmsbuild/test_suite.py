@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from lmsbuild_world import REPOSITORY, World, write
 
 from lmsbuild.console import Console
 from lmsbuild.device import Device
-from lmsbuild.environment import Environment
-from lmsbuild.errors import SuiteError, UsageError
+from lmsbuild.environment import Environment, interpreter, packages_for
+from lmsbuild.errors import MissingToolError, SuiteError, UsageError
 from lmsbuild.picture import MIB, Trace, draw, terminal
 from lmsbuild.suite import Order, parse_shard, read_junit, run_suites, suites
 
@@ -93,3 +94,18 @@ def test_pictures(tmp_path: Path) -> None:
     assert len(terminal(Trace("empty", "", [], False), MIB, MIB).splitlines()) == 7
     draw(tmp_path / "memory.png", [trace], 50 * MIB, "title")
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.net
+def test_old_python_builds_what_has_no_wheel(
+    world: World, tmp_path: Path, console: Console
+) -> None:
+    """The pip that an old Python comes with needs the package wheel for that."""
+    try:
+        base = interpreter("3.7")
+    except MissingToolError:
+        pytest.skip("needs Python 3.7")
+    subprocess.run([base, "-m", "venv", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    folder = packages_for(python, ["gast==0.2.2"], "3.7", world.target.label, console)
+    assert [file.name for file in folder.iterdir()] == ["gast-0.2.2-py3-none-any.whl"]
