@@ -2,7 +2,8 @@
 """A real container engine for the tests, and base images where no registry can be reached.
 
 The engine that answers is used; else, as root, dockerd is started with folders of its own. Test
-processes share it: each holds a shared lock, and the last one stops it.
+processes share it: each holds a shared lock. A guard, this file as a program, waits for the time
+when nobody does, killed or not, and stops it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import contextlib
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from docker.client import DockerClient
 
@@ -81,18 +83,29 @@ def _own() -> Iterator[str]:
             if _answering(host) is None:
                 _start(host)
             fcntl.flock(users, fcntl.LOCK_SH)
-        try:
-            yield host
-        finally:
-            with _changing(), contextlib.suppress(BlockingIOError):
-                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _stop()
+        yield host
+
+
+def guard(folder: Path) -> None:
+    """Stop the engine of `folder` when no process uses it any longer."""
+    while True:
+        with (folder / "users").open("w") as users:
+            fcntl.flock(users, fcntl.LOCK_EX)
+        # Whoever comes now holds the other lock while it becomes a user.
+        with (
+            _changing(folder),
+            (folder / "users").open("w") as users,
+            contextlib.suppress(BlockingIOError),
+        ):
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _stop(folder)
+            return
 
 
 @contextlib.contextmanager
-def _changing() -> Iterator[None]:
+def _changing(folder: Path = FOLDER) -> Iterator[None]:
     """One process at a time starts or stops it."""
-    with (FOLDER / "lock").open("w") as lock:
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -114,16 +127,19 @@ def _start(host: str) -> None:
             last = (FOLDER / "log").read_text().strip().splitlines()[-1:]
             missing(f"dockerd does not start: {' '.join(last)}")
         time.sleep(0.1)
+    subprocess.Popen(
+        [sys.executable, __file__, FOLDER],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
 
 
-def _stop() -> None:
+def _stop(folder: Path) -> None:
     """Images stay in the folder for the next run."""
-    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
-        pid = int((FOLDER / "pid").read_text())
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _SECONDS
-        while (FOLDER / "pid").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
+    with contextlib.suppress(FileNotFoundError, ValueError, psutil.Error):
+        daemon = psutil.Process(int((folder / "pid").read_text()))
+        daemon.terminate()
+        daemon.wait(_SECONDS)
 
 
 def base_image(engine: Engine, suite: str, packages: tuple[str, ...], arch: str = "amd64") -> str:
@@ -162,3 +178,7 @@ def import_image(engine: Engine, tar: Path, name: str, arch: str) -> None:
         engine.client.images.build(
             path=folder, tag=name, platform=f"linux/{arch}", rm=True, forcerm=True, nocache=True
         )
+
+
+if __name__ == "__main__":
+    guard(Path(sys.argv[1]))

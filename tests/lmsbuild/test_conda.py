@@ -11,11 +11,14 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from lmsbuild_conda import give_conda, install, serving
 from lmsbuild_conda import make as make_small
+from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
 from lmsbuild_wheels import PYTHON, run, start
 from lmsbuild_world import REPOSITORY, World
 from packaging.requirements import Requirement
@@ -36,7 +39,7 @@ from lmsbuild.errors import (
     UsageError,
     WheelError,
 )
-from lmsbuild.frameworks import resolve, targets
+from lmsbuild.frameworks import Target, resolve, targets
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import Project
 from lmsbuild.staging import stage
@@ -426,47 +429,78 @@ print(json.dumps({"version": torch.__version__, "place": torch.__file__, "stock"
 """
 
 
+@contextmanager
+def installed(label: str, folder: Path, console: Console) -> Iterator[tuple[Target, Path]]:
+    """The tag solved and installed over http by its metapackage's name: a prefix that has it.
+
+    LMSBUILD_TEST_CONDA names a folder with its packages; without it they are built.
+    """
+    target = resolve(Project(REPOSITORY), label)
+    given = os.environ.get("LMSBUILD_TEST_CONDA")
+    if given is None:
+        given = str(folder / "built")
+        python = target.python(None)
+        code, _, err = run(
+            "conda", label, "--python", python, "--output", given, "--test", "none", timeout=1800
+        )
+        assert code == 0, err
+    channel = Channel(folder / "channel")
+    channel.add(sorted(Path(given).rglob("*.conda")), console)
+    note = json.loads(next(Path(given).glob("linux-64/*.json")).read_text())
+    wheel = next(p for p in _wheels(target.work) if p.name == note["wheel"])
+    plan = conda.framework_plan(target, target.python(None), "linux-64")
+    with beside(
+        target.project, target, plan, wheel, note["depends"], console
+    ) as needs, serving(channel, Channel(needs)) as urls:  # fmt: skip
+        prefix = folder / "prefix"
+        cuda = target.cuda if target.cuda[0].isdigit() else ""
+        names = install(urls, [plan.meta], prefix, cuda=cuda)
+    assert {f"{name} {plan.version}" for name in (plan.name, plan.meta)} <= set(names)
+    yield target, prefix
+
+
 @pytest.mark.slow
 @pytest.mark.net
 @pytest.mark.engine
 def test_client_trains_with_the_real_framework(
     tmp_path: Path, console: Console, real_project: Project
 ) -> None:
-    """v2.6.0 is solved and installed over http into a new prefix, and trains there a network that
-    does not fit the device, with the CPU's losses. LMSBUILD_TEST_CONDA names a folder with its
-    packages; without it they are built."""
-    target = resolve(real_project, "v2.6.0")
-    folder = os.environ.get("LMSBUILD_TEST_CONDA")
-    if folder is None:
-        folder = str(tmp_path / "built")
-        code, _, err = run("conda", "v2.6.0", "--output", folder, "--test", "none", timeout=1800)
-        assert code == 0, err
-    packages = sorted(Path(folder).rglob("*.conda"))
-    channel = Channel(tmp_path / "channel")
-    channel.add(packages, console)
-    note = json.loads(next(Path(folder).glob("linux-64/*.json")).read_text())
-    wheel = next(p for p in _wheels(target.work) if p.name == note["wheel"])
-    plan = conda.framework_plan(target, PYTHON, "linux-64")
-    with beside(
-        real_project, target, plan, wheel, note["depends"], console
-    ) as needs, serving(channel, Channel(needs)) as urls:  # fmt: skip
-        prefix = tmp_path / "prefix"
-        names = install(urls, ["pytorch-lms"], prefix, cuda="12.4")
-    assert "pytorch 2.6.0" in names and "pytorch-lms 2.6.0" in names
-    variables = {
-        **devices.variables(target, devices.choose(target, "sim"), console),
-        "PYTHONPATH": str(real_project.tools),
-    }
-    done = subprocess.run(
-        [prefix / "bin/python", "-c", TRAIN], env={"PATH": os.environ["PATH"], **variables},
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+    """v2.6.0 from a channel trains what does not fit the device, with the CPU's losses."""
+    with installed("v2.6.0", tmp_path, console) as (target, prefix):
+        variables = {
+            **devices.variables(target, devices.choose(target, "sim"), console),
+            "PYTHONPATH": str(real_project.tools),
+        }
+        done = run_there(prefix, TRAIN, variables)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["version"] == target.version and result["place"].startswith(str(prefix))
     assert result["stock"] == "out of memory"
     assert result["lms"] == result["cpu"] and len(result["lms"]) == 3
     assert result["out"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.engine
+def test_client_trains_with_the_real_tensorflow(tmp_path: Path, console: Console) -> None:
+    """v2.14.1 from a channel trains under a limit, with the losses of no limit."""
+    with installed("tensorflow:v2.14.1", tmp_path, console) as (_, prefix):
+        stopped = run_there(prefix, TENSORFLOW, {**QUIET, **LIMIT})
+        limited = run_there(prefix, TENSORFLOW, {**QUIET, **LIMIT, "TF_LMS": "1"})
+        free = run_there(prefix, TENSORFLOW, QUIET)
+    assert stopped.returncode != 0 and "OOM when allocating" in stopped.stderr
+    assert free.returncode == limited.returncode == 0, limited.stderr
+    assert limited.stdout == free.stdout and str(prefix) in free.stdout
+
+
+def run_there(
+    prefix: Path, code: str, variables: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [prefix / "bin/python", "-c", code], env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
 
 
 def _wheels(work: Path) -> list[Path]:

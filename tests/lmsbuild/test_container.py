@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from docker.errors import ContainerError as DockerContainerError
 from lmsbuild_engine import Engine
+from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
 from lmsbuild_wheels import PYTHON, run, start
 from lmsbuild_world import World, real_checkout
 
@@ -206,3 +207,28 @@ def test_runtime_image_trains(
     with pytest.raises(DockerContainerError, match="out of memory"):
         train("cuda", "0")
     assert train("cuda", "1") == train("cpu", "0") != ""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_runtime_image_of_tensorflow_trains(
+    real_project: Project, debian: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large Model Support is on in the image; switched off, the same program stops."""
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    command = ["image", "tensorflow:v2.14.1", "--base-image", debian, "--python", "3.11", "--json"]
+    with real_checkout():
+        code, out, err = run(*command, timeout=1500)
+    assert code == 0, err
+    image = json.loads(out)["name"]
+
+    def train(variables: dict[str, str]) -> str:
+        said: bytes = engine.client.containers.run(
+            image, ["python", "-c", TENSORFLOW], remove=True, network_mode="none",
+            user=f"{os.getuid()}:{os.getgid()}", environment={**QUIET, "HOME": "/tmp", **variables},
+        )  # fmt: skip
+        return said.decode().strip()
+
+    with pytest.raises(DockerContainerError, match="OOM when allocating"):
+        train({**LIMIT, "TF_LMS": "0"})
+    assert train(LIMIT) == train({"TF_LMS": "0"}) != ""

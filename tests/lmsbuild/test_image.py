@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -10,6 +11,8 @@ import os
 import re
 import signal
 import stat
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import lmsbuild_engine
 import pytest
 from lmsbuild_engine import Engine, import_image
 from lmsbuild_wheels import PYTHON, make_wheel, run, start
@@ -118,6 +122,39 @@ def test_project_may_be_written_in_another_way(real_project: Project, tmp_path: 
     official = make_wheel(tmp_path, {}, "cp311")
     wheel = f"tensorflow_cpu-{found.target.version}-cp311-cp311-manylinux_2_34_x86_64.whl"
     check_wheel(official.rename(tmp_path / wheel), found)
+
+
+USER = """
+import fcntl, sys, time
+users = open(sys.argv[1], "w")
+fcntl.flock(users, fcntl.LOCK_SH)
+print("uses it", flush=True)
+time.sleep(600)
+"""
+
+
+def test_engine_of_the_tests_ends_with_its_last_user(tmp_path: Path) -> None:
+    """Killed ones too."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(*command: str | Path) -> subprocess.Popen[str]:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            return process
+
+        users = [begin(sys.executable, "-c", USER, tmp_path / "users") for _ in range(2)]
+        for user in users:
+            assert user.stdout is not None and user.stdout.readline() == "uses it\n"
+        daemon = begin("sleep", "600")
+        (tmp_path / "pid").write_text(str(daemon.pid))
+        guarding = begin(sys.executable, lmsbuild_engine.__file__, tmp_path)
+        users[0].kill()
+        users[0].wait()
+        assert daemon.poll() is None and guarding.poll() is None
+        users[1].kill()
+        assert daemon.wait(60) == -signal.SIGTERM
+        assert guarding.wait(60) == 0
 
 
 # With a real engine ------------------------------------------------------------------------------
