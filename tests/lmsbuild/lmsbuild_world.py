@@ -32,6 +32,28 @@ def real_checkout() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of `size` on `folder`, which is made."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def leave(disk: Path, room: int) -> None:
+    """Fill a small disk up to `room` bytes."""
+    filler = disk / "filler"
+    filler.unlink(missing_ok=True)
+    free = os.statvfs(disk)
+    filler.write_bytes(bytes(max(0, free.f_bavail * free.f_bsize - room)))
+
+
 UPSTREAM = {
     "core/alloc.cpp": "".join(f"int line{i} = {i};\n" for i in range(1, 41)),
     "core/alloc.h": "#pragma once\nint upstream();\n",

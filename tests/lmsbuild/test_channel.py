@@ -23,14 +23,14 @@ from pathlib import Path
 import pytest
 from lmsbuild_conda import make, meta, rewrite
 from lmsbuild_wheels import run, start
-from lmsbuild_world import REPOSITORY
+from lmsbuild_world import REPOSITORY, leave, small_disk
 from rattler import Gateway, solve
 
 from lmsbuild.channel import Channel, Rule
 from lmsbuild.channelserver import server
 from lmsbuild.condapackage import inspect
 from lmsbuild.console import Console
-from lmsbuild.errors import ChannelError, PackageError, PortError, SubdirError
+from lmsbuild.errors import ChannelError, FileError, PackageError, PortError, SubdirError
 
 
 @pytest.fixture
@@ -383,6 +383,33 @@ def test_nothing_else_is_served(served: str, path: str) -> None:
     request = urllib.request.Request(f"{served}/noarch/repodata.json", method="PUT", data=b"x")
     with pytest.raises(urllib.error.HTTPError, match="501"):
         urllib.request.urlopen(request)
+
+
+@pytest.mark.default
+def test_full_disk_changes_nothing(
+    tmp_path: Path, box: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the room ends: among the packages, or in the index."""
+    monkeypatch.setenv("LMSBUILD_WORK", str(tmp_path / "work"))
+    large = make(box, "large", files={"lib/large": os.urandom(30_000).hex()})
+    with small_disk(tmp_path / "disk", "400k") as disk:
+        channel = Channel(disk / "channel")
+        channel.add([make(box)], console)
+        before, failed = tree(channel.root), 0
+        for room in range(0, 200_000, 8192):
+            leave(disk, room)
+            try:
+                channel.add([large], console)
+            except (FileError, OSError) as error:
+                assert "No space left on device" in str(error)
+                failed += 1
+                assert tree(channel.root) == before and not channel.verify(console)
+                if failed == 1:
+                    code, _, err = run("channel", "add", str(channel.root), str(large))
+                    assert code == FileError.exit_code and "No space left on device" in err
+            else:
+                break
+        assert failed > 3 and names(channel) == ["demo-1.0-0.conda", "large-1.0-0.conda"]
 
 
 @pytest.mark.default

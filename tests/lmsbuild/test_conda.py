@@ -20,7 +20,7 @@ from lmsbuild_conda import give_conda, install, serving
 from lmsbuild_conda import make as make_small
 from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
 from lmsbuild_wheels import PYTHON, run, start
-from lmsbuild_world import REPOSITORY, World
+from lmsbuild_world import REPOSITORY, World, leave, small_disk
 from packaging.requirements import Requirement
 from rattler.exceptions import SolverError
 
@@ -33,6 +33,7 @@ from lmsbuild.condapackage import files_of, inspect, metadata
 from lmsbuild.console import Console
 from lmsbuild.errors import (
     ConfigError,
+    FileError,
     MismatchError,
     PackageError,
     SubdirError,
@@ -308,6 +309,26 @@ def test_killed_build_leaves_nothing_half(alpha: World) -> None:
     code, out, err = run("conda", "v1.0", "--test", "none", "--json")
     assert code == 0, err
     assert len(json.loads(out)["packages"]) == 2 and not list(folder.glob(".build-*"))
+
+
+@pytest.mark.default
+def test_full_disk_leaves_no_package(
+    plan: Plan, small: Path, tmp_path: Path, console: Console, real_project: Project
+) -> None:
+    """Wherever the room ends, also in rattler-build."""
+    failed = 0
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        for room in range(0, 300_000, 24_576):
+            leave(disk, room)
+            try:
+                make(plan, small, real_project, disk / "out", console)
+            except (FileError, OSError) as error:
+                assert "No space left on device" in str(error)
+                failed += 1
+                assert not list(disk.rglob("*.conda")) and not list(disk.rglob(".build-*"))
+            else:
+                break
+        assert failed > 1 and len(list(disk.rglob("*.conda"))) == 1
 
 
 # Other packages ----------------------------------------------------------------------------------

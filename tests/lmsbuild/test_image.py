@@ -27,7 +27,7 @@ from lmsbuild_wheels import PYTHON, make_wheel, run, start
 from lmsbuild_world import World
 
 from lmsbuild.engine import connect
-from lmsbuild.errors import EnginePermissionError, WheelError
+from lmsbuild.errors import EnginePermissionError, MismatchError, WheelError
 from lmsbuild.frameworks import resolve, targets
 from lmsbuild.full import settings
 from lmsbuild.image import KINDS, check_wheel, recipe
@@ -104,13 +104,13 @@ def test_wheel_of_another_tag_is_refused(world: World, tmp_path: Path) -> None:
     found = recipe(world.target, "compiler", PYTHON)
     abi = f"cp{PYTHON.replace('.', '')}"
     wheel = make_wheel(tmp_path, {}, abi)
-    with pytest.raises(WheelError, match=r"it is alpha 1.0, not alpha 1.0\+lms.1"):
+    with pytest.raises(MismatchError, match=r"it is alpha 1.0, not alpha 1.0\+lms.1"):
         check_wheel(wheel, found)
     ours = wheel.rename(tmp_path / f"alpha-1.0+lms.1-{abi}-{abi}-linux_x86_64.whl")
     check_wheel(ours, found)
-    with pytest.raises(WheelError, match="not ppc64le"):
+    with pytest.raises(MismatchError, match="not ppc64le"):
         check_wheel(ours, recipe(world.target, "compiler", PYTHON, "ppc64le", "other:1"))
-    with pytest.raises(WheelError, match="not cp399"):
+    with pytest.raises(MismatchError, match="not cp399"):
         check_wheel(ours, recipe(world.target, "compiler", "3.99"))
     ours.write_bytes(ours.read_bytes()[:200])
     with pytest.raises(WheelError, match="damaged"):

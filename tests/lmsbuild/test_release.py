@@ -12,7 +12,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from lmsbuild_conda import give_conda
 from lmsbuild_conda import make as make_small
 from lmsbuild_wheels import PYTHON, run
-from lmsbuild_world import World, write
+from lmsbuild_world import World, leave, small_disk, write
 
 from lmsbuild import pipeline
 from lmsbuild import release as releases
@@ -88,6 +88,14 @@ def test_what_a_killed_run_left_goes(made: Release, world: World, console: Conso
     again = release(world.target, CHOICES, console)
     assert not left.exists() and not again.reused
     assert again.artefacts == made.artefacts
+
+
+def test_full_disk_leaves_no_release(world: World, official: Path, console: Console) -> None:
+    with small_disk(world.folder / "disk", "64k") as disk:
+        leave(disk, 16_384)
+        with pytest.raises(OSError, match="No space left on device"):
+            release(world.target, CHOICES, console, disk / "releases")
+        assert [path.name for path in (disk / "releases").iterdir()] == [".lock"]
 
 
 def test_rebuilt_bit_for_bit(

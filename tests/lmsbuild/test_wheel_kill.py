@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from lmsbuild_kill import Killer
 from lmsbuild_wheels import ENGINE, check_record, edit, run
-from lmsbuild_world import World
+from lmsbuild_world import World, small_disk
 
 from lmsbuild.hashing import sha256_file
 
@@ -116,27 +115,21 @@ def test_killed_at_every_step(wheels: Wheels) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "64k") as folder:
+        yield folder
 
 
-def test_full_disk_is_named(world: World, official: Path, small_disk: Path) -> None:
-    command = ["wheel", "v1.0", "--output", str(small_disk), "--source", "git"]
+def test_full_disk_is_named(world: World, official: Path, disk: Path) -> None:
+    command = ["wheel", "v1.0", "--output", str(disk), "--source", "git"]
     assert run(*command)[0] == 0
-    (earlier,) = small_disk.glob("*.whl")
+    (earlier,) = disk.glob("*.whl")
     digest = sha256_file(earlier)
     edit(world, LATER)
     assert run("undo", "v1.0")[0] == 0
-    (small_disk / "other").write_bytes(bytes(64 * 1024 - 45_000))
+    (disk / "other").write_bytes(bytes(64 * 1024 - 45_000))
     code, _, err = run(*command)
-    assert code == 18 and str(small_disk) in err and "No space left on device" in err
+    assert code == 18 and str(disk) in err and "No space left on device" in err
     assert sha256_file(earlier) == digest
     check_record(earlier)
-    assert not list(small_disk.glob(".build-*"))
+    assert not list(disk.glob(".build-*"))

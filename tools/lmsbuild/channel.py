@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 from rattler import BuildString, MatchSpec, PackageRecord, Version
 from rattler.index import index_fs
 
-from lmsbuild.condapackage import SUBDIRS, SUFFIX, CondaPackage, inspect, known_subdir
+from lmsbuild.condapackage import SUBDIRS, SUFFIX, CondaPackage, check_room, inspect, known_subdir
 from lmsbuild.console import Console
 from lmsbuild.errors import ChannelError, LmsbuildError, PackageError, ReadOnlyError
 from lmsbuild.hashing import sha256_file
@@ -267,7 +267,14 @@ class Channel:
             if path not in left_out:
                 (tree / path).hardlink_to(file)
         with console.task("indexing"):
-            asyncio.run(index_fs(tree, write_zst=True, write_shards=False, force=anew))
+            try:
+                asyncio.run(index_fs(tree, write_zst=True, write_shards=False, force=anew))
+            except Exception as error:  # rattler has a class for each, below no common one
+                check_room(tree, str(error))
+                raise ChannelError(
+                    f"{self.root} was not indexed because rattler says: {error}; see "
+                    "`lmsbuild channel verify`"
+                ) from error
         for subdir in subdirs:
             for name in INDEX:
                 _flush(tree / subdir / name)

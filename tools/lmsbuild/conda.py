@@ -28,7 +28,7 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lmsbuild import __version__, log
-from lmsbuild.condapackage import CondaPackage, inspect, known_subdir, metadata, settle
+from lmsbuild.condapackage import CondaPackage, check_room, inspect, known_subdir, metadata, settle
 from lmsbuild.console import Console
 from lmsbuild.errors import (
     ConfigError,
@@ -531,6 +531,7 @@ def _build(
             no_build_id=True, no_include_recipe=True,
         )  # fmt: skip
     except RattlerBuildError as error:
+        check_room(folder, str(error))
         raise PackageError(
             f"{values['name']} was not built because rattler-build says: {error}; see the full log",
             output=str(error),

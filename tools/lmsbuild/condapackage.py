@@ -6,10 +6,12 @@ The format is a zip of two tar.zst, `info-*` (metadata) and `pkg-*` (the files).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -21,12 +23,13 @@ from typing import IO, Any
 
 import zstandard
 
-from lmsbuild.errors import PackageError, SubdirError
+from lmsbuild.errors import FileError, PackageError, SubdirError
 from lmsbuild.hashing import sha256_file
 
 SUFFIX = ".conda"
 SUBDIRS = ("linux-64", "linux-aarch64", "linux-ppc64le", "noarch")
 _CHUNK = 1 << 20
+_LITTLE = 1 << 20  # bytes of a disk that is as good as full
 _LEVEL = 5  # of zstd: 19 takes half an hour for a framework and saves a tenth
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, EOFError, KeyError, ValueError,
@@ -253,3 +256,10 @@ def _tar(members: dict[str, bytes], seconds: int) -> bytes:
             entry.size, entry.mode, entry.mtime = len(members[name]), 0o644, seconds
             tar.addfile(entry, io.BytesIO(members[name]))
     return raw.getvalue()
+
+
+def check_room(folder: Path, said: str) -> None:
+    """Raise FileError if rattler failed for want of room in `folder`; it often does not say so."""
+    reason = os.strerror(errno.ENOSPC)
+    if reason in said or shutil.disk_usage(folder).free < _LITTLE:
+        raise FileError.of(OSError(errno.ENOSPC, reason), str(folder))

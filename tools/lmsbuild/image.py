@@ -27,7 +27,7 @@ from lmsbuild.console import Console, Task
 from lmsbuild.download import wheels_for
 from lmsbuild.engine import ARCHITECTURES, Engine, connect, failure, machine, translated
 from lmsbuild.environment import GPU_ONLY, requirements
-from lmsbuild.errors import BaseImageError, ConfigError, WheelError
+from lmsbuild.errors import BaseImageError, ConfigError, MismatchError
 from lmsbuild.frameworks import Image, Target
 from lmsbuild.wheelfile import WheelName
 
@@ -114,7 +114,7 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
 def runtime_wheels(found: Recipe, wheel: Path, light: bool, console: Console) -> list[Path]:
     """The framework's wheel and what it requires; `light`: but for what only a GPU has a use for.
 
-    Raises WheelError for a wheel that is not of this tag, machine and Python.
+    Raises as `check_wheel`.
     """
     check_wheel(wheel, found)
     wanted = [*requirements(wheel, found.python, found.machine), *found.target.tag.pins]
@@ -128,7 +128,8 @@ def runtime_wheels(found: Recipe, wheel: Path, light: bool, console: Console) ->
 
 
 def check_wheel(wheel: Path, found: Recipe) -> None:
-    """Raise WheelError unless `wheel` can be installed in this image, and is of its tag."""
+    """Raise WheelError for a damaged `wheel`, MismatchError for one of another tag, machine or
+    Python than this image's."""
     target = found.target
     name = WheelName.of(wheel)
     wheelfile.names(wheel)  # WheelError for what is no archive
@@ -141,7 +142,7 @@ def check_wheel(wheel: Path, found: Recipe) -> None:
         why = f"it is for {name.abi}, not {abi}"
     else:
         return
-    raise WheelError(
+    raise MismatchError(
         f"{wheel.name} cannot go into the {found.kind} image because {why}; give another with "
         "--wheel"
     )
