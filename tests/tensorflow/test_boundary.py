@@ -119,3 +119,18 @@ print(json.dumps([failed, found, device["pinned_bytes"], device["paged_in"]]))
     failed, found, pinned, paged_in = json.loads(said.splitlines()[-1])
     assert failed == [True] * 3 and found == [1.5, 1.5, 2.5, 2.5]
     assert pinned == 0 and paged_in > 0
+
+
+def test_ops_that_do_not_fit_together(programs):
+    """Many threads, and room for one of these ops at a time: none takes what another lacks."""
+    code = (
+        "import json, tensorflow as tf\n"
+        "tf.config.threading.set_inter_op_parallelism_threads(8)\n"
+        "held = [tf.Variable(tf.fill((4 << 20,), float(i))) for i in range(8)]\n"
+        "@tf.function\n"
+        "def step():\n"
+        "    return [tf.reduce_max(tf.cumsum(tf.reverse(v, [0])) * 2.0) for v in held]\n"
+        "print(json.dumps([[float(x) for x in step()] for _ in range(4)]))\n"
+    )
+    found = programs.run(code, pool=56, env={"TF_LMS": "1"}).splitlines()[-1]
+    assert json.loads(found) == json.loads(programs.run(code, wheel="stock").splitlines()[-1])

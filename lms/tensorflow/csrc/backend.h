@@ -46,8 +46,11 @@ class Pool {
   BfcAllocator* const allocator;
   Transport* const transport;
   const bool on_cpu;  // anybody can read its memory
+  int64_t bytes = 0;  // of all of it
 
   std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
+  std::atomic<bool> tight{false};     // something has had to make way
+  std::atomic<int64_t> promised{0};   // bytes that the running ops may come to hold
   // Under the engine's lock.
   int64_t single_reclaims = 0, full_reclaims = 0;
   int64_t on_host = 0, on_host_bytes = 0, peak_on_host_bytes = 0;

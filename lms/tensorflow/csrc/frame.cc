@@ -21,6 +21,12 @@ using EngineLock = std::lock_guard<std::recursive_mutex>;
 // As long as BFCAllocator itself waits for memory that another op may free.
 constexpr int64_t kWaitMs = 10000;
 
+// An op that had better wait for others goes on all the same when none of them ends: they may be
+// waiting for it.
+constexpr int64_t kPromiseMs = 1000;
+
+thread_local OpFrame* running = nullptr;  // the frame of the kernel that this thread runs
+
 bool IsResource(const Tensor& tensor) { return tensor.dtype() == DT_RESOURCE; }
 
 // Whether a function's result goes to code that is not known to pin it: tf.data's threads read
@@ -31,26 +37,41 @@ bool ReturnsToStranger(OpKernelContext* context) {
   return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
 }
 
-// Calls `pin` until it finds room. Others may hold what is in the way: after a failure `leave` lets
-// go of what was pinned, and another op's end is waited for.
+// Calls `pin`, and `leave` when it finds no room, which lets go of what was pinned.
+template <typename Pin, typename Leave>
+bool TryPin(const Pin& pin, const Leave& leave, std::string* shortage) {
+  Runtime& runtime = Runtime::Get();
+  ++runtime.busy;
+  try {
+    pin();
+    return true;
+  } catch (const OutOfMemory& error) {
+    *shortage = error.what();
+  }
+  leave();
+  --runtime.busy;
+  runtime.OnLeave();
+  return false;
+}
+
+// Calls `pin` until it finds room, and counts its owner as busy then. Others may hold what is in
+// the way: waits for their end, as long as there are any.
 template <typename Pin, typename Leave, typename Title>
 Status WithRoom(const Pin& pin, const Leave& leave, const Title& title) {
   Runtime& runtime = Runtime::Get();
+  std::string shortage;
+  if (TryPin(pin, leave, &shortage)) return Ok();
+  mutex_lock turn(runtime.turn());
   const auto start = std::chrono::steady_clock::now();
   for (;;) {
-    const int64_t seen = runtime.leaves();
-    std::string shortage;
-    try {
-      pin();
-      return Ok();
-    } catch (const OutOfMemory& error) {
-      shortage = error.what();
-    }
-    leave();
+    const int64_t before = runtime.leaves();
+    if (TryPin(pin, leave, &shortage)) return Ok();
+    const int64_t seen = before + 1;  // it left itself
     const int64_t waited = std::chrono::duration_cast<std::chrono::milliseconds>(
                                std::chrono::steady_clock::now() - start)
                                .count();
-    if (waited >= kWaitMs || !runtime.WaitForLeave(kWaitMs - waited, seen)) {
+    const bool alone = runtime.busy.load() == 0 && runtime.leaves() == seen;
+    if (alone || waited >= kWaitMs || !runtime.WaitForLeave(seen, kWaitMs - waited)) {
       return errors::ResourceExhausted("OOM when ", title(), ": ", shortage);
     }
   }
@@ -59,13 +80,30 @@ Status WithRoom(const Pin& pin, const Leave& leave, const Title& title) {
 }  // namespace
 
 OpFrame::OpFrame(OpKernel* kernel, OpKernelContext* context)
-    : kernel_(kernel), context_(context), facts_(FactsOf(*kernel)) {
-  ++Runtime::Get().frames;
-}
+    : kernel_(kernel),
+      context_(context),
+      facts_(FactsOf(*kernel)),
+      pool_(Runtime::Get().PoolOf(context->device()->GetAllocator(AllocatorAttributes()))) {}
 
 OpFrame::~OpFrame() {
   for (Var* var : variables_) var->Unref();
-  --Runtime::Get().frames;
+  TakePromiseBack();
+}
+
+void OpFrame::TakePromiseBack() {
+  if (promised_ > 0) pool_->promised -= promised_;
+  promised_ = 0;
+}
+
+void OpFrame::CountTaken(const Pool* pool, size_t bytes) {
+  if (running != nullptr && running->pool_ == pool) running->taken_ += bytes;
+}
+
+void OpFrame::Run(const std::function<void()>& kernel) {
+  OpFrame* const outer = running;
+  running = this;
+  kernel();
+  running = outer;
 }
 
 void OpFrame::FindVariables() {
@@ -170,8 +208,45 @@ void OpFrame::PinOperands() {
   if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
 }
 
+// Bytes of the pool that the op may come to hold: its operands, and what its kernel took before, or
+// the first time as much again.
+int64_t OpFrame::Need() const {
+  Runtime& runtime = Runtime::Get();
+  int64_t operands = 0;
+  const auto add = [&](const Tensor& tensor) {
+    const MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer != nullptr && runtime.PoolOf(buffer->allocator()) == pool_) {
+      operands += static_cast<int64_t>(buffer->size());
+    }
+  };
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (context_->has_input(i) && !context_->input_is_ref(i)) add(context_->input(i));
+  }
+  for (Var* var : variables_) {
+    tf_shared_lock variable(*var->mu());
+    add(*var->tensor());
+  }
+  const int64_t taken = runtime.Taken(kernel_);
+  return operands + (taken < 0 ? operands : taken);
+}
+
+// Ops that run at a time must fit together: what one of them lacks once it has begun, the others
+// give only when they are over.
+void OpFrame::AwaitPromise() {
+  if (pool_ == nullptr || running != nullptr) return;  // none to share, or part of an op that runs
+  Runtime& runtime = Runtime::Get();
+  promised_ = Need();
+  for (;;) {
+    const int64_t seen = runtime.leaves();
+    if (runtime.Promise(pool_, promised_)) return;
+    if (!runtime.WaitForLeave(seen, kPromiseMs)) break;
+  }
+  pool_->promised += promised_;
+}
+
 Status OpFrame::Enter() {
   FindVariables();
+  AwaitPromise();
   return WithRoom([this] { PinOperands(); }, [this] { Leave(); },
                   [this] {
                     return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
@@ -228,7 +303,11 @@ void OpFrame::Exit() {
   NoteOutputs();
   NoteVariables();
   Leave();
-  Runtime::Get().OnLeave();
+  Runtime& runtime = Runtime::Get();
+  if (pool_ != nullptr) runtime.NoteTaken(kernel_, taken_);
+  TakePromiseBack();
+  --runtime.busy;
+  runtime.OnLeave();
 }
 
 void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<void()>& run) {
@@ -251,7 +330,7 @@ void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<voi
     context->SetStatus(status);
     return;
   }
-  run();
+  frame.Run(run);
   frame.Exit();
 }
 
@@ -305,8 +384,10 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) 
   }
   const auto then = *done;
   *done = [frame, then](const Status& status) {
-    Runtime::Get().engine().leave(*frame);
-    Runtime::Get().OnLeave();
+    Runtime& runtime = Runtime::Get();
+    runtime.engine().leave(*frame);
+    --runtime.busy;
+    runtime.OnLeave();
     then(status);
   };
   return true;

@@ -2,9 +2,13 @@
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FRAME_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FRAME_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
+#include "tensorflow/core/common_runtime/lms/backend.h"
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
 #include "tensorflow/core/common_runtime/lms/op_facts.h"
@@ -51,6 +55,11 @@ class OpFrame {
   // Keeps a buffer where it is for as long as the op runs. Under the engine's lock.
   void Hold(MovableBuffer* buffer);
 
+  // Runs the kernel, and counts what it takes from the pool meanwhile.
+  void Run(const std::function<void()>& kernel);
+  // This thread asked the pool for memory: counts it for the op that it runs, if any.
+  static void CountTaken(const Pool* pool, size_t bytes);
+
  private:
   struct Operand {
     MovableBuffer* buffer;
@@ -62,6 +71,9 @@ class OpFrame {
   ::lms::Access VariableAccess(Var* var) const;
   void HoldVariable(Var* var, std::vector<Operand>* operands);
   void PinOperands();
+  int64_t Need() const;
+  void AwaitPromise();
+  void TakePromiseBack();
   void NoteOutputs();
   void NoteVariables();
   void Leave();
@@ -73,6 +85,9 @@ class OpFrame {
   std::vector<Var*> variables_;  // a reference each
   bool other_resources_ = false;
   bool has_variable_ = false;  // or the handle of one that is not made yet
+  Pool* const pool_;           // of the device that it runs on, null if that has none of ours
+  int64_t promised_ = 0;       // bytes of the pool
+  int64_t taken_ = 0;          // so far, by the thread that runs the kernel
 };
 
 }  // namespace lms

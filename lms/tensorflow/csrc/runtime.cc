@@ -40,6 +40,9 @@ constexpr int kEnableSeconds = 10;
 // the device.
 constexpr double kReleaseCost = 2 << 20;
 
+// The part of a pool that is not promised to ops: holes too small to be of use.
+constexpr int kFragmented = 8;
+
 constexpr int kStripes = 64;
 struct alignas(64) Stripe {
   std::atomic<int64_t> count{0};
@@ -128,6 +131,7 @@ Runtime& Runtime::Get() {
 
 Runtime::Runtime() : host_(memory_), engine_(backend_, host_) {
   backend_.set_host(&host_);
+  for (auto& taken : taken_) taken = -1;
   // Upstream's own variable for pinned memory is the limit of ours as well.
   const char* limit = std::getenv("TF_GPU_HOST_MEM_LIMIT_IN_MB");
   if (limit != nullptr && std::atoll(limit) > 0) host_.set_limit(std::atoll(limit) * kMiB);
@@ -255,6 +259,7 @@ void Runtime::OnDevice(const SessionOptions& options, const std::string& name, A
       }
       BfcAccess::SetSmallApart(bfc);
       pools_[count] = new Pool(count, name, bfc, transport);
+      pools_[count]->bytes = BfcAccess::Stats(bfc).limit;
       pool_count_ = count + 1;
       BfcAllocator::SetReclaimer(this);
     }
@@ -325,6 +330,7 @@ bool Runtime::Manages(const BfcAllocator* allocator) {
 
 void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   Pool* pool = PoolOf(allocator);
+  OpFrame::CountTaken(pool, bytes);
   // No need for the engine's lock as long as there is room.
   void* ptr = limit_ == 0 ? BfcAccess::AllocateOnce(allocator, bytes, freed_before) : nullptr;
   return ptr != nullptr ? ptr : Allocate(pool, bytes, freed_before);
@@ -340,6 +346,7 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   };
   void* ptr = attempt();
   if (ptr != nullptr || !Active()) return ptr;
+  pool->tight = true;
   // Pins and idle bytes as they are when room is short: the peak that matters.
   const auto census = engine_.census(pool->index);
   pool->peak_active_bytes =
@@ -523,16 +530,36 @@ void Runtime::OnLeave() {
   if (!enabled_.load(std::memory_order_relaxed) && backend_.on_host() == 0) BecomeInactive();
 }
 
-bool Runtime::WaitForLeave(int64_t ms, int64_t seen) {
+bool Runtime::WaitForLeave(int64_t seen, int64_t ms) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
   ++waiting_;
   {
     mutex_lock lock(leave_mu_);
-    if (leaves_.load() == seen && frames.load() > 0) {
-      WaitForMilliseconds(&lock, &left_, ms);
+    while (leaves_.load() == seen) {
+      const int64_t left = std::chrono::duration_cast<std::chrono::milliseconds>(
+                               deadline - std::chrono::steady_clock::now())
+                               .count();
+      if (left <= 0) break;
+      WaitForMilliseconds(&lock, &left_, left);
     }
   }
   --waiting_;
-  return leaves_.load() != seen || frames.load() > 0;
+  return leaves_.load() != seen;
+}
+
+bool Runtime::Promise(Pool* pool, int64_t bytes) {
+  const int64_t before = pool->promised.fetch_add(bytes);
+  if (before == 0 || !pool->tight.load(std::memory_order_relaxed)) return true;
+  const size_t limit = limit_;
+  const int64_t all = limit != 0 ? static_cast<int64_t>(limit) : pool->bytes;
+  if (before + bytes <= all - all / kFragmented) return true;
+  pool->promised -= bytes;
+  return false;
+}
+
+void Runtime::NoteTaken(const OpKernel* kernel, int64_t bytes) {
+  std::atomic<int64_t>& taken = TakenBy(kernel);
+  if (bytes > taken.load(std::memory_order_relaxed)) taken.store(bytes, std::memory_order_relaxed);
 }
 
 // ---- statistics

@@ -3,6 +3,8 @@
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_RUNTIME_H_
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -112,12 +114,23 @@ class Runtime final : public BfcReclaimer {
   // Counts ops that run without pins; returns what EndUnpinned wants.
   static std::atomic<int64_t>* BeginUnpinned();
   static void EndUnpinned(std::atomic<int64_t>* counter) { counter->fetch_sub(1); }
-  // An op is over: memory may have become movable.
+  // An op is over, or gave up its pins: memory may have become movable.
   void OnLeave();
-  // Waits until another op is over, at most `ms`. False when no other one runs.
-  bool WaitForLeave(int64_t ms, int64_t seen);
+  // Ops that left so far.
   int64_t leaves() const { return leaves_.load(); }
-  std::atomic<int64_t> frames{0};
+  // Waits until more than `seen` ops have left, at most `ms`. Whether they have.
+  bool WaitForLeave(int64_t seen, int64_t ms);
+  // Ops that hold pins, or are about to.
+  std::atomic<int64_t> busy{0};
+  // Who found no room takes turns.
+  mutex& turn() { return turn_; }
+
+  // Promises `bytes` of the pool to an op, for as long as it runs. False when other ops were
+  // promised so much that it had better wait for one of them.
+  bool Promise(Pool* pool, int64_t bytes);
+  // What a kernel took from the pool when it ran before; negative when it did not.
+  int64_t Taken(const OpKernel* kernel) const { return TakenBy(kernel).load(); }
+  void NoteTaken(const OpKernel* kernel, int64_t bytes);
 
   std::string Statistics();
   void ResetPeaks();
@@ -157,6 +170,14 @@ class Runtime final : public BfcReclaimer {
   std::unordered_set<const void*> excluded_;  // pointers of buffers that are not tracked yet
   std::unordered_multimap<Var*, OpFrame*> users_;
 
+  // By the kernel's address: one that shares its place with another gets the larger number.
+  static constexpr int kTaken = 4096;
+  std::atomic<int64_t>& TakenBy(const OpKernel* kernel) const {
+    return taken_[reinterpret_cast<uintptr_t>(kernel) / alignof(std::max_align_t) % kTaken];
+  }
+  mutable std::atomic<int64_t> taken_[kTaken];
+
+  mutex turn_;
   std::atomic<int64_t> leaves_{0};
   mutex leave_mu_;
   condition_variable left_;
