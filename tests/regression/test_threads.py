@@ -10,6 +10,17 @@ import pytest
 from lms_device import MIB
 
 MODES = [m for m in lms_device.device.modes if m in ("lazy", "late-write", "device")]
+# One stream with lazy work and streams of their own with late writes are in the default tier.
+ORDERS = [
+    pytest.param(
+        own_stream,
+        mode,
+        id=f"{'own-streams' if own_stream else 'one-stream'}-{mode}",
+        marks=() if own_stream == (mode == "late-write") else pytest.mark.slow,
+    )
+    for own_stream in (False, True)
+    for mode in MODES
+]
 
 WORK = """
 import sys, threading, time, torch
@@ -117,16 +128,14 @@ print("equal after", steps, "observations")
 """
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("own_stream", [False, True], ids=["one-stream", "own-streams"])
+@pytest.mark.parametrize(("own_stream", "mode"), ORDERS)
 def test_switching_in_mid_run(program: Any, own_stream: bool, mode: str) -> None:
     """Enabled and disabled again and again while eight threads train."""
     out = program(WORK.format(own_stream=own_stream) + SWITCHING, memory=256 * MIB, mode=mode)
     assert "equal after" in out
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("own_stream", [False, True], ids=["one-stream", "own-streams"])
+@pytest.mark.parametrize(("own_stream", "mode"), ORDERS)
 def test_eight_threads_that_do_not_fit(program: Any, own_stream: bool, mode: str) -> None:
     """Eight streams hold a small-pool segment each; a storage returns to the pool of its stream."""
     memory = (40 if own_stream else 12) * MIB
