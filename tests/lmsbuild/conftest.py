@@ -19,6 +19,11 @@ from lmsbuild.console import Console
 from lmsbuild.project import Project, find_project
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """xdist's, also for a run without it."""
+    config.addinivalue_line("markers", "xdist_group(name): run by the same worker")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker takes all tests that use the engine: the others need not wait for their turn,
     and what such tests share is made once."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from docker.errors import ContainerError as DockerContainerError
+from lmsbuild_conda import give_conda
 from lmsbuild_engine import Engine
 from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
 from lmsbuild_wheels import PYTHON, run, start
@@ -22,7 +23,7 @@ from lmsbuild.cache import scratch
 from lmsbuild.console import Console
 from lmsbuild.container import compiler
 from lmsbuild.engine import OWNER
-from lmsbuild.errors import CompileError
+from lmsbuild.errors import CompileError, RebuildError
 from lmsbuild.frameworks import resolve
 from lmsbuild.overlay import header_folders
 from lmsbuild.project import Project, cache_dir
@@ -136,6 +137,30 @@ def test_abandoned_container_is_removed(
     finally:
         elsewhere.remove()
     assert gone.id not in [container.id for container in ours(engine)]
+
+
+@pytest.mark.slow
+def test_release_from_a_container(
+    world: World, engine: Engine, contained: list[str], debian: str
+) -> None:
+    """Packages and release hold the wheel compiled there; only there it comes out again."""
+    give_conda(world)
+    common = ["--container", "--base-image", debian, "--source", "git", "--json"]
+    code, out, err = run("conda", "v1.0", *common)
+    assert code == 0, err
+    made = json.loads(Path(json.loads(out)["packages"][0]["manifest"]).read_text())
+    code, out, err = run("release", "v1.0", *common)
+    assert code == 0, err
+    manifest = Path(json.loads(out)["folder"]) / "release.json"
+    released = json.loads(manifest.read_text())
+    assert "system" in released["wheel"]["toolchain"]
+    assert made["wheel_sha256"] == released["wheel"]["wheel"]["sha256"]
+    code, out, err = run("rebuild", str(manifest), *common)
+    assert code == 0, err
+    assert {made["package"], made["wheel"]} <= {one["name"] for one in json.loads(out)["compared"]}
+    code, _, err = run("rebuild", str(manifest), "--source", "git")
+    assert code == RebuildError.exit_code and "system" in err and "is gone" in err
+    assert not ours(engine)
 
 
 @pytest.mark.engine

@@ -182,6 +182,19 @@ def test_full_build(alpha: World, engine: Engine, debian: str) -> None:
     assert code == 12 and "9.9" in err and "full.environment" in err
 
 
+def test_another_machine(world: World) -> None:
+    """Only a complete build is for another machine than this one, and its image must be known."""
+    describe(world)
+    code, _, err = run("wheel", "v1.0", "--arch", "ppc64le", "--source", "git")
+    assert code == 2 and "--full" in err
+    world.clone()
+    common = ["--full", "--arch", "ppc64le", "--into", "clone", "--dry-run"]
+    code, _, err = run("wheel", "v1.0", *common)
+    assert code == 4 and "no build image of alpha:v1.0 for ppc64le" in err
+    code, out, err = run("wheel", "v1.0", *common, "--base-image", "other:1")
+    assert code == 0 and f":build-py{PYTHON}-ppc64le on other:1" in out, err
+
+
 def test_without_a_description(world: World) -> None:
     code, _, err = run("wheel", "v1.0", "--full", "--source", "git")
     assert code == 4 and "`full` table" in err

@@ -6,6 +6,7 @@ In a container whose whole system is the C and C++ libraries of the cross compil
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import lmsbuild_cross as cross
 import pytest
 from lmsbuild_engine import Engine, base_image, import_image, missing
 from lmsbuild_wheels import run
-from lmsbuild_world import World
+from lmsbuild_world import UPSTREAM, World, enter_world, make_world
 
 from lmsbuild.console import Console
 from lmsbuild.container import running
@@ -141,3 +142,54 @@ def test_image_for_ppc64le(world: World, engine: Engine, monkeypatch: pytest.Mon
         running(found, "lmsbuild/alpha-v1.0:compiler-ppc64le", {cache_dir(): "ro"}) as box,
     ):
         assert box.run(["uname", "-m"], {}).stdout.strip() == "ppc64le"
+
+
+# A build that needs no compiler: an emulated one would take minutes.
+FULL = """
+[frameworks.alpha.tags."v1.0".images.build]
+base = { ppc64le = "none" }
+compilers = ["sh"]
+pythons = ["python3"]
+requirements = { ppc64le = ["setuptools<80", "wheel"] }
+
+[frameworks.alpha.tags."v1.0".full]
+commands = [["{python}", "setup.py", "bdist_wheel", "--dist-dir", "{output}"]]
+memory = "200MiB"
+needs = ["setup.py"]
+
+[frameworks.alpha.tags."v1.0".full.environment]
+ALPHA_VERSION = "{version}"
+"""
+SETUP = """
+import os
+from setuptools import setup
+from setuptools.dist import Distribution
+
+class Binary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+setup(name="alpha", version=os.environ["ALPHA_VERSION"], packages=["alpha"],
+      package_dir={"alpha": "python"}, distclass=Binary)
+"""
+
+
+@pytest.mark.slow
+def test_complete_build_for_ppc64le(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Emulated: the wheel is that machine's."""
+    base = base_image(engine, "bookworm", ("python3-venv",), "ppc64el")
+    ignored = {".gitignore": f"{UPSTREAM['.gitignore']}build/\n*.egg-info/\n"}
+    more = {"setup.py": SETUP, "python/__init__.py": ""}
+    make_world(tmp_path, {**UPSTREAM, **ignored, **more})
+    world = enter_world(tmp_path, monkeypatch)
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    toml = world.project.frameworks_file
+    toml.write_text(toml.read_text() + FULL)
+    code, out, err = run(
+        "wheel", "v1.0", "--full", "--arch", "ppc64le", "--base-image", base, "--source", "git",
+        "--python", "3.11", "--json", timeout=900,
+    )  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out)["wheel"].endswith("-cp311-cp311-linux_ppc64le.whl")

@@ -26,7 +26,7 @@ from lmsbuild import __version__, cache
 from lmsbuild.console import Console, Task
 from lmsbuild.container import Container, running
 from lmsbuild.download import wheels_for
-from lmsbuild.engine import connect
+from lmsbuild.engine import ARCHITECTURES, connect, machine
 from lmsbuild.errors import (
     BusyError,
     ConfigError,
@@ -38,7 +38,7 @@ from lmsbuild.errors import (
 from lmsbuild.frameworks import Full, Target
 from lmsbuild.git import Git, checkout_git
 from lmsbuild.hashing import sha256_file, sha256_value
-from lmsbuild.image import Recipe, build, fill, recipe
+from lmsbuild.image import Recipe, build, fill
 from lmsbuild.overlay import BESIDE, BUILDING, publish, tidy
 from lmsbuild.project import cache_dir, make_folder
 from lmsbuild.series import series_of
@@ -91,16 +91,17 @@ def settings(target: Target) -> Full:
 
 
 def build_full(
-    target: Target, tree: Path, python: str, output: Path, console: Console,
-    base_image: str | None = None, jobs: int | None = None,
-) -> FullBuilt:  # fmt: skip
+    found: Recipe, tree: Path, output: Path, console: Console, jobs: int | None = None
+) -> FullBuilt:
     """The wheel of upstream's own build of the commit in the checkout `tree`, in `output`.
+
+    `found` is the image that it is built in, for another machine than this an emulated one.
 
     Raises FullBuildError when that fails, BusyError, SourceError, WheelError, ConfigError, and what
     an image can raise.
     """
+    target, python = found.target, found.python
     how = settings(target)
-    found = recipe(target, "build", python, None, base_image)
     git = checkout_git(tree) or Git(tree)
     if git.changes():
         console.warn(f"the build leaves out what is not committed in {tree}")
@@ -131,15 +132,16 @@ def build_full(
         compiled = cache.use("compiled")
         make_folder(folder / "state")
         job = _Job(found, how, source, compiled, jobs, console)
+        emulated = None if found.machine == machine() else f"linux/{ARCHITECTURES[found.machine]}"
         shared = {folder: "rw", compiled: "rw", cache_dir(): "ro"}
         if job.to_fetch:
             cache.require_network(
                 f"what the build of {target.label} downloads",
                 f"lmsbuild wheel {target.label} --full",
             )
-            with running(engine, image, shared, network=True) as box:
+            with running(engine, image, shared, emulated, network=True) as box:
                 job.fetch(box)
-        with running(engine, image, shared) as box:
+        with running(engine, image, shared, emulated) as box:
             made = job.build(box)
     return _publish(made, found, manifest, key, output, jobs)
 

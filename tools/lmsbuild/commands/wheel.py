@@ -10,6 +10,8 @@ import click
 from lmsbuild.checkout import working_path
 from lmsbuild.choices import Choices
 from lmsbuild.console import Console
+from lmsbuild.engine import ARCHITECTURES, machine
+from lmsbuild.errors import UsageError
 from lmsbuild.frameworks import Target, resolve
 from lmsbuild.options import (
     base_image_option,
@@ -32,6 +34,7 @@ from lmsbuild.project import find_project
         "lmsbuild wheel v2.6.0 --python 3.12 --output dist --jobs 4",
         "lmsbuild wheel v2.6.0 --container       # runs on older systems than this one",
         "lmsbuild wheel v2.6.0 --full --jobs 8",
+        "lmsbuild wheel v2.6.0 --full --arch ppc64le --base-image registry.example/cuda-ppc64le",
     ),
 )
 @tag_argument
@@ -46,6 +49,11 @@ from lmsbuild.project import find_project
     help="Upstream's own complete build of the patched source in a container, for what no official "
     "wheel covers. Takes hours for a real framework; when it was stopped, run it again.",
 )  # fmt: skip
+@click.option(
+    "--arch", type=click.Choice(list(ARCHITECTURES)),
+    help="The machine that --full builds for [default: this one's]. Another is emulated, which "
+    "takes many times as long: run it on such a machine if you can.",
+)  # fmt: skip
 @base_image_option
 @build_options
 @dry_run_option
@@ -56,6 +64,7 @@ def command(
     output: Path | None,
     in_container: bool,
     full: bool,
+    arch: str | None,
     base_image: str | None,
     choices: Choices,
     dry_run: bool,
@@ -67,6 +76,11 @@ def command(
     --into; fetches and applies first if need be. Says so, within two seconds, when nothing has
     changed.
     """
+    if arch not in (None, machine()) and not full:
+        raise UsageError(
+            f"an overlay wheel for {arch} cannot be made because official wheels, which it is made "
+            f"from, are for {machine()}; build all of it with --full"
+        )
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
     path = working_path(target, choices.into)
     if dry_run and not (path.exists() and any(path.iterdir())):
@@ -74,7 +88,7 @@ def command(
         console.result({"path": path, "wheel": target.version, "dry_run": True})
         return
     if full:
-        _full(target, path, base_image, output, choices, dry_run, console)
+        _full(target, path, arch, base_image, output, choices, dry_run, console)
         return
     container = container_for(target, in_container, base_image, choices, console)
     _, done = wheel(target, choices, console, output, dry_run, container)
@@ -90,14 +104,17 @@ def command(
 
 
 def _full(
-    target: Target, path: Path, base_image: str | None, output: Path | None, choices: Choices,
-    dry_run: bool, console: Console,
+    target: Target, path: Path, arch: str | None, base_image: str | None, output: Path | None,
+    choices: Choices, dry_run: bool, console: Console,
 ) -> None:  # fmt: skip
     from lmsbuild.full import build_full, settings
+    from lmsbuild.image import recipe
 
     python = target.python(choices.python)
     how = settings(target)
+    found = recipe(target, "build", python, arch, base_image)
     if dry_run:
+        console.say(f"would build {found.name} on {found.base}")
         for words in [*how.fetch, *how.commands]:
             console.say(f"would run `{' '.join(words)}` in a copy of {path}")
         console.result({"path": path, "settings": how, "dry_run": True})
@@ -105,7 +122,7 @@ def _full(
     path = patched(target, choices, console)
     folder = output.absolute() if output else target.work / "wheels"
     with console.step("full build") as step:
-        done = build_full(target, path, python, folder, console, base_image, choices.jobs)
+        done = build_full(found, path, folder, console, choices.jobs)
         step.note = "unchanged" if done.reused else f"with {done.jobs} jobs"
         step.size, step.digest = done.wheel.stat().st_size, done.sha256
     console.say(f"{'unchanged' if done.reused else 'wrote'} {done.wheel}")
