@@ -18,7 +18,10 @@ from lmsbuild_wheels import run, start
 from lmsbuild_world import UPSTREAM, World, enter_world, make_world
 
 from lmsbuild.engine import OWNER
-from lmsbuild.full import free_memory, parallel
+from lmsbuild.errors import ConfigError
+from lmsbuild.frameworks import resolve
+from lmsbuild.full import free_memory, parallel, settings
+from lmsbuild.project import Project
 
 PYTHON = "3.11"  # of the image
 PARTS = 6
@@ -193,6 +196,13 @@ def test_another_machine(world: World) -> None:
     assert code == 4 and "no build image of alpha:v1.0 for ppc64le" in err
     code, out, err = run("wheel", "v1.0", *common, "--base-image", "other:1")
     assert code == 0 and f":build-py{PYTHON}-ppc64le on other:1" in out, err
+
+
+def test_another_cuda_version(real_project: Project) -> None:
+    target = resolve(real_project, "tensorflow:v2.14.1")
+    assert settings(target.for_cuda("cpu"))
+    with pytest.raises(ConfigError, match=r"with CUDA 11\.8 because .* is for cpu"):
+        settings(target.for_cuda("11.8"))
 
 
 def test_without_a_description(world: World) -> None:

@@ -87,6 +87,12 @@ def settings(target: Target) -> Full:
             f"{target.label} cannot be built whole because frameworks.toml does not say how; add a "
             "`full` table, or build without --full"
         )
+    described = next(iter(target.tag.cuda))
+    if target.cuda != described:
+        raise ConfigError(
+            f"{target.label} cannot be built whole with CUDA {target.cuda} because its `full` "
+            f"table is for {described}; leave out --cuda, or change the table"
+        )
     return target.tag.full
 
 

@@ -45,7 +45,8 @@ from lmsbuild.project import find_project
 )
 @base_image_option
 @click.option(
-    "--wheel", "wheel", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    "--wheel", "wheel", metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The wheel of TAG that a runtime image gets [default: the overlay wheel].",
 )  # fmt: skip
 @click.option(

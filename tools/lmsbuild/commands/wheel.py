@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -116,7 +117,7 @@ def _full(
     if dry_run:
         console.say(f"would build {found.name} on {found.base}")
         for words in [*how.fetch, *how.commands]:
-            console.say(f"would run `{' '.join(words)}` in a copy of {path}")
+            console.say(f"would run `{shlex.join(words)}` in a copy of {path}")
         console.result({"path": path, "settings": how, "dry_run": True})
         return
     path = patched(target, choices, console)
