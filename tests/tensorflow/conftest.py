@@ -35,6 +35,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: only in the full tier")
     config.addinivalue_line("markers", "engine: needs the built wheels")
+    config.addinivalue_line("markers", "negative: turns safeguards off")
 
 
 def _mine(items):

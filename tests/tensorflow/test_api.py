@@ -129,10 +129,11 @@ print(json.dumps([e.get_bytes_reclaimed(0), e.get_current_bytes_reclaimed(0),
     assert summary.startswith("Large Model Support: on")
 
 
+HALF = "tf.fill((1024, 1024), n / 2)"
 KEPT = {
     "tensor": "tf.fill((1024, 1024), float(n))",
     # Movable from the first operation on that finds it alone with its tensor.
-    "variable": "tf.Variable(tf.fill((1024, 1024), n / 2)); kept[n].assign_add(kept[n])",
+    "variable": f"tf.Variable({HALF}); kept[n].assign_add({HALF})",
 }
 
 
@@ -146,8 +147,8 @@ import numpy as np
 tf.config.experimental.set_lms_enabled(True)
 kept = {}
 for n in range(64): kept[n] = %s
-right = all((np.array(kept[n]) == n).all() for n in kept)
 now = tf.experimental.get_current_bytes_reclaimed(0)
+right = all((np.array(kept[n]) == n).all() for n in kept)
 summary = tf.experimental.lms_summary()
 print(json.dumps([right, tf.experimental.get_bytes_reclaimed(0), now, summary]))
 """

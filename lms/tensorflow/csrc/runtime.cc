@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -208,10 +210,11 @@ Status Runtime::SetOption(const std::string& name, int64_t value) {
     }
     limit_ = value;
   } else if (name == "host_limit") {
-    if (value > port::AvailableRam() && value > static_cast<int64_t>(host_.stats().reserved)) {
-      return errors::InvalidArgument("Large Model Support cannot use ", Mib(value),
-                                     " of host memory because only ", Mib(port::AvailableRam()),
-                                     " are free on this machine; use less, or 0 for no limit");
+    const int64_t all = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+    if (value > all) {
+      return errors::InvalidArgument("host_limit cannot be ", Mib(value),
+                                     " because this machine has ", Mib(all),
+                                     " of memory; use less, or 0 for no limit");
     }
     host_.set_limit(value);
   } else if (name == "min_size") {

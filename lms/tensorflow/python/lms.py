@@ -88,12 +88,6 @@ def _parse_size(name, size):
 
 
 def _check_fits(name, size):
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if name == "host_limit" and size > there:
-        raise ValueError(
-            f"host_limit cannot be {_size(size)} because this machine has {_size(there)} of memory;"
-            " give less"
-        )
     pool = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
     if name == "device_limit" and _on_limited_cpu() and pool.isdigit() and size > int(pool) << 20:
         raise ValueError(
