@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,15 @@ def test_report_of_real_tests(world: World, console: Console) -> None:
     assert {case.outcome for case in read_junit(done.junit)} == {"passed", "failed", "skipped"}
     page = done.html.read_text()
     assert "alpha:v1.0" in page and "&lt;one is not two&gt;" in page and "<one is" not in page
+
+
+def test_without_the_official_wheel(world: World, console: Console) -> None:
+    text = "def test_it(pytestconfig):\n    assert pytestconfig.getoption('stock') is None\n"
+    files = {"test_one.py": text, "conftest.py": CONFTEST}
+    write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
+    alone = replace(order(world), stock=None)
+    done = run_suites(alone, suites(world.target, []), console)
+    assert (done.passed, done.failed, done.skipped) == (1, 0, 0)
 
 
 def test_no_tests_is_an_error(world: World, console: Console) -> None:

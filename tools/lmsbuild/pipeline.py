@@ -40,7 +40,7 @@ class Prepared:
 
     source: Path  # the patched tree
     built: Built | plugin.Built
-    stock: Environment
+    stock: Environment | None  # None where only ours was wanted
     lms: Environment
     variables: dict[str, str]  # what the device needs
 
@@ -120,9 +120,11 @@ def wheel(
 
 def prepared(
     target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
-    console: Console, inside: Inside | None = None,
+    console: Console, inside: Inside | None = None, stock: bool = True,
 ) -> Prepared:  # fmt: skip
     """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them.
+
+    Without `stock` only the second.
 
     `inside` a container all of it is made there, as it would not run with older C libraries.
     """
@@ -132,8 +134,9 @@ def prepared(
         source, built = wheel(target, choices, console, folder, container=lambda _: compiler)
     else:
         source, built = wheel(target, choices, console)
-    official = official_wheel(target, target.python(choices.python), console)
-    wanted = {"stock": (official, None), "lms": (built.wheel, None)}
+    wanted: dict[str, tuple[Path, Path | None]] = {"lms": (built.wheel, None)}
+    if stock:
+        wanted["stock"] = (official_wheel(target, target.python(choices.python), console), None)
     return _ready(target, choices, device, prefix, tools, wanted, source, built, console, inside)
 
 
@@ -154,7 +157,7 @@ def plugin_wheel(
 
 def plugin_prepared(
     found: PluginTarget, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
-    console: Console, inside: Inside | None = None,
+    console: Console, inside: Inside | None = None, stock: bool = True,
 ) -> Prepared:  # fmt: skip
     """As `prepared`, with the plug-in beside the official wheel in `<prefix>plugin`.
 
@@ -163,7 +166,9 @@ def plugin_prepared(
     target = found.target
     built = plugin_wheel(found, choices, console)
     official = official_wheel(target, target.python(choices.python), console)
-    wanted = {"stock": (official, None), "plugin": (official, built.wheel)}
+    wanted: dict[str, tuple[Path, Path | None]] = {"plugin": (official, built.wheel)}
+    if stock:
+        wanted["stock"] = (official, None)
     source = target.work / "source"
     ready = _ready(
         target, choices, device, prefix, tools, wanted, source, built, console, inside
@@ -176,12 +181,12 @@ def plugin_prepared(
 
 def prepared_for(
     target: Target, found: PluginTarget | None, choices: Choices, device: Device, prefix: str,
-    tools: Sequence[str], console: Console, inside: Inside | None = None,
+    tools: Sequence[str], console: Console, inside: Inside | None = None, stock: bool = True,
 ) -> Prepared:  # fmt: skip
     """`plugin_prepared` where a plug-in was `found`, else `prepared`; `inside` a container."""
     if found:
-        return plugin_prepared(found, choices, device, prefix, tools, console, inside)
-    return prepared(target, choices, device, prefix, tools, console, inside)
+        return plugin_prepared(found, choices, device, prefix, tools, console, inside, stock)
+    return prepared(target, choices, device, prefix, tools, console, inside, stock)
 
 
 def _ready(
@@ -193,15 +198,19 @@ def _ready(
     on_gpu = device.kind == "cuda"
     python = target.python(choices.python)
     with console.step("environments") as step:
-        stock, lms = (
-            prepare(target, prefix + kind, file, python, on_gpu, tools, console, beside, inside)
+        made = {
+            kind: prepare(
+                target, prefix + kind, file, python, on_gpu, tools, console, beside, inside
+            )
             for kind, (file, beside) in wanted.items()
-        )
-        step.note = "reused" if stock.reused and lms.reused else "made"
+        }
+        step.note = "reused" if all(one.reused for one in made.values()) else "made"
     with console.step("device") as step:
         step.note = device.name
         variables = devices.variables(target, device, console)
         if device.kind == "sim":
-            for environment in (stock, lms):
+            for environment in made.values():
                 devices.build_simulated(target, environment, console, choices.jobs)
+    stock = made.pop("stock", None)
+    (lms,) = made.values()
     return Prepared(source, built, stock, lms, variables)

@@ -36,7 +36,7 @@ SIMULATOR = "simcuda"  # the suite in tests/simcuda
 class Order:
     target: Target
     source: Path
-    stock: Environment
+    stock: Environment | None  # None: what compares with it is left out
     lms: Environment
     device: Device
     tier: str
@@ -118,7 +118,8 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     if regression:
         options = [
             # With "=": pytest looks for its configuration beside any word that is a path.
-            *(f"--device={order.device.kind}", f"--stock={order.stock.python}"),
+            f"--device={order.device.kind}",
+            *([f"--stock={order.stock.python}"] if order.stock else []),
             f"--tier={order.tier}",
         ]
         if order.shard:
@@ -128,7 +129,8 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     simulator = [file for file in files if file.name == SIMULATOR]
     # The simulated device has tests of its own, which load it into their process with the
     # official wheel; the first shard runs them.
-    if simulator and order.device.kind == "sim" and (not order.shard or order.shard[0] == 1):
+    first = not order.shard or order.shard[0] == 1
+    if simulator and order.stock and order.device.kind == "sim" and first:
         reports.append(folder / f"{stem}-{SIMULATOR}.xml")
         _pytest(order, order.stock, simulator, [], reports[-1], console)
     cases = [case for report in reports for case in read_junit(report)]

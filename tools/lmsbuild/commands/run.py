@@ -52,6 +52,7 @@ def command(
         console.result({"steps": STEPS, "device": device, "choices": choices, "dry_run": True})
         return
     ready = prepared(target, choices, device, "", (), console)
+    assert ready.stock is not None
     with console.step("demonstration") as step:
         done = demonstrate(target, ready.stock, ready.lms, device, console)
         step.note = "reused" if done.reused else "trained"

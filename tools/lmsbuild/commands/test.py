@@ -28,7 +28,7 @@ from lmsbuild.options import (
 from lmsbuild.pipeline import fetched, patched, prepared_for
 from lmsbuild.plugin import resolve as resolve_plugin
 from lmsbuild.project import find_project
-from lmsbuild.suite import TIERS, Order, parse_shard, run_suites, suites
+from lmsbuild.suite import SIMULATOR, TIERS, Order, parse_shard, run_suites, suites
 
 if TYPE_CHECKING:
     from lmsbuild.container import Inside
@@ -56,6 +56,10 @@ _SHOWN = 10  # failures named on the console; the report has all
     "--tier", type=click.Choice(TIERS), default="default", show_default=True,
     help="How much of each matrix.",
 )  # fmt: skip
+@click.option(
+    "--no-stock", is_flag=True,
+    help="Leave out the official wheel: its environment, and the tests that compare with it.",
+)  # fmt: skip
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts, counted from 1.")
 @click.option(
     "--plugin", is_flag=True,
@@ -75,6 +79,7 @@ def command(
     suite: tuple[str, ...],
     wanted: str,
     tier: str,
+    no_stock: bool,
     shard: str | None,
     plugin: bool,
     in_container: bool,
@@ -91,6 +96,11 @@ def command(
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     part = parse_shard(shard)
     files = suites(target, suite)
+    if no_stock and [file.name for file in files] == [SIMULATOR]:
+        raise UsageError(
+            f"--no-stock leaves nothing to run because {SIMULATOR} is tested on the official "
+            "wheel; leave it out"
+        )
     if dry_run:
         console.say(f"would run {', '.join(file.name for file in files)} on {wanted}")
         console.result({"suites": files, "device": wanted, "tier": tier, "dry_run": True})
@@ -110,7 +120,9 @@ def command(
             inside = stack.enter_context(_box(target, tree, base_image, python, console))
         if found and found.release.tag and tier == "full":
             fetched(target, choices.source, None, console, choices.reference)  # upstream's tests
-        ready = prepared_for(target, found, choices, device, prefix, TEST_TOOLS, console, inside)
+        ready = prepared_for(
+            target, found, choices, device, prefix, TEST_TOOLS, console, inside, not no_stock
+        )
         order = Order(
             target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables
         )
