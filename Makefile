@@ -63,6 +63,7 @@ PLUGIN := 2.6.0 2.11.0 2.13.0 2.14.1 2.15.0
 test-negative: $(STAMP)
 	$(BIN)/python tests/engine/negative.py
 	$(BIN)/lmsbuild test $(TAG) negative
+	$(BIN)/lmsbuild test $(TF_TAG) negative --tier full
 
 # Their sources are in no package: a clone must have the commits.
 OLD := tensorflow:v2.2.0 tensorflow:v2.1.0

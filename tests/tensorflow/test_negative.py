@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns each safeguard of kind "tensorflow" off in turn: its test must fail.
 
-In a TensorFlow whose framework library is rebuilt from the tree LMS_SOURCE. Only in the full tier,
-or when nothing but this file is asked for.
+In a TensorFlow whose framework library is rebuilt from the tree LMS_SOURCE. Only in the full tier.
 """
 
 import os
