@@ -126,7 +126,11 @@ def test_ops_that_do_not_fit_together(programs):
     code = (
         "import json, tensorflow as tf\n"
         "tf.config.threading.set_inter_op_parallelism_threads(8)\n"
-        "held = [tf.Variable(tf.fill((4 << 20,), float(i))) for i in range(8)]\n"
+        "def made(value):\n"
+        "    variable = tf.Variable(tf.fill((4 << 20,), value))\n"
+        "    variable.assign_add(tf.fill((4 << 20,), value))  # alone with its tensor\n"
+        "    return variable\n"
+        "held = [made(i / 2) for i in range(8)]\n"
         "@tf.function\n"
         "def step():\n"
         "    return [tf.reduce_max(tf.cumsum(tf.reverse(v, [0])) * 2.0) for v in held]\n"
