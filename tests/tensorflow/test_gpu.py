@@ -12,6 +12,7 @@ import pytest
 from conftest import HERE, version, version_text
 
 FRAMEWORK = "libtensorflow_framework.so.2"
+OFFICIAL = "libtensorflow_framework_official.so.2"
 CASES = [
     "out_after_writer",
     "reuse_after_out",
@@ -30,7 +31,7 @@ class Builder:
         site = Path(sysconfig.get_paths()["purelib"])
         self.package = next(f.parent for f in sorted(site.glob("tensorflow*/" + FRAMEWORK)))
 
-    def run(self, name, sources=(), libraries=(FRAMEWORK,), arguments=()):
+    def run(self, name, sources=(), libraries=(FRAMEWORK, OFFICIAL), arguments=()):
         """What the program of `name`.cpp and of `sources` of the tree prints."""
         tree = os.environ.get("LMS_SOURCE")
         if not tree or shutil.which("g++") is None:
