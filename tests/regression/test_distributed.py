@@ -10,7 +10,7 @@ import pytest
 from lms_device import MIB
 
 HEADER = """
-    import os, sys, torch, torch.distributed as dist
+    import os, sys, traceback, torch, torch.distributed as dist
 
     def start(rank, store, world=2):
         torch.set_num_threads(1)
@@ -111,8 +111,16 @@ TRAINING = """
 """
 
 MAIN = """
+    def guarded(*arguments):
+        try:
+            child(*arguments)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)  # an orderly end waits for a collective that the other never joins
+
     if __name__ == "__main__":
-        torch.multiprocessing.spawn(child, tuple(sys.argv[1:%d]), nprocs=2)
+        torch.multiprocessing.spawn(guarded, tuple(sys.argv[1:%d]), nprocs=2)
 """
 
 
