@@ -2,12 +2,12 @@
 #pragma once
 
 #include <c10/core/StorageImpl.h>
+#include <c10/core/impl/COW.h>
 
 #if __has_include(<c10/core/StorageMaterializer.h>)
 #define LMS_HAS_MATERIALIZER 1  // since PyTorch 2.13
 #else
 #define LMS_HAS_MATERIALIZER 0
-#include <c10/core/impl/COW.h>
 #include <c10/core/impl/COWDeleter.h>
 #endif
 

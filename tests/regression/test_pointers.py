@@ -408,6 +408,32 @@ def test_what_is_not_overwritten_is_brought_in(lms: Any, part: str) -> None:
     assert torch.equal(x.cpu(), mirror)
 
 
+@pytest.mark.parametrize("before", ["shared", "none"])
+def test_a_block_that_an_operator_makes_is_pinned(lms: Any, before: str) -> None:
+    """The operator has its pointer, though the storage had no block of its own when it began."""
+    moved = []
+
+    def fill(x: torch.Tensor) -> None:
+        if before == "none":
+            x.untyped_storage().resize_(MIB)
+        else:
+            x.zero_()
+        moved.append(torch.ops.lms.evict(x))
+        x.fill_(3)
+
+    with torch.library._scoped_library("lms_fill", "DEF") as library:
+        library.define("fill(Tensor(a!) x) -> ()")
+        library.impl("fill", fill, "CompositeExplicitAutograd")
+        x = block(1, 7)
+        if before == "none":
+            x.untyped_storage().resize_(0)
+        other = torch._lazy_clone(x) if before == "shared" else None
+        torch.ops.lms_fill.fill(x)
+    assert moved == [False]
+    assert torch.ops.lms.evict(x)
+    assert (x == 3).all().item() and (other is None or (other == 7).all().item())
+
+
 def test_a_storage_that_dies_on_the_host(lms: Any, device: Any) -> None:
     x = block(8)
     lms.reclaim()

@@ -120,10 +120,13 @@ void Backend::release_host_context(void* context) {
   host->owner->host_->free(host->range, std::move(fence));
 }
 
+// Also what has no memory yet, or shares it: the operator that is about to run may give it a block,
+// which must then be pinned from its first moment.
 bool Backend::may_manage(const StorageImpl& storage) noexcept {
   const auto& pointer = const_cast<StorageImpl&>(storage)._mutable_data_ptr_no_checks();
-  return pointer.device().is_cuda() && (pointer.get_deleter() == &release_host_context ||
-                                        resident(storage) || may_be_guarded(pointer));
+  return pointer.device().is_cuda() &&
+         (pointer.get() == nullptr || pointer.get_deleter() == &release_host_context ||
+          resident(storage) || c10::impl::cow::is_cow_data_ptr(pointer));
 }
 
 bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
