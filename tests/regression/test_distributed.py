@@ -128,7 +128,7 @@ MAIN = """
 def test_a_collective_in_flight_stays(program: Any, tmp_path: Path, sim: Any, mode: str) -> None:
     code = HEADER + "    import time\n" + IN_FLIGHT + MAIN % 2
     out = program(code, str(tmp_path / "store"), memory=64 * MIB, mode=mode)
-    assert out.split() == ["done", "done"]
+    assert out.splitlines().count("done") == 2, out  # beside what some versions warn of
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_collective_in_flight_stays(program: Any, tmp_path: Path, sim: Any, mo
 def test_training_that_does_not_fit(program: Any, tmp_path: Path, sim: Any, kind: str) -> None:
     code = HEADER + TRAINING + MAIN % 3
     out = program(code, kind, str(tmp_path / "store"), "0.6", memory=512 * MIB, mode="lazy")
-    assert out.split()[-2:] == ["equal", "equal"], out
+    assert out.splitlines().count("equal") == 2, out
