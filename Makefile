@@ -47,12 +47,12 @@ test-fast: lint
 	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist=loadgroup -m 'not slow' tests/lmsbuild tests/engine tests/plugin
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG)
 	$(BIN)/lmsbuild test $(TF_TAG)
 
 test-full: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist=loadgroup tests/lmsbuild tests/engine tests/plugin
+	$(BIN)/python -m pytest -n $(WORKERS) tests/lmsbuild tests/engine tests/plugin
 	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
 	$(BIN)/lmsbuild test $(TF_TAG) --tier full --shard $(SHARD)
 	for release in $(PLUGIN); do $(BIN)/lmsbuild test $$release --plugin --tier full --shard $(SHARD) || exit 1; done

@@ -19,22 +19,9 @@ from lmsbuild.console import Console
 from lmsbuild.project import Project, find_project
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """xdist's, also for a run without it."""
-    config.addinivalue_line("markers", "xdist_group(name): run by the same worker")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker takes all tests that use the engine: the others need not wait for their turn,
-    and what such tests share is made once."""
-    for item in items:
-        if "engine" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("engine"))
-
-
 @pytest.fixture(autouse=True)
 def alone(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests that use the engine take turns, other runs' too: they count its containers."""
+    """Tests that use the engine take turns: they count its containers."""
     if "engine" not in request.fixturenames:
         yield
         return
