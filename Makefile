@@ -10,9 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-fast test-full test-negative test-old lint bench sweep patches clean help
+.PHONY: setup run test test-fast test-full test-negative test-old lint bench sweep patches clean help
 
 help:
+	@echo "make setup          .venv/bin/lmsbuild, and no more"
 	@echo "make run            train a model that does not fit the device, without and with LMS"
 	@echo "make test           the tests: lint, tool, engine, simulated device, regression (<= 20 min)"
 	@echo "make test-fast      what needs no network (60 s)"
@@ -27,9 +28,11 @@ $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.10 to 3.13 or set PYTHON="; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3,10) <= sys.version_info[:2] <= (3,13))' || { echo "error: $(PYTHON) is $$($(PYTHON) -V), and Python 3.10 to 3.13 is needed; set PYTHON="; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian: apt-get install python3-venv"; exit 1; }
-	@echo "setting up $(VENV)"
+	@echo "setting up $(VENV): pip installs what pyproject.toml names (a minute or two)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
+
+setup: $(STAMP)
 
 run: $(STAMP)
 	$(BIN)/lmsbuild run $(TAG)

@@ -117,6 +117,15 @@ def test_wheel_of_another_tag_is_refused(world: World, tmp_path: Path) -> None:
         check_wheel(ours, found)
 
 
+def test_wheel_is_looked_at_before_an_engine_is(world: World, tmp_path: Path) -> None:
+    toml = world.project.frameworks_file
+    tables = IMAGES.replace("images.compiler", "images.runtime")
+    toml.write_text(toml.read_text() + tables.format(base="no-such-image:1", compiler="g++"))
+    wheel = make_wheel(tmp_path, {}, f"cp{PYTHON.replace('.', '')}")
+    code, out, err = run("image", "v1.0", "--wheel", str(wheel), "--render")
+    assert code == 7 and not out and "it is alpha 1.0, not alpha 1.0+lms.1" in err
+
+
 def test_project_may_be_written_in_another_way(real_project: Project, tmp_path: Path) -> None:
     found = recipe(resolve(real_project, "tensorflow:v2.14.1"), "runtime", "3.11")
     official = make_wheel(tmp_path, {}, "cp311")

@@ -11,7 +11,7 @@ import click
 
 from lmsbuild.cli import SECTIONS, TAGS, cli, walkthrough
 from lmsbuild.errors import STOPPED, all_errors
-from lmsbuild.frameworks import targets
+from lmsbuild.frameworks import Target, targets
 from lmsbuild.project import find_project
 from lmsbuild.series import patch_files
 
@@ -119,9 +119,17 @@ def _tags() -> str:
         patches = len(patch_files(target.runtime_patches) + patch_files(target.tag_patches))
         rows.append(
             f"| `{target.label}` | {patches} | {target.version} "
-            f"| {', '.join(target.tag.cuda)} | {', '.join(target.pythons)} |"
+            f"| {', '.join(target.tag.cuda)} | {_pythons(target)} |"
         )
     return "\n".join(rows)
+
+
+def _pythons(target: Target) -> str:
+    """The Pythons of the tag's wheels; by CUDA version where these differ in that."""
+    by_cuda = {cuda: ", ".join(target.for_cuda(cuda).pythons) for cuda in target.tag.cuda}
+    if len(set(by_cuda.values())) == 1:
+        return ", ".join(target.pythons)
+    return "; ".join(f"{cuda}: {pythons}" for cuda, pythons in by_cuda.items())
 
 
 def _variables() -> str:

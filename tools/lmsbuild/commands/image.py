@@ -13,7 +13,7 @@ from lmsbuild.download import wheels_for
 from lmsbuild.engine import ARCHITECTURES, connect, machine
 from lmsbuild.errors import UsageError
 from lmsbuild.frameworks import resolve
-from lmsbuild.image import KINDS, build, recipe, runtime_wheels
+from lmsbuild.image import KINDS, build, check_wheel, recipe, runtime_wheels
 from lmsbuild.options import (
     base_image_option,
     build_options,
@@ -84,6 +84,8 @@ def command(
             f"--wheel and --light cannot be used for a {kind} image because only a runtime image "
             "gets a wheel; leave them out, or give --kind runtime"
         )
+    if wheel:
+        check_wheel(wheel, found)
     if render or dry_run:
         text = found.render()
         console.say(text if render else f"would build {found.name} on {found.base}")
