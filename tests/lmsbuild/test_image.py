@@ -96,7 +96,10 @@ def test_nothing_is_done_but_said(world: World) -> None:
 
 def test_no_engine_is_named(world: World) -> None:
     code, _, err = run(*describe(world), env={"DOCKER_HOST": "unix:///nowhere.sock"})
-    assert code == 30 and "no engine answers" in err and "DOCKER_HOST" in err
+    assert code == 30 and err.endswith(
+        "no engine answers (unix:///nowhere.sock: [Errno 2] No such file or directory); start Docker "
+        "or `podman system service`, or correct DOCKER_HOST\n"
+    )
 
 
 def test_wheel_of_another_tag_is_refused(world: World, tmp_path: Path) -> None:
@@ -279,7 +282,7 @@ def containers(host: Engine, base: str) -> list[object]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -106,17 +106,25 @@ def connect() -> Iterator[Engine]:
                     "write to its socket; join its group (`sudo usermod -aG docker $USER`, then "
                     "log in again), or set DOCKER_HOST to an engine of your own"
                 ) from error
-            said = f"{host} says {reason(error)}"
+            said = f"{host}: {reason(_first(error))}"
             continue
         with contextlib.closing(client), translated("the container was not run"):
             found = Engine(client, host, any("rootless" in option for option in options))
             remove_abandoned(found)
             yield found
         return
+    given = "correct" if os.environ.get("DOCKER_HOST") else "set"
     raise EngineError(
         f"no container can be run because no engine answers ({said}); start Docker or `podman "
-        "system service`, or set DOCKER_HOST"
+        f"system service`, or {given} DOCKER_HOST"
     )
+
+
+def _first(error: BaseException) -> BaseException:
+    """What `error`, and all that was made of it on the way, came from."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error
 
 
 @contextlib.contextmanager
@@ -163,7 +171,7 @@ def failure(what: str, said: str, base: str = "", output: str = "") -> LmsbuildE
     return ContainerError(f"{what} because the engine says {said}; see the log", **details)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """The engine's own words, in one line."""
     text = getattr(error, "explanation", None) or str(error)
     return (str(text).strip().splitlines() or [type(error).__name__])[-1]
