@@ -97,8 +97,8 @@ def test_nothing_is_done_but_said(world: World) -> None:
 def test_no_engine_is_named(world: World) -> None:
     code, _, err = run(*describe(world), env={"DOCKER_HOST": "unix:///nowhere.sock"})
     assert code == 30 and err.endswith(
-        "no engine answers (unix:///nowhere.sock: [Errno 2] No such file or directory); start Docker "
-        "or `podman system service`, or correct DOCKER_HOST\n"
+        "no engine answers (unix:///nowhere.sock: [Errno 2] No such file or directory); start "
+        "Docker or `podman system service`, or correct DOCKER_HOST\n"
     )
 
 
