@@ -175,6 +175,8 @@ def wrong_platform(path: Path) -> None:
         (slip_in, "bin/evil is not in its list"), (take_out, "lib/demo.txt is not in it"),
         (no_metadata, "index.json"), (wrong_platform, "linux-65"),
         (lambda path: path.write_bytes(b""), "damaged"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"more"), "bytes follow"),
+        (lambda path: path.write_bytes(b"more" + path.read_bytes()), "bytes come before"),
     ],
 )  # fmt: skip
 def test_bad_package_is_refused_by_name(
@@ -216,6 +218,49 @@ def test_published_package_never_changes(channel: Channel, box: Path, console: C
     with pytest.raises(PackageError, match="raise the build number"):
         channel.add([make(box, files={"lib/demo.txt": "other\n"})], console)
     assert tree(channel.root) == before
+
+
+def test_what_was_published_is_put_back_or_given_up(
+    channel: Channel, box: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = [make(box), make(box, "two")]
+    channel.add(packages, console)
+    sound = tree(channel.root)
+    one, two = (channel.root / "linux-64" / package.name for package in packages)
+    rewrite(one, "info", lambda files: None)  # sound, and other bytes
+    assert one.read_bytes() != packages[0].read_bytes()
+    two.unlink()
+    assert [p.path for p in channel.verify(console)] == [
+        "linux-64/demo-1.0-0.conda", "linux-64/two-1.0-0.conda",
+    ]  # fmt: skip
+    for dry_run in (False, True):
+        with pytest.raises(PackageError, match=r"published with SHA-256 .* put the one"):
+            channel.index(console, dry_run=dry_run)
+    with pytest.raises(PackageError, match="raise the build number"):
+        channel.add([make(box, "two", files={"lib/demo.txt": "other\n"})], console)
+    packages[1] = make(box, "two")
+    assert not any(added.already for added in channel.add(packages, console))
+    assert channel.verify(console) == [] and tree(channel.root) == sound
+    two.unlink()
+    told: list[str] = []
+    monkeypatch.setattr(console, "warn", told.append)
+    channel.index(console)
+    assert told == ["linux-64/two-1.0-0.conda leaves the index because it is gone"]
+    assert names(channel) == ["demo-1.0-0.conda"] and channel.verify(console) == []
+
+
+def test_index_anew_is_from_the_packages(channel: Channel, box: Path, console: Console) -> None:
+    """All but when they came, which is in no package."""
+    channel.add([make(box)], console)
+    came = channel.entries()
+    file = channel.root / "linux-64/repodata.json"
+    index = json.loads(file.read_text())
+    index["packages.conda"]["demo-1.0-0.conda"]["depends"] = ["evil"]
+    file.write_text(json.dumps(index))
+    assert [entry.depends for entry in channel.entries()] == [["evil"]]
+    time.sleep(0.01)
+    channel.index(console)
+    assert channel.entries() == came
 
 
 def test_damage_in_the_channel_is_found(channel: Channel, box: Path, console: Console) -> None:
@@ -423,8 +468,9 @@ def test_port_in_use_and_wrong_address(channel: Channel, box: Path, console: Con
         port = taken.getsockname()[1]
         code, _, err = run("channel", "serve", str(channel.root), "--port", str(port))
     assert code == PortError.exit_code and f"port {port}" in err and "--port" in err
-    with pytest.raises(PortError):
-        server(channel, "192.0.2.1", 0)
+    for address in ("192.0.2.1", "no such name"):
+        with pytest.raises(PortError, match="another with --host"):
+            server(channel, address, 0)
 
 
 @pytest.mark.default
@@ -437,6 +483,7 @@ def test_serving_ends_with_a_signal(channel: Channel, box: Path, console: Consol
     assert url.startswith("http://127.0.0.1:")
     with urllib.request.urlopen(f"{url}/linux-64/demo-1.0-0.conda") as answer:
         assert answer.read() == (channel.root / "linux-64/demo-1.0-0.conda").read_bytes()
+    time.sleep(2.5)  # progress would be told of now
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode == 143
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and not err

@@ -161,14 +161,21 @@ class Channel:
         try:
             digest = sha256_file(path)
             if digest != entry.sha256:
-                message = f"has SHA-256 {digest}, not {entry.sha256} as in the index; get it again"
+                message = f"has SHA-256 {digest}, not {entry.sha256} as in the index; {self._again}"
                 return [Problem(entry.path, message)]
             inspect(path, stubs=True)
         except FileNotFoundError:
-            return [Problem(entry.path, "is in the index and not in the channel; get it again")]
+            return [Problem(entry.path, f"is in the index and not in the channel; {self._again}")]
         except LmsbuildError as error:
             return [Problem(entry.path, error.message)]
         return []
+
+    @property
+    def _again(self) -> str:
+        return (
+            f"put the one that was published back with `lmsbuild channel add {self.root} PACKAGE`, "
+            "or give it up: remove the file and run `lmsbuild channel index`"
+        )
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -177,9 +184,9 @@ class Channel:
     ) -> list[Added]:
         """Put packages into their subdirs and the index: all of them or none.
 
-        A file that is there already stays; one of the same name with other bytes is refused, as
-        clients take a published package to be for ever. Raises PackageError, SubdirError or
-        ChannelError.
+        A file that is there already stays, and one that was damaged or lost is put back; any other
+        of the same name is refused, as clients take a published package to be for ever. Raises
+        PackageError, SubdirError or ChannelError.
         """
         with console.task("checking packages", total=len(packages)) as task:
             checked = []
@@ -208,25 +215,50 @@ class Channel:
 
     def _place(self, package: CondaPackage) -> Added:
         to = self.root / package.subdir / package.path.name
-        already = to.exists()
-        if already and sha256_file(to) != package.sha256:
+        published = self._published(package.subdir).get(to.name)
+        there = sha256_file(to) if to.exists() else None
+        if package.sha256 != (published or there or package.sha256):
             raise PackageError(
                 f"{package.path.name} was not added because the channel has another file of this "
                 "name, and clients never get a published package again; raise the build number",
                 package=package.path.name,
             )
-        return Added(package, to, already)
+        return Added(package, to, there == package.sha256)
+
+    def _published(self, subdir: str) -> dict[str, str]:
+        """File -> SHA-256 of what the index has; nothing when it cannot be read."""
+        try:
+            return {entry.file: entry.sha256 for entry in self._indexed(subdir)}
+        except ChannelError:
+            return {}
 
     def index(self, console: Console, stubs: bool = False, dry_run: bool = False) -> list[Entry]:
         """Write the index anew from the packages, each of them checked. Raises as `add`."""
         if not self.subdirs():
             raise self._no_channel()
         if dry_run:
-            self._check_files(set(), stubs, console)
+            self._check_anew(stubs, console)
             return self.entries()
         with self._writing(console) as staging:
+            self._check_anew(stubs, console)
             self._switch(staging, console, anew=True, stubs=stubs)
         return self.entries()
+
+    def _check_anew(self, stubs: bool, console: Console) -> None:
+        """Raises PackageError for a published package whose bytes are others now; tells of those
+        that are gone."""
+        for subdir in self.subdirs():
+            for file, digest in self._published(subdir).items():
+                path = self.root / subdir / file
+                if not path.exists():
+                    console.warn(f"{subdir}/{file} leaves the index because it is gone")
+                elif (found := sha256_file(path)) != digest:
+                    raise PackageError(
+                        f"{subdir}/{file} cannot be indexed because it was published with SHA-256 "
+                        f"{digest} and now has {found}; {self._again}",
+                        package=file,
+                    )
+        self._check_files(set(), stubs, console)
 
     def prune(self, rule: Rule, console: Console, dry_run: bool = False) -> list[Entry]:
         """Remove what `rule` does not keep, but for what a kept package needs. Gives what went."""
@@ -249,8 +281,9 @@ class Channel:
     ) -> None:  # fmt: skip
         """Index what is there, with `fresh` (path below the channel -> file) and without
         `left_out`; then put the fresh packages and the new index in their places."""
-        known = set() if anew else {entry.path for name in SUBDIRS for entry in self._indexed(name)}
-        self._check_files(known, stubs, console)
+        if not anew:
+            known = {entry.path for name in SUBDIRS for entry in self._indexed(name)}
+            self._check_files(known, stubs, console)
         tree = staging / "tree"
         links = {
             f"{subdir}/{file.name}": file
@@ -260,9 +293,8 @@ class Channel:
         subdirs = {*self.subdirs(), "noarch", *(path.split("/")[0] for path in fresh)}
         for subdir in subdirs:
             (tree / subdir).mkdir(parents=True)
-            old = self.root / subdir / REPODATA
-            if not anew and old.is_file():  # saves reading what it has
-                shutil.copyfile(old, tree / subdir / REPODATA)
+            if self._published(subdir):  # when each package came, and saves reading what it has
+                shutil.copyfile(self.root / subdir / REPODATA, tree / subdir / REPODATA)
         for path, file in {**links, **fresh}.items():
             if path not in left_out:
                 (tree / path).hardlink_to(file)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
 import socket
@@ -70,7 +71,10 @@ def server(channel: Channel, host: str, port: int) -> Server:
     try:
         return kind((host, port), partial(_Handler, directory=str(channel.root)))
     except OSError as error:
+        # Of an address that is none, or not this machine's, no port will do.
+        wrong = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        other = "--host" if wrong else "--port (0: a free one)"
         raise PortError(
             f"{host} port {port} cannot be listened on because {error.strerror or error}; choose "
-            "another with --port or --host (--port 0: a free one)"
+            f"another with {other}"
         ) from error

@@ -29,6 +29,7 @@ from lmsbuild.hashing import sha256_file
 SUFFIX = ".conda"
 SUBDIRS = ("linux-64", "linux-aarch64", "linux-ppc64le", "noarch")
 _CHUNK = 1 << 20
+_END, _END_BYTES = b"PK\x05\x06", 22  # a zip's last record, without its comment
 _LITTLE = 1 << 20  # bytes of a disk that is as good as full
 _LEVEL = 5  # of zstd: 19 takes half an hour for a framework and saves a tenth
 _DAMAGE = (
@@ -83,6 +84,7 @@ def inspect(path: Path, stubs: bool = False) -> CondaPackage:
         )
     with _sound(path):
         with zipfile.ZipFile(path) as archive:
+            _check_ends(path, archive)
             info = _info(archive)
             index, paths = json.loads(info["info/index.json"]), _paths(info)
             found = _payload(archive)
@@ -119,6 +121,17 @@ def _sound(path: Path) -> Iterator[None]:
             f"{path.name} cannot be used because it is damaged ({detail}); get it again",
             package=path.name,
         ) from error
+
+
+def _check_ends(path: Path, archive: zipfile.ZipFile) -> None:
+    """Readers of zip look for its end from behind, and pass over what stands before or after."""
+    end = path.stat().st_size - len(archive.comment) - _END_BYTES
+    with path.open("rb") as stream:
+        stream.seek(max(0, end))
+        if stream.read(len(_END)) != _END:
+            raise zipfile.BadZipFile("bytes follow its end")
+    if min((entry.header_offset for entry in archive.infolist()), default=0):
+        raise zipfile.BadZipFile("bytes come before it")
 
 
 def _members(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:

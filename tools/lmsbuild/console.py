@@ -93,6 +93,7 @@ class _Display:
         self._bar_of: dict[Task, TaskID] = {}
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
+        self.resting = False
 
     def add(self, task: Task) -> None:
         with self._lock:
@@ -130,7 +131,7 @@ class _Display:
         while True:
             time.sleep(_TICK_SECONDS)
             with self._lock:
-                if not self._tasks:
+                if not self._tasks or self.resting:
                     self._thread = None
                     return
                 now = time.monotonic()
@@ -242,6 +243,10 @@ class Console:
             self._display.remove(task)
             if self.markdown:  # also of a command that failed
                 self._summarise()
+
+    def rest(self) -> None:
+        """No more progress: what is left is to wait, for as long as the user likes."""
+        self._display.resting = True
 
     @contextmanager
     def task(self, title: str, total: float | None = None) -> Iterator[Task]:

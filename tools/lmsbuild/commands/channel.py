@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +14,7 @@ from rich import filesize
 
 from lmsbuild.console import Console
 from lmsbuild.errors import ChannelError, UsageError
+from lmsbuild.interrupt import Interrupted
 from lmsbuild.options import dry_run_option, examples, json_option
 
 if TYPE_CHECKING:
@@ -188,11 +190,13 @@ def prune(
 )  # fmt: skip
 @json_option
 def serve(channel: Path, host: str, port: int, console: Console) -> None:
-    """Serve CHANNEL over http until Ctrl-C, for a few clients, read-only."""
+    """Serve CHANNEL over http until Ctrl-C or SIGTERM, for a few clients, read-only."""
     from lmsbuild.channelserver import server
 
-    with server(_channel(channel), host, port) as running:
+    # A server that is told to end has not failed.
+    with server(_channel(channel), host, port) as running, suppress(Interrupted):
         console.say(f"serving {channel} at {running.url}; Ctrl-C ends it")
         console.result({"url": running.url})
         sys.stdout.flush()
+        console.rest()
         running.serve_forever()
