@@ -89,10 +89,11 @@ def command(
     files = [*packages, *more]
     done = release(target, choices, console, output, dry_run, container, files, digests)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
-    console.table(
-        "",
-        ["file", "kind", "SHA-256", "bytes"],
-        [[a.name, a.kind, a.sha256[:16], f"{a.bytes:,}"] for a in done.artefacts],
-    )
+    if done.artefacts:
+        console.table(
+            "",
+            ["file", "kind", "SHA-256", "bytes"],
+            [[a.name, a.kind, a.sha256[:16], f"{a.bytes:,}"] for a in done.artefacts],
+        )
     console.say(f"{what} {done.folder}")
     console.result(done)
