@@ -241,15 +241,13 @@ class _Job:
     def fetch(self, box: Container) -> None:
         """What the build downloads. Raises SourceError."""
         with self.console.step(f"fetching what {self.found.target.label} is built on") as step:
-            for command in self.how.fetch:
-                failed = self._run(box, command, step)
-                if failed:
-                    raise SourceError(
-                        f"what {self.found.target.label} is built on was not fetched because "
-                        f"{failed.reason}; check the network and run again, what is complete is "
-                        "kept",
-                        output=failed.output,
-                    )
+            failed = self._run(box, self.how.fetch, step)
+            if failed:
+                raise SourceError(
+                    f"what {self.found.target.label} is built on was not fetched because "
+                    f"{failed.reason}; check the network and run again, what is complete is kept",
+                    output=failed.output,
+                )
         self._fetched.write_text(self._wanted)
 
     def build(self, box: Container) -> Path:
@@ -257,19 +255,18 @@ class _Job:
         shutil.rmtree(self._output, ignore_errors=True)
         label = self.found.target.label
         with self.console.step(f"building {label} with {self.jobs} jobs") as step:
-            for command in self.how.commands:
-                failed = self._run(box, command, step)
-                if failed:
-                    remedy = (
-                        f"it ran out of memory with {self.jobs} jobs, so give fewer with --jobs"
-                        if failed.killed
-                        else "correct what they say"
-                    )
-                    raise FullBuildError(
-                        f"{label} was not built because {failed.reason}; see its last lines and "
-                        f"the log: {remedy}, and run again: it goes on where it stopped",
-                        output=failed.output,
-                    )
+            failed = self._run(box, self.how.commands, step)
+            if failed:
+                remedy = (
+                    f"it ran out of memory with {self.jobs} jobs, so give fewer with --jobs"
+                    if failed.killed
+                    else "correct what they say"
+                )
+                raise FullBuildError(
+                    f"{label} was not built because {failed.reason}; see its last lines and "
+                    f"the log: {remedy}, and run again: it goes on where it stopped",
+                    output=failed.output,
+                )
         wheels = sorted(self._output.glob("*.whl"))
         if len(wheels) != 1:
             raise FullBuildError(
@@ -278,7 +275,8 @@ class _Job:
             )
         return wheels[0]
 
-    def _run(self, box: Container, command: Sequence[str], step: Task) -> _Failed | None:
+    def _run(self, box: Container, commands: Sequence[Sequence[str]], step: Task) -> _Failed | None:
+        """Run `commands` until one fails."""
         environment = {
             "HOME": str(self.source.parent), "USER": "lmsbuild", "LC_ALL": "C.UTF-8",
             "CCACHE_DIR": str(self.compiled / "ccache"), "CCACHE_BASEDIR": str(self.source),
@@ -288,25 +286,38 @@ class _Job:
         # The compiler of the image's choice comes first, then what its PATH says.
         places = Path(box.which(self.found.image.compilers)).parent
         prefix = ["sh", "-c", f'PATH="/opt/build/bin:{places}:$PATH"; export PATH; exec "$@"', "sh"]
-        filled = [fill(word, self._values) for word in command]
-        last: deque[str] = deque(maxlen=_KEPT_LINES)
-        errors: list[str] = []
+        for command in commands:
+            filled = [fill(word, self._values) for word in command]
+            output = _Output(step)
+            code = box.follow([*prefix, *filled], environment, self.source, output).returncode
+            if code != 0:
+                said = "\n".join(output.last)
+                self.console.warn(f"the last lines of the build:\n{said}")
+                reason = f"`{' '.join(filled)}` ended with code {code} ({output.reason})"
+                return _Failed(reason, said, code == 137 or "Killed signal" in said)
+        return None
 
-        def line(text: str) -> bool:
-            _show(text, step)
-            last.append(text.rstrip())
-            if _ERROR.search(text) and not errors:
-                errors.append(text.strip())
-            return False
 
-        code = box.follow([*prefix, *filled], environment, self.source, line).returncode
-        if code == 0:
-            return None
-        said = "\n".join(last)
-        self.console.warn(f"the last lines of the build:\n{said}")
-        first = [*errors, *reversed(last), "without output"][0]
-        reason = f"`{' '.join(filled)}` ended with code {code} ({first})"
-        return _Failed(reason, said, code == 137 or "Killed signal" in said)
+class _Output:
+    """Takes a build's lines: shows how far it is, and keeps what tells why it failed."""
+
+    def __init__(self, step: Task) -> None:
+        self.last: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._step = step
+        self._error = ""  # the first
+
+    @property
+    def reason(self) -> str:
+        return self._error or (self.last[-1] if self.last else "without output")
+
+    def __call__(self, line: str) -> bool:
+        self.last.append(line.rstrip())
+        if _ERROR.search(line) and not self._error:
+            self._error = line.strip()
+        if begun := _PROGRESS.match(line):
+            done, total = (int((text or "100").replace(",", "")) for text in begun.groups())
+            self._step.update(done, total)
+        return False
 
 
 @dataclass(frozen=True)
@@ -314,13 +325,6 @@ class _Failed:
     reason: str
     output: str  # its last lines
     killed: bool  # for want of memory
-
-
-def _show(text: str, step: Task) -> None:
-    begun = _PROGRESS.match(text)
-    if begun:
-        done, total = (int((text or "100").replace(",", "")) for text in begun.groups())
-        step.update(done, total)
 
 
 def _publish(
