@@ -166,6 +166,16 @@ def into_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def clone_option(function: F) -> F:
+    """The argument `place` of a command that reads the framework's code."""
+    return click.option(
+        "--from", "place", metavar="DIR",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="A clone with the tag's code [default: the one you stand in, the work folder's, the "
+        "cache's].",
+    )(function)  # fmt: skip
+
+
 def python_option(function: F) -> F:
     return click.option(
         "--python", "python", metavar="X.Y", shell_complete=_completer("pythons"),

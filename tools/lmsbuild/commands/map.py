@@ -10,7 +10,7 @@ import click
 from lmsbuild.console import Console
 from lmsbuild.frameworks import resolve, targets
 from lmsbuild.mapping import Touched, no_such_file, series_map
-from lmsbuild.options import examples, json_option, tag_choice
+from lmsbuild.options import clone_option, examples, json_option, tag_choice
 from lmsbuild.project import find_project
 
 
@@ -24,12 +24,7 @@ from lmsbuild.project import find_project
 )
 @tag_choice
 @click.option("--file", metavar="PATH", help="Only this file of the framework, hunk by hunk.")
-@click.option(
-    "--from", "place", metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A clone with the tag's code, to look functions up in [default: the one you stand in, "
-    "the work folder's, the cache's].",
-)  # fmt: skip
+@clone_option
 @json_option
 def command(tag: str | None, file: str | None, place: Path | None, console: Console) -> None:
     """Show which patches of TAG touch which files and functions of the framework.

@@ -10,7 +10,7 @@ import click
 
 from lmsbuild.console import Console
 from lmsbuild.errors import SeriesError
-from lmsbuild.options import chosen, examples, json_option, tags_option
+from lmsbuild.options import chosen, clone_option, examples, json_option, tags_option
 from lmsbuild.verify import verify
 
 
@@ -23,12 +23,7 @@ from lmsbuild.verify import verify
     ),
 )
 @tags_option
-@click.option(
-    "--from", "place", metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A clone with the tag's code [default: the one you stand in, the work folder's, the "
-    "cache's].",
-)  # fmt: skip
+@clone_option
 @json_option
 def command(tags: tuple[str, ...], every: bool, place: Path | None, console: Console) -> None:
     """Check that the patches of each TAG are not stale and are what `refresh` would write.
