@@ -275,6 +275,10 @@ def test_damage_in_the_channel_is_found(channel: Channel, box: Path, console: Co
     (channel.root / "linux-64/repodata.json").write_text("{")
     with pytest.raises(ChannelError, match="channel index"):
         channel.entries()
+    code, _, err = run("channel", "verify", str(channel.root))
+    assert code == ChannelError.exit_code and "linux-64/repodata.json is damaged (Expecting" in err
+    last = err.splitlines()[-1]
+    assert last.count(" because ") == 1 and last.count("; ") == 1, "one sentence, one remedy"
     channel.index(console)
     assert names(channel) == ["demo-1.0-0.conda"]
 

@@ -40,6 +40,10 @@ _STAGING = ".staging-"
 _DAY = 86400.0
 
 
+class _DamagedError(Exception):
+    """An index that cannot be read."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A package as the index has it."""
@@ -60,6 +64,10 @@ class Entry:
         return f"{self.subdir}/{self.file}"
 
 
+# Subdir -> file -> what the index has of it.
+Index = Mapping[str, Mapping[str, Entry]]
+
+
 @dataclass(frozen=True)
 class Added:
     package: CondaPackage
@@ -70,7 +78,12 @@ class Added:
 @dataclass(frozen=True)
 class Problem:
     path: str  # below the channel
-    message: str
+    why: str  # follows the path in a sentence
+    remedy: str  # what to do
+
+    @property
+    def message(self) -> str:
+        return f"{self.why}; {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -108,17 +121,36 @@ class Channel:
         )
 
     def _indexed(self, subdir: str) -> list[Entry]:
-        path = self.root / subdir / REPODATA
+        """What the index of `subdir` has. Raises ChannelError."""
         try:
-            records = json.loads(path.read_text(encoding="utf-8"))["packages.conda"]
+            return self._parsed(subdir)
+        except _DamagedError as error:
+            raise ChannelError(
+                f"{self.root / subdir / REPODATA} cannot be used because it is damaged ({error}); "
+                f"{self._anew}"
+            ) from error
+
+    def _parsed(self, subdir: str) -> list[Entry]:
+        try:
+            text = (self.root / subdir / REPODATA).read_text(encoding="utf-8")
+            records = json.loads(text)["packages.conda"]
             return [_entry(subdir, file, record) for file, record in sorted(records.items())]
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ChannelError(
-                f"{path} cannot be used because it is damaged ({error}); write it anew with "
-                f"`lmsbuild channel index {self.root}`"
-            ) from error
+            raise _DamagedError(str(error)) from error
+
+    def _read(self, or_nothing: bool = False) -> Index:
+        """The index of each subdir. Raises ChannelError for one that is damaged, or skips it."""
+        found: dict[str, dict[str, Entry]] = {}
+        for subdir in self.subdirs():
+            try:
+                found[subdir] = {entry.file: entry for entry in self._indexed(subdir)}
+            except ChannelError:
+                if not or_nothing:
+                    raise
+                found[subdir] = {}
+        return found
 
     def verify(self, console: Console) -> list[Problem]:
         """Everything that is not as the index or a package itself says; nothing is changed."""
@@ -128,9 +160,10 @@ class Channel:
         listed = []
         for subdir in self.subdirs():
             try:
-                listed += self._indexed(subdir)
-            except ChannelError as error:
-                problems.append(Problem(f"{subdir}/{REPODATA}", error.message))
+                listed += self._parsed(subdir)
+            except _DamagedError as error:
+                why = f"is damaged ({error})"
+                problems.append(Problem(f"{subdir}/{REPODATA}", why, self._anew))
             problems += self._check_compressed(subdir)
         with console.task("checking packages", total=max(1, len(listed))) as task:
             for entry in listed:
@@ -140,8 +173,8 @@ class Channel:
         for subdir in self.subdirs():
             for file in self.files(subdir):
                 if f"{subdir}/{file.name}" not in known:
-                    message = "is not in the index; run `lmsbuild channel index`"
-                    problems.append(Problem(f"{subdir}/{file.name}", message))
+                    path = f"{subdir}/{file.name}"
+                    problems.append(Problem(path, "is not in the index", self._anew))
         return problems
 
     def _check_compressed(self, subdir: str) -> list[Problem]:
@@ -151,24 +184,30 @@ class Channel:
                 same = zstandard.ZstdDecompressor().stream_reader(stream).read()
             if same == plain.read_bytes():
                 return []
-            message = f"differs from {REPODATA}; run `lmsbuild channel index`"
+            why = f"differs from {REPODATA}"
         except (OSError, zstandard.ZstdError) as error:
-            message = f"cannot be read ({error}); run `lmsbuild channel index`"
-        return [Problem(f"{subdir}/{packed.name}", message)]
+            why = f"cannot be read ({error})"
+        return [Problem(f"{subdir}/{packed.name}", why, self._anew)]
 
     def _check_entry(self, entry: Entry) -> list[Problem]:
         path = self.root / entry.path
         try:
             digest = sha256_file(path)
             if digest != entry.sha256:
-                message = f"has SHA-256 {digest}, not {entry.sha256} as in the index; {self._again}"
-                return [Problem(entry.path, message)]
+                why = f"has SHA-256 {digest}, not {entry.sha256} as in the index"
+                return [Problem(entry.path, why, self._again)]
             inspect(path, stubs=True)
         except FileNotFoundError:
-            return [Problem(entry.path, f"is in the index and not in the channel; {self._again}")]
+            why = "is in the index and not in the channel"
+            return [Problem(entry.path, why, self._again)]
         except LmsbuildError as error:
-            return [Problem(entry.path, error.message)]
+            why = f"is no sound package ({error.message.split(';')[0]})"
+            return [Problem(entry.path, why, self._again)]
         return []
+
+    @property
+    def _anew(self) -> str:
+        return f"write the index anew with `lmsbuild channel index {self.root}`"
 
     @property
     def _again(self) -> str:
@@ -194,9 +233,11 @@ class Channel:
                 checked.append(inspect(path, stubs))
                 task.advance()
         if dry_run:
-            return [self._place(package) for package in checked]
+            index = self._read()
+            return [self._place(package, index) for package in checked]
         with self._writing(console) as staging:
-            placed = [self._place(package) for package in checked]
+            index = self._read()
+            placed = [self._place(package, index) for package in checked]
             fresh = {}
             for added in placed:
                 if not added.already:
@@ -210,14 +251,15 @@ class Channel:
                             "give it again when it is finished"
                         )
                     fresh[f"{added.package.subdir}/{copy.name}"] = copy
-            self._switch(staging, console, stubs=stubs, fresh=fresh)
+            self._check_files(index, stubs, console)
+            self._switch(staging, index, console, fresh=fresh)
         return placed
 
-    def _place(self, package: CondaPackage) -> Added:
+    def _place(self, package: CondaPackage, index: Index) -> Added:
         to = self.root / package.subdir / package.path.name
-        published = self._published(package.subdir).get(to.name)
+        published = index.get(package.subdir, {}).get(to.name)
         there = sha256_file(to) if to.exists() else None
-        if package.sha256 != (published or there or package.sha256):
+        if package.sha256 != (published.sha256 if published else there or package.sha256):
             raise PackageError(
                 f"{package.path.name} was not added because the channel has another file of this "
                 "name, and clients never get a published package again; raise the build number",
@@ -225,40 +267,18 @@ class Channel:
             )
         return Added(package, to, there == package.sha256)
 
-    def _published(self, subdir: str) -> dict[str, str]:
-        """File -> SHA-256 of what the index has; nothing when it cannot be read."""
-        try:
-            return {entry.file: entry.sha256 for entry in self._indexed(subdir)}
-        except ChannelError:
-            return {}
-
     def index(self, console: Console, stubs: bool = False, dry_run: bool = False) -> list[Entry]:
         """Write the index anew from the packages, each of them checked. Raises as `add`."""
         if not self.subdirs():
             raise self._no_channel()
         if dry_run:
-            self._check_anew(stubs, console)
+            self._check_files(self._read(or_nothing=True), stubs, console, anew=True)
             return self.entries()
         with self._writing(console) as staging:
-            self._check_anew(stubs, console)
-            self._switch(staging, console, anew=True, stubs=stubs)
+            index = self._read(or_nothing=True)
+            self._check_files(index, stubs, console, anew=True)
+            self._switch(staging, index, console, anew=True)
         return self.entries()
-
-    def _check_anew(self, stubs: bool, console: Console) -> None:
-        """Raises PackageError for a published package whose bytes are others now; tells of those
-        that are gone."""
-        for subdir in self.subdirs():
-            for file, digest in self._published(subdir).items():
-                path = self.root / subdir / file
-                if not path.exists():
-                    console.warn(f"{subdir}/{file} leaves the index because it is gone")
-                elif (found := sha256_file(path)) != digest:
-                    raise PackageError(
-                        f"{subdir}/{file} cannot be indexed because it was published with SHA-256 "
-                        f"{digest} and now has {found}; {self._again}",
-                        package=file,
-                    )
-        self._check_files(set(), stubs, console)
 
     def prune(self, rule: Rule, console: Console, dry_run: bool = False) -> list[Entry]:
         """Remove what `rule` does not keep, but for what a kept package needs. Gives what went."""
@@ -267,23 +287,22 @@ class Channel:
         if dry_run:
             return _expired(self.entries(), rule)
         with self._writing(console) as staging:
-            gone = _expired(self.entries(), rule)
+            index = self._read()
+            gone = _expired([entry for files in index.values() for entry in files.values()], rule)
             if gone:
+                self._check_files(index, True, console)
                 left_out = {entry.path for entry in gone}
-                self._switch(staging, console, stubs=True, left_out=left_out)
+                self._switch(staging, index, console, left_out=left_out)
                 for entry in gone:
                     (self.root / entry.path).unlink(missing_ok=True)
         return gone
 
     def _switch(
-        self, staging: Path, console: Console, anew: bool = False, stubs: bool = False,
+        self, staging: Path, index: Index, console: Console, anew: bool = False,
         fresh: Mapping[str, Path] = MappingProxyType({}), left_out: Collection[str] = (),
     ) -> None:  # fmt: skip
         """Index what is there, with `fresh` (path below the channel -> file) and without
         `left_out`; then put the fresh packages and the new index in their places."""
-        if not anew:
-            known = {entry.path for name in SUBDIRS for entry in self._indexed(name)}
-            self._check_files(known, stubs, console)
         tree = staging / "tree"
         links = {
             f"{subdir}/{file.name}": file
@@ -293,7 +312,7 @@ class Channel:
         subdirs = {*self.subdirs(), "noarch", *(path.split("/")[0] for path in fresh)}
         for subdir in subdirs:
             (tree / subdir).mkdir(parents=True)
-            if self._published(subdir):  # when each package came, and saves reading what it has
+            if index.get(subdir):  # when each package came, and saves reading what it has
                 shutil.copyfile(self.root / subdir / REPODATA, tree / subdir / REPODATA)
         for path, file in {**links, **fresh}.items():
             if path not in left_out:
@@ -318,20 +337,47 @@ class Channel:
             for name in INDEX:
                 (tree / subdir / name).replace(self.root / subdir / name)
 
-    def _check_files(self, known: set[str], stubs: bool, console: Console) -> None:
-        """The indexer takes any zip: what somebody put there by hand is checked first."""
-        with console.task("checking packages"):
-            for subdir in self.subdirs():
-                for file in self.files(subdir):
-                    if f"{subdir}/{file.name}" in known:
-                        continue
-                    found = inspect(file, stubs)
-                    if found.subdir != subdir:
-                        raise PackageError(
-                            f"{subdir}/{file.name} cannot be indexed because it is for "
-                            f"{found.subdir}; move it there",
-                            package=file.name,
-                        )
+    def _check_files(self, index: Index, stubs: bool, console: Console, anew: bool = False) -> None:
+        """The indexer takes any zip: what `index` has not, and with `anew` also what it has, is
+        checked first. Raises PackageError."""
+        waiting = [
+            (index[subdir].get(file.name), file)
+            for subdir in self.subdirs()
+            for file in self.files(subdir)
+        ]
+        if anew:
+            there = {file for _, file in waiting}
+            for subdir, files in index.items():
+                for name in sorted(files):
+                    if self.root / subdir / name not in there:
+                        console.warn(f"{subdir}/{name} leaves the index because it is gone")
+        else:
+            waiting = [(None, file) for entry, file in waiting if entry is None]
+        with console.task("checking packages", total=max(1, len(waiting))) as task:
+            for entry, file in waiting:
+                self._check_file(file, entry, stubs)
+                task.advance()
+
+    def _check_file(self, file: Path, published: Entry | None, stubs: bool) -> None:
+        subdir = file.parent.name
+        try:
+            found = inspect(file, stubs)
+            digest = found.sha256
+        except PackageError:
+            if published is None or (digest := sha256_file(file)) == published.sha256:
+                raise
+        if published and digest != published.sha256:
+            raise PackageError(
+                f"{published.path} cannot be indexed because it was published with SHA-256 "
+                f"{published.sha256} and now has {digest}; {self._again}",
+                package=file.name,
+            )
+        if found.subdir != subdir:
+            raise PackageError(
+                f"{subdir}/{file.name} cannot be indexed because it is for {found.subdir}; move it "
+                "there",
+                package=file.name,
+            )
 
     @contextmanager
     def _writing(self, console: Console) -> Iterator[Path]:

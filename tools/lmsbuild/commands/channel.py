@@ -127,9 +127,9 @@ def verify(channel: Path, console: Console) -> None:
         for problem in found[1:]:
             console.say(f"{problem.path} {problem.message}")
         raise ChannelError(
-            f"{channel} is not sound because {found[0].path} {found[0].message} (problems in all: "
-            f"{len(found)}); correct them and verify again",
-            problems=[vars(problem) for problem in found],
+            f"{channel} is not sound because {found[0].path} {found[0].why} (problems in all: "
+            f"{len(found)}); {found[0].remedy}",
+            problems=[{"path": one.path, "message": one.message} for one in found],
         )
     console.say(f"{channel} is sound")
     console.result({"sound": True})
