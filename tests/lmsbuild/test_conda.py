@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from lmsbuild_conda import give_conda, install, serving
 from lmsbuild_conda import make as make_small
@@ -83,14 +84,20 @@ def test_from_tag_to_a_clients_prefix(alpha: World, console: Console) -> None:
 
     channel = Channel(alpha.folder / "channel")
     channel.add([made.path, Path(meta["path"])], console)
-    plan = Plan("", "", "", 0, "linux-64", PYTHON, "", "", "", [], [])
-    wheel = next((alpha.target.work / "wheels").glob("*.whl"))
-    with beside(
-        alpha.project, alpha.target, plan, wheel, made.depends, console
-    ) as needs, serving(channel, Channel(needs)) as urls:  # fmt: skip
-        prefix = alpha.folder / "prefix"
-        names = install(urls, ["alpha-lms"], prefix)
-    assert "alpha 1.0" in names and "alpha-lms 1.0" in names
+    needs = Channel(alpha.folder / "needs")
+    code, out, err = run("conda", "v1.0", "--test-channel", str(needs.root), "--json")
+    assert code == 0 and json.loads(out)["packages"][0]["reused"], err
+    code, _, err = run("conda", "v1.0", "--test-channel", str(needs.root))
+    assert code == UsageError.exit_code and "is there already" in err
+    prefix = alpha.folder / "prefix"
+    with serving(channel, needs) as urls:
+        client = [sys.executable, str(REPOSITORY / "examples" / "conda_install.py")]
+        subprocess.run(
+            [*client, str(prefix), "alpha-lms", *urls], check=True,
+            env={**os.environ, "RATTLER_CACHE_DIR": str(alpha.folder / "cache")},
+        )  # fmt: skip
+    names = {file.stem.rpartition("-")[0] for file in (prefix / "conda-meta").glob("*.json")}
+    assert {"alpha-1.0", "alpha-lms-1.0"} <= names
     code_ = "import alpha.api, alpha.version, sys; print(alpha.version.__version__, sys.prefix)"
     done = subprocess.run(
         [prefix / "bin/python", "-c", code_], capture_output=True, text=True, check=True,
@@ -312,6 +319,30 @@ def test_killed_build_leaves_nothing_half(alpha: World) -> None:
 
 
 @pytest.mark.default
+def test_packing_shows_progress_and_ends_on_a_signal(alpha: World) -> None:
+    """However long rattler-build holds on."""
+    template = alpha.project.root / "conda-recipes" / "wheel.yaml.j2"
+    text = template.read_text().replace(
+        "  script:\n    - cp", "  script:\n    - sleep 1234\n    - cp"
+    )
+    template.write_text(text)
+    assert "sleep" in text
+    process = start("conda", "v1.0", "--test", "none")
+    assert process.stderr is not None
+    seen = next(line for line in process.stderr if "building alpha-1.0" in line)
+    assert "(2 s)" in seen
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert children
+    process.terminate()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 143 and "SIGTERM" in err
+    gone = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    assert not [c for c in children if c.is_running() and c.status() not in gone]
+    folder = alpha.target.work / "conda"
+    assert not list(folder.glob(".build-*")) and not list(folder.rglob("*.conda"))
+
+
+@pytest.mark.default
 def test_full_disk_leaves_no_package(
     plan: Plan, small: Path, tmp_path: Path, console: Console, real_project: Project
 ) -> None:
@@ -470,9 +501,9 @@ def installed(label: str, folder: Path, console: Console) -> Iterator[tuple[Targ
     note = json.loads(next(Path(given).glob("linux-64/*.json")).read_text())
     wheel = next(p for p in _wheels(target.work) if p.name == note["wheel"])
     plan = conda.framework_plan(target, target.python(None), "linux-64")
-    with beside(
-        target.project, target, plan, wheel, note["depends"], console
-    ) as needs, serving(channel, Channel(needs)) as urls:  # fmt: skip
+    needs = Channel(folder / "needs")
+    beside(target.project, target, plan, wheel, note["depends"], needs.root, console)
+    with serving(channel, needs) as urls:
         prefix = folder / "prefix"
         cuda = target.cuda if target.cuda[0].isdigit() else ""
         names = install(urls, [plan.meta], prefix, cuda=cuda)

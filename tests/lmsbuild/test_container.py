@@ -163,17 +163,22 @@ def test_release_from_a_container(
     assert not ours(engine)
 
 
+def on_real_tag(*command: str, base_image: str) -> Any:
+    """What the tool says, as JSON, of one of the tags in this repository's checkouts."""
+    common = ["--base-image", base_image, "--python", "3.11", "--json"]
+    with real_checkout():
+        code, out, err = run(*command, *common, timeout=1500)
+    assert code == 0, err
+    return json.loads(out)
+
+
 @pytest.mark.engine
 def test_suite_of_v2_6_0(
     real_project: Project, debian: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The overlay wheel is compiled in a container, and a suite runs on it there."""
     monkeypatch.setenv("DOCKER_HOST", engine.host)
-    command = ["test", "v2.6.0", "--base-image", debian, "--python", "3.11", "--json"]
-    with real_checkout():
-        code, out, err = run(*command, "--no-stock", "statistics", timeout=1500)
-    assert code == 0, err
-    done = json.loads(out)
+    done = on_real_tag("test", "v2.6.0", "--no-stock", "statistics", base_image=debian)
     assert done["passed"] > 10 and done["skipped"] == 0
 
 
@@ -206,14 +211,9 @@ def test_runtime_image_trains(
 ) -> None:  # fmt: skip
     """What does not fit trains with Large Model Support, equal to a CPU run; without, it stops."""
     monkeypatch.setenv("DOCKER_HOST", engine.host)
-    common = ["--base-image", debian, "--python", "3.11", "--json"]
-    with real_checkout():
-        code, out, err = run("wheel", "v2.6.0", "--output", str(tmp_path), *common, timeout=1500)
-    assert code == 0, err
-    command = ["image", "v2.6.0", "--light", "--wheel", json.loads(out)["wheel"]]
-    code, out, err = run(*command, *common, timeout=1500)
-    assert code == 0, err
-    image = json.loads(out)["name"]
+    wheel = on_real_tag("wheel", "v2.6.0", "--output", str(tmp_path), base_image=debian)["wheel"]
+    made = on_real_tag("image", "v2.6.0", "--light", "--wheel", wheel, base_image=debian)
+    image = made["name"]
     simulated = cache_dir() / "simcuda"
     folders = {real_project.tools: "ro", cache_dir(): "ro", simulated: "rw"}
     headers = header_folders(resolve(real_project, "v2.6.0"), console)
@@ -241,11 +241,7 @@ def test_runtime_image_of_tensorflow_trains(
 ) -> None:
     """Large Model Support is on in the image; switched off, the same program stops."""
     monkeypatch.setenv("DOCKER_HOST", engine.host)
-    command = ["image", "tensorflow:v2.14.1", "--base-image", debian, "--python", "3.11", "--json"]
-    with real_checkout():
-        code, out, err = run(*command, timeout=1500)
-    assert code == 0, err
-    image = json.loads(out)["name"]
+    image = on_real_tag("image", "tensorflow:v2.14.1", base_image=debian)["name"]
 
     def train(variables: dict[str, str]) -> str:
         said: bytes = engine.client.containers.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -154,9 +155,17 @@ def test_conda_packages_are_made_again(world: World, official: Path, console: Co
     give_conda(world)
     other = make_small(world.folder / "other", "beside")
     command = ["release", "v1.0", "--add", str(other), "--source", "git", "--python", PYTHON]
+    assert run("apply", "v1.0", "--source", "git")[0] == 0
+    code, out, err = run(*command, "--dry-run", "--json")
+    assert code == 0, err
+    planned = json.loads(out)
+    assert not Path(planned["folder"]).exists()
     code, out, err = run(*command, "--json")
     assert code == 0, err
     manifest = Path(json.loads(out)["folder"]) / releases.MANIFEST
+    names, patterns = sorted(x.name for x in manifest.parent.iterdir()), sorted(planned["planned"])
+    # Its platform is known when the wheel is there.
+    assert len(names) == len(patterns) and all(map(fnmatchcase, names, patterns)), patterns
     packages = sorted(file.name for file in manifest.parent.glob("alpha*.conda"))
     assert len(packages) == 2
     code, out, err = run("rebuild", str(manifest), "--json")

@@ -28,7 +28,15 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lmsbuild import __version__, log
-from lmsbuild.condapackage import CondaPackage, check_room, inspect, known_subdir, metadata, settle
+from lmsbuild.condapackage import (
+    SUFFIX,
+    CondaPackage,
+    check_room,
+    inspect,
+    known_subdir,
+    metadata,
+    settle,
+)
 from lmsbuild.console import Console
 from lmsbuild.errors import (
     ConfigError,
@@ -55,6 +63,7 @@ _OLDEST = "3.10"  # of lmsbuild's own Pythons, which asks for the most
 _OWN_LICENCE = "LICENSE.large-model-support"
 _BESIDE = ".manifest.json"
 _BUILDING = ".build-"
+_PROGRAM = Path(__file__).parent / "programs" / "conda_pack.py"
 
 
 # Raises PackageError unless the tests of the package's recipe pass.
@@ -233,6 +242,23 @@ class Plan:
     meta: str = ""  # name of the metapackage, "" for none
     constrains: list[str] = field(default_factory=list)
 
+    @property
+    def variant(self) -> str:
+        """Of the build, what all Pythons have in common."""
+        return self.build.split("py")[0]
+
+    @property
+    def meta_build(self) -> str:
+        return f"{self.variant.rstrip('_')}_{self.number}"
+
+    @property
+    def files(self) -> list[str]:
+        """The packages below the output folder."""
+        names = [f"{self.subdir}/{self.name}-{self.version}-{self.build}{SUFFIX}"]
+        if self.meta:
+            names.append(f"noarch/{self.meta}-{self.version}-{self.meta_build}{SUFFIX}")
+        return names
+
 
 @dataclass(frozen=True)
 class Made:
@@ -376,44 +402,47 @@ def run_tests(package: CondaPackage, channels: Sequence[str], cuda: str, console
     `cuda` is the version that the environment's driver is taken to have, "" for none. Raises
     PackageError with what a test that fails says.
     """
-    from rattler_build import Package, RattlerBuildError
-
-    if cuda:  # the environment is for a machine with a driver, this one may have none
-        os.environ.setdefault("CONDA_OVERRIDE_CUDA", cuda)
-    said = _Said()
-    why = ""
+    # The environment is for a machine with a driver, and this one may have none.
+    variables = {"CONDA_OVERRIDE_CUDA": os.environ.get("CONDA_OVERRIDE_CUDA", cuda)} if cuda else {}
     with console.task(f"running the recipe's tests of {package.path.name}"):
-        try:
-            found = Package.from_file(package.path)
-            results = found.run_tests(channel=list(channels), progress_callback=said)
-            passed = all(result.success for result in results)
-        except RattlerBuildError as error:
-            passed, why = False, str(error)
-    output = "\n".join([*said.lines, why])
-    log.note(output)
-    if not passed:
-        lines = [line for line in output.splitlines() if re.search("[Ee]rror|[Cc]annot", line)]
+        order = {"package": str(package.path), "channels": list(channels)}
+        done = _rattler("test", order, variables)
+    if done.error:
+        lines = [line for line in done.output.splitlines() if re.search("[Ee]rror|[Cc]annot", line)]
         raise PackageError(
             f"{package.path.name} did not pass because its recipe's tests failed with: "
             f"{(lines or ['nothing was said'])[0]}; see the full log, and check the channels "
             f"({', '.join(channels)})",
-            output=output,
+            output=done.output,
         )
 
 
-class _Said:
-    """Keeps what rattler-build logs."""
+@dataclass(frozen=True)
+class _Answer:
+    """What rattler-build did, `error` empty if it succeeded."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+    files: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    error: str = ""
 
-    def on_log(self, event: Any) -> None:
-        self.lines.append(event.message)
+    @property
+    def output(self) -> str:
+        return "\n".join([*self.log, self.error])
 
-    def on_download_start(self, event: Any) -> None: ...
-    def on_download_progress(self, event: Any) -> None: ...
-    def on_download_complete(self, event: Any) -> None: ...
-    def on_build_step(self, event: Any) -> None: ...
+
+def _rattler(work: str, order: Mapping[str, object], variables: Mapping[str, str]) -> _Answer:
+    """Run rattler-build in a process of its own (see the program)."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "answer.json"
+        command = [sys.executable, str(_PROGRAM), work, json.dumps(order), str(file)]
+        done = log.run(command, env={**os.environ, **variables})
+        try:
+            answer = _Answer(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+            answer = _Answer(error=f"it ended with code {done.returncode}, saying {last}")
+    log.note(answer.output)
+    return answer
 
 
 def _tools() -> str:
@@ -436,7 +465,7 @@ def made_of(package: Path) -> dict[str, Any]:
 
 
 def _existing(plan: Plan, key: str, output: Path) -> Made | None:
-    path = output / plan.subdir / f"{plan.name}-{plan.version}-{plan.build}.conda"
+    path = output / plan.files[0]
     try:
         note = json.loads(_beside(path).read_text(encoding="utf-8"))
         if note["key"] != key or sha256_file(path) != note["sha256"]:
@@ -468,7 +497,7 @@ def _make(
         "contents": sorted(staged.licences) or sorted(staged.files)[:1],
         "licences": _licences(staged, project, folder / "recipe"),
     }  # fmt: skip
-    with console.step(f"building {plan.name}-{plan.version}-{plan.build}.conda") as step:
+    with console.step(f"building {Path(plan.files[0]).name}") as step:
         built = _build("wheel.yaml.j2", values, plan.subdir, project, folder)
         package = inspect(built)
         _check_files(package, staged)
@@ -503,41 +532,22 @@ def _build(
     template: str, values: Mapping[str, Any], subdir: str, project: Project, folder: Path
 ) -> Path:
     """Render a recipe, build it and give the package its settled form. Raises PackageError."""
-    from rattler_build import (
-        PlatformConfig,
-        RattlerBuildError,
-        RenderConfig,
-        Stage0Recipe,
-        ToolConfiguration,
-        VariantConfig,
-    )
-
     recipe = folder / "recipe" / "recipe.yaml"
     recipe.parent.mkdir(exist_ok=True)
     recipe.write_text(render(template, values, project), encoding="utf-8")
     log.note(recipe.read_text(encoding="utf-8"))
-    platform = PlatformConfig(
-        target_platform=subdir, build_platform="linux-64",
-    ) if subdir != "noarch" else PlatformConfig(target_platform="linux-64")  # fmt: skip
-    try:
-        variant = Stage0Recipe.from_file(recipe).render(
-            VariantConfig(), RenderConfig(platform=platform)
-        )[0]
-        result = variant.run_build(
-            tool_config=ToolConfiguration(
-                test_strategy="skip", compression_threads=max(2, os.cpu_count() or 2)
-            ),
-            output_dir=folder / "out", channels=[], package_format="conda:-7",
-            no_build_id=True, no_include_recipe=True,
-        )  # fmt: skip
-    except RattlerBuildError as error:
-        check_room(folder, str(error))
+    threads = max(2, os.cpu_count() or 2)
+    order = {"recipe": str(recipe), "platform": subdir, "output": str(folder / "out"),
+             "threads": threads}  # fmt: skip
+    done = _rattler("build", order, {})
+    if done.error:
+        check_room(folder, done.error)
         raise PackageError(
-            f"{values['name']} was not built because rattler-build says: {error}; see the full log",
-            output=str(error),
-        ) from error
-    log.note("\n".join(result.log))
-    built = Path(result.packages[0])
+            f"{values['name']} was not built because rattler-build says: {done.error}; see the "
+            "full log",
+            output=done.output,
+        )
+    built = Path(done.files[0])
     settle(built, TIME)
     return built
 
@@ -616,11 +626,10 @@ def _meta(
     plan: Plan, made: Made, project: Project, output: Path, folder: Path, console: Console
 ) -> Made:
     """The metapackage: the same for every Python."""
-    variant = plan.build.split("py")[0]
-    build = f"{variant.rstrip('_')}_{plan.number}" if variant != "lms_" else f"lms_{plan.number}"
+    build = plan.meta_build
     values = {
         "name": plan.meta, "version": plan.version, "number": plan.number, "build": build,
-        "depends": [f"{plan.name} =={plan.version} {variant}*_{plan.number}"],
+        "depends": [f"{plan.name} =={plan.version} {plan.variant}*_{plan.number}"],
         "home": plan.home, "license": "Apache-2.0",
         "licences": [f"licences/{_OWN_LICENCE}"],
         "summary": f"Pulls {plan.summary}",

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +55,7 @@ class Order:
     channels: tuple[str, ...]
     in_container: bool = False  # compile the wheel in the tag's container
     base_image: str | None = None
+    test_channel: Path | None = None  # where a TEST channel is to be made and kept
 
 
 @dataclass(frozen=True)
@@ -87,25 +87,38 @@ def build(
             f"no package for {plan.subdir} can be made because no wheel of it can be built on this "
             "machine; give one with --wheel"
         )
+    kept = order.test_channel
+    if kept and (order.channels or not native):
+        raise UsageError(
+            "--test-channel cannot be used here because no TEST channel is made with --channel or "
+            "for another platform; leave it out"
+        )
+    if kept and kept.exists():
+        raise UsageError(
+            f"{kept} cannot become a TEST channel because it is there already; name a new folder"
+        )
     if dry_run:
-        names = [f"{plan.subdir}/{plan.name}-{plan.version}-{plan.build}.conda"]
-        names += [f"noarch/{plan.meta}-{plan.version}-*.conda"] if plan.meta else []
-        return Done(planned=names)
+        return Done(planned=plan.files)
     if file is None:
         file = _wheel(project, order, choices, target, console)
     folder = (output or (target.work if target else project.work / OWN) / "conda").absolute()
-    if order.test == "none" or not native:
-        return Done(make(plan, file, project, folder, console))
     cuda = target.cuda if target and target.cuda[:1].isdigit() else ""
 
     def tests(package: CondaPackage, console: Console) -> None:
         if order.channels:
             run_tests(package, order.channels, cuda, console)
             return
-        with beside(project, target, plan, file, package.depends, console) as channel:
+        with tempfile.TemporaryDirectory() as place:
+            channel = Path(place) / "channel"
+            beside(project, target, plan, file, package.depends, channel, console)
             run_tests(package, [str(channel)], cuda, console)
 
-    return Done(make(plan, file, project, folder, console, tests))
+    wanted = tests if order.test != "none" and native else None
+    made = make(plan, file, project, folder, console, wanted)
+    if kept:
+        with console.step(f"TEST channel {kept}"):
+            beside(project, target, plan, file, made[0].package.depends, kept, console)
+    return Done(made)
 
 
 def _plan(
@@ -162,12 +175,11 @@ def _own_wheel(project: Project, console: Console) -> Path:
     return next(folder.glob("*.whl"))
 
 
-@contextmanager
 def beside(
     project: Project, target: Target | None, plan: Plan, wheel: Path,
-    depends: Sequence[str], console: Console,
-) -> Iterator[Path]:  # fmt: skip
-    """A TEST channel that has what `depends` asks for."""
+    depends: Sequence[str], place: Path, console: Console,
+) -> None:  # fmt: skip
+    """Make a TEST channel in `place` that has what `depends` asks for."""
     python = plan.python or running_python()
     known = table(project)
     base = Path(interpreter(python))
@@ -178,9 +190,7 @@ def beside(
         wheels = packages_for(base, needs, python, tag, console, "conda")
     with tempfile.TemporaryDirectory() as folder:
         libraries = _stand_ins(target, wheel, Path(folder), console)
-        channel = TestChannel(Path(folder) / "channel", python, base, wheels, known, libraries)
-        channel.fill(depends, console)
-        yield channel.folder
+        TestChannel(place, python, base, wheels, known, libraries).fill(depends, console)
 
 
 def _stand_ins(target: Target | None, wheel: Path, folder: Path, console: Console) -> Path | None:

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Release:
     folder: Path
     artefacts: list[Artefact]
     reused: bool  # it was there
+    planned: list[str] = field(default_factory=list)  # names of its files, of a dry run
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ def release(
     place = (output or target.work / "releases").absolute()
     folder = place / built.wheel.name.removesuffix(".whl")
     if dry_run:
-        return Release(folder, [], False)
+        own = [name for name, _ in _own_files(target, built)]
+        names = [*own, *(file.name for file in more), MANIFEST, SUMS]
+        return Release(folder, [], folder.exists(), names)
     make_folder(place)
     with console.step("release") as step, _room(place) as fresh:
         artefacts = _fill(fresh, target, built, more, images or {})
@@ -114,25 +117,34 @@ def _room(place: Path) -> Iterator[Path]:
             yield fresh
 
 
+def _own_files(target: Target, built: Built) -> list[tuple[str, str]]:
+    """Name and kind of what is made for a release."""
+    return [
+        (export_name(target), "patch"),
+        (built.wheel.name, "wheel"),
+        (built.manifest.name, "manifest"),
+        (f"{built.wheel.name}.cdx.json", "sbom"),
+        (NOTES, "notes"),
+    ]
+
+
 def _fill(
     fresh: Path, target: Target, built: Built, more: Sequence[Path], images: Mapping[str, str]
 ) -> list[Artefact]:
-    series = series_of(target)
-    manifest = json.loads(built.manifest.read_text(encoding="utf-8"))
-    kinds = {export_name(target): "patch", built.wheel.name: "wheel"}
-    (fresh / export_name(target)).write_bytes(export(target))
-    _link_or_copy(built.wheel, fresh / built.wheel.name)
-    for name, kind, text in (
-        (built.manifest.name, "manifest", built.manifest.read_text(encoding="utf-8")),
-        (
-            f"{built.wheel.name}.cdx.json",
-            "sbom",
-            sbom.render(target, series, built.wheel, manifest),
-        ),
-        (NOTES, "notes", notes(target, built.wheel.name)),
-    ):
-        (fresh / name).write_text(text, encoding="utf-8")
-        kinds[name] = kind
+    text = built.manifest.read_text(encoding="utf-8")
+    manifest = json.loads(text)
+    written = {
+        "patch": export(target),
+        "manifest": text.encode(),
+        "sbom": sbom.render(target, series_of(target), built.wheel, manifest).encode(),
+        "notes": notes(target, built.wheel.name).encode(),
+    }
+    kinds = dict(_own_files(target, built))
+    for name, kind in kinds.items():
+        if kind == "wheel":
+            _link_or_copy(built.wheel, fresh / name)
+        else:
+            (fresh / name).write_bytes(written[kind])
     for file in more:
         _link_or_copy(file, fresh / file.name)
         kinds[file.name] = file.suffix.removeprefix(".") or "file"

@@ -57,6 +57,11 @@ from lmsbuild.project import find_project
     "--channel", "channels", metavar="URL", multiple=True,
     help="A channel for the recipe's tests. Can be given several times.",
 )  # fmt: skip
+@click.option(
+    "--test-channel", metavar="DIR", type=click.Path(path_type=Path),
+    help="Make the TEST channel in this new folder too, and keep it: what a client needs beside "
+    "the package where no other channel can be reached.",
+)  # fmt: skip
 @container_option
 @build_options
 @dry_run_option
@@ -70,6 +75,7 @@ def command(
     given: Path | None,
     kind: str,
     channels: tuple[str, ...],
+    test_channel: Path | None,
     in_container: bool,
     base_image: str | None,
     choices: Choices,
@@ -83,7 +89,7 @@ def command(
     """
     from lmsbuild.condabuild import Order, build
 
-    order = Order(tag, plugin, arch, given, kind, channels, in_container, base_image)
+    order = Order(tag, plugin, arch, given, kind, channels, in_container, base_image, test_channel)
     done = build(find_project(), order, choices, console, output, dry_run)
     if dry_run:
         for plan in done.planned:

@@ -80,7 +80,7 @@ def command(
 
         order = Order(target.label, False, "linux-64", None, "auto", (), in_container, base_image)
         found = build(target.project, order, choices, console, None, dry_run)
-        packages = [made.package.path for made in found.made]
+        packages = [*(made.package.path for made in found.made), *map(Path, found.planned)]
     digests = {}
     if images:
         from lmsbuild.image import digest
@@ -95,5 +95,7 @@ def command(
             ["file", "kind", "SHA-256", "bytes"],
             [[a.name, a.kind, a.sha256[:16], f"{a.bytes:,}"] for a in done.artefacts],
         )
+    for name in done.planned:
+        console.say(f"{what} {done.folder / name}")
     console.say(f"{what} {done.folder}")
     console.result(done)
