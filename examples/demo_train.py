@@ -80,7 +80,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         print(f"step {step + 1}/{options.steps}: loss {losses[-1]:.6f}", flush=True)
     digest = hashlib.sha256()
     for value in model.state_dict().values():
-        digest.update(value.cpu().numpy().tobytes())
+        digest.update(bytes(value.cpu().reshape(-1).view(torch.uint8).tolist()))
     return {"losses": [loss.hex() for loss in losses], "parameters": digest.hexdigest()}
 
 

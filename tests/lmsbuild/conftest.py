@@ -19,6 +19,13 @@ from lmsbuild.console import Console
 from lmsbuild.project import Project, find_project
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "engine" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.container)
+
+
 @pytest.fixture(autouse=True)
 def alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests that use the engine take turns: they count its containers."""
