@@ -336,9 +336,9 @@ std::size_t Engine::drop_copies_(std::size_t bytes) {
     Entry* entry = item.second;
     if (!entry->copy) continue;
     dropped += entry->copy.bytes;
-    if (entry->guarded) {
+    if (entry->guarded && backend_.acquire(entry->key)) {
       entry->guarded = false;
-      if (backend_.acquire(entry->key)) backend_.unguard(entry->key);
+      backend_.unguard(entry->key);
     }
     drop_copy_(entry);
     // The ranges need not be neighbours: go on well past the size that is asked for.
@@ -408,7 +408,7 @@ void Engine::written(Key key) {
 void Engine::purge_() {
   std::vector<Entry*> dead;
   for (auto& item : entries_) {
-    if (item.second->pins == 0 && !backend_.acquire(item.first)) dead.push_back(item.second);
+    if (item.second->pins == 0 && backend_.dead(item.first)) dead.push_back(item.second);
   }
   for (Entry* entry : dead) forget_(entry);
   tracked_at_purge_ = entries_.size();
@@ -470,9 +470,12 @@ void Engine::unpin_(Entry* entry) {
     return;
   }
   push_idle_(entry);
-  if (entry->copy && backend_.acquire(entry->key)) {
+  if (!entry->copy) return;
+  if (backend_.acquire(entry->key)) {
     backend_.guard(entry->key);
     entry->guarded = true;
+  } else {
+    drop_copy_(entry);  // nothing would see a write
   }
 }
 

@@ -24,8 +24,10 @@ class Backend {
   virtual void retain(Key key) = 0;
   virtual void release(Key key) = 0;
 
-  // Keeps the storage alive until the engine's lock is released. False when it is already dead.
+  // Keeps the storage alive until the engine's lock is released. False when it is dead, or when to
+  // take it would mean to wait: the engine then leaves it alone for now.
   virtual bool acquire(Key key) = 0;
+  virtual bool dead(Key key) = 0;
 
   virtual Extent locate(Key key) = 0;
 
@@ -165,7 +167,7 @@ class Engine {
   bool evict(Key key);
   // Moves out all that can be. Returns bytes.
   std::size_t evict_all(int device, bool everything);
-  // Brings in all that are out, as far as they fit. Returns how many stay out.
+  // Brings in all that are out, as far as they fit. Returns how many that can be reached stay out.
   std::size_t page_in_all(Stream (*stream_of)(int device));
 
   void set_min_bytes(std::size_t bytes);
@@ -174,7 +176,7 @@ class Engine {
   void set_chaos(bool chaos) { chaos_ = chaos; }
   bool chaos() const { return chaos_; }
 
-  // Drops the host copies of resident storages, and with them every write barrier.
+  // Drops the host copies of resident storages, and with them the write barriers within reach.
   void drop_copies();
 
   // Forgets storages that are dead.

@@ -3,6 +3,10 @@
 
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/COW.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <cstdint>
 
 #if __has_include(<c10/core/StorageMaterializer.h>)
 #define LMS_HAS_MATERIALIZER 1  // since PyTorch 2.13
@@ -14,6 +18,57 @@
 // What the versions of PyTorch do differently, as far as the runtime is concerned. LMS_PLUGIN is
 // defined where it is built against an unpatched PyTorch.
 namespace c10::cuda::lms {
+
+namespace detail {
+
+// Names private members: an explicit instantiation may.
+template <class Tag, typename Tag::Type Member>
+struct Grant {
+  friend typename Tag::Type member(Tag) { return Member; }
+};
+
+}  // namespace detail
+
+// ---- A strong reference to a storage that a weak one keeps from being reused. Null when it is
+// dead.
+
+#if __has_include(<torch/headeronly/version.h>)  // since PyTorch 2.10 a reference may need the GIL
+
+namespace detail {
+
+struct References {
+  using Type = std::atomic<uint64_t> intrusive_ptr_target::*;
+  friend Type member(References);
+};
+template struct Grant<References, &intrusive_ptr_target::combined_refcount_>;
+
+}  // namespace detail
+
+// Null, too, when only its Python object holds it: another reference keeps that object alive, which
+// takes the GIL, and a thread with the GIL may wait for a lock that the caller holds.
+inline intrusive_ptr<StorageImpl> try_lock(StorageImpl* storage) {
+  std::atomic<uint64_t>& references = storage->*member(detail::References{});
+  uint64_t seen = references.load(std::memory_order_relaxed);
+  do {
+    const uint32_t strong = c10::detail::refcount(seen);
+    if (strong == 0 || (strong == 1 && c10::detail::has_pyobject(seen))) {
+      return {};
+    }
+  } while (!references.compare_exchange_weak(seen, seen + c10::detail::kReferenceCountOne,
+                                             std::memory_order_acquire, std::memory_order_relaxed));
+  return intrusive_ptr<StorageImpl>::reclaim(storage);
+}
+
+#else
+
+inline intrusive_ptr<StorageImpl> try_lock(StorageImpl* storage) {
+  auto weak = weak_intrusive_ptr<StorageImpl>::reclaim(storage);
+  auto strong = weak.lock();
+  weak.release();
+  return strong;
+}
+
+#endif
 
 // ---- The write barrier: a mutable access to the storage, by c10's own inline check, takes it off.
 
@@ -79,11 +134,6 @@ inline void clear_access_error(StorageImpl* storage) { storage->clear_data_ptr_a
 
 namespace detail {
 
-// Names private members: an explicit instantiation may.
-template <class Tag, typename Tag::Type Member>
-struct Grant {
-  friend typename Tag::Type member(Tag) { return Member; }
-};
 struct ThrowFlag {
   using Type = bool StorageImpl::*;
   friend Type member(ThrowFlag);

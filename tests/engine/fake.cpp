@@ -366,6 +366,7 @@ void Backend::release(lms::Key key) {
 
 bool Backend::acquire(lms::Key key) {
   auto* storage = static_cast<Storage*>(key);
+  if (storage->out_of_reach) return false;
   int strong = storage->strong.load();
   while (strong > 0 && !storage->strong.compare_exchange_weak(strong, strong + 1)) {
   }
@@ -373,6 +374,8 @@ bool Backend::acquire(lms::Key key) {
   acquired().storages.emplace_back(storage);
   return true;
 }
+
+bool Backend::dead(lms::Key key) { return static_cast<Storage*>(key)->strong == 0; }
 
 lms::Extent Backend::locate(lms::Key key) {
   const auto* storage = static_cast<Storage*>(key);

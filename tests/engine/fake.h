@@ -157,7 +157,8 @@ class Backend;
 struct Storage {
   Backend* owner = nullptr;
   std::atomic<int> strong{1};
-  std::atomic<int> weak{1};  // one of them for all strong ones
+  std::atomic<int> weak{1};               // one of them for all strong ones
+  std::atomic<bool> out_of_reach{false};  // alive, but to take it would mean to wait
 
   lms::Place place = lms::Place::kForeign;
   void* ptr = nullptr;
@@ -232,6 +233,7 @@ class Backend final : public lms::Backend {
   void retain(lms::Key key) override;
   void release(lms::Key key) override;
   bool acquire(lms::Key key) override;
+  bool dead(lms::Key key) override;
   lms::Extent locate(lms::Key key) override;
   void guard(lms::Key key) override;
   bool unguard(lms::Key key) override;

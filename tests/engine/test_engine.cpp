@@ -664,6 +664,51 @@ TEST(engine_forgets_the_dead) {
   rig.check();
 }
 
+// What is alive but cannot be taken now is left where it is, and nothing of it is trusted or lost.
+TEST(engine_leaves_what_is_out_of_reach) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2);
+  CHECK(rig.evict(b));
+  a->out_of_reach = b->out_of_reach = true;
+  fake::Scope scope;
+  CHECK_EQ(rig.engine->candidates(0, true).size(), 0u);
+  CHECK(!rig.engine->evict(a.get()));
+  CHECK_EQ(rig.engine->page_in_all([](int) { return stream(0); }), 0u);
+  CHECK(!rig.resident(b));
+  rig.engine->purge();
+  CHECK_EQ(rig.backend.retained.size(), 2u);
+  rig.use(&b);  // comes in, but no copy is kept that no barrier guards
+  CHECK(!b->guarded);
+  rig.device.drain();
+  CHECK_EQ(rig.pool.stats().used, 0u);
+  a->out_of_reach = b->out_of_reach = false;
+  rig.write(b, 3, stream(0));
+  CHECK_EQ(rig.engine->evict_all(0, true), 2 * kBytes);
+  CHECK(rig.has(a, 1) && rig.has(b, 3));
+  rig.check();
+}
+
+// Its barrier stays when its copy makes way, and is known to be there.
+TEST(engine_drops_a_copy_out_of_reach) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  rig.use(&a);
+  CHECK(a->guarded);
+  a->out_of_reach = true;
+  fake::Scope scope;
+  rig.engine->drop_copies();
+  rig.device.drain();
+  CHECK_EQ(rig.pool.stats().used, 0u);
+  CHECK(a->guarded && a->intact);
+  a->out_of_reach = false;
+  CHECK(rig.evict(a));
+  CHECK(!a->guarded);
+  CHECK_EQ(rig.stats().clean_evictions, 0);
+  CHECK(rig.has(a, 1));
+  rig.check();
+}
+
 TEST(engine_keeps_the_dead_while_pinned) {
   Rig rig;
   StorageRef a = rig.make(1);

@@ -491,7 +491,7 @@ class World {
   }
 
   void faults_(Random* random) {
-    switch (random->below(4)) {
+    switch (random->below(5)) {
       case 0:
         backend_.fail_page_in = static_cast<int>(1 + random->below(3));
         return say_("a page-in will fail");
@@ -501,6 +501,13 @@ class World {
       case 2:
         memory_.refusals = static_cast<int>(random->below(4));
         return say_("host memory will be refused");
+      case 3:
+        if (const TensorPtr tensor = pick_(random)) {
+          std::atomic<bool>& away = tensor->storage->out_of_reach;
+          away = !away;
+          say_(away ? "out of reach" : "within reach", tensor.get());
+        }
+        return;
       default:
         backend_.immovable = random->one_in(3);
         return say_(backend_.immovable ? "nothing can move" : "all can move");

@@ -143,8 +143,7 @@ bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
 
 void Backend::retain(::lms::Key key) {
   adopt(storage_of(key));
-  WeakStorage weak(intrusive_ptr<StorageImpl>::reclaim_copy(storage_of(key)));
-  weak.release();
+  raw::weak_intrusive_ptr::incref(storage_of(key));
 }
 
 void Backend::release(::lms::Key key) {
@@ -153,14 +152,19 @@ void Backend::release(::lms::Key key) {
 }
 
 bool Backend::acquire(::lms::Key key) {
-  auto weak = WeakStorage::reclaim(storage_of(key));
-  auto strong = weak.lock();
-  weak.release();
+  auto strong = try_lock(storage_of(key));
   if (!strong) {
     return false;
   }
   acquired().push_back(std::move(strong));
   return true;
+}
+
+bool Backend::dead(::lms::Key key) {
+  auto weak = WeakStorage::reclaim(storage_of(key));
+  const bool expired = weak.expired();
+  weak.release();
+  return expired;
 }
 
 ::lms::Extent Backend::locate(::lms::Key key) {

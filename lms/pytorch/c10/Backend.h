@@ -42,6 +42,7 @@ class Backend final : public ::lms::Backend {
   void retain(::lms::Key key) override;
   void release(::lms::Key key) override;
   bool acquire(::lms::Key key) override;
+  bool dead(::lms::Key key) override;
   ::lms::Extent locate(::lms::Key key) override;
   void guard(::lms::Key key) override;
   bool unguard(::lms::Key key) override;

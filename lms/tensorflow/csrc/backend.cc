@@ -12,7 +12,7 @@
 namespace tensorflow {
 namespace lms {
 bool Backend::acquire(::lms::Key) {
-  return true;  // a dying buffer waits for the engine's lock before it goes
+  return true;  // a dying buffer is forgotten under the engine's lock before it goes
 }
 
 ::lms::Extent Backend::locate(::lms::Key key) {

@@ -81,6 +81,7 @@ class Backend final : public ::lms::Backend {
   void retain(::lms::Key) override {}
   void release(::lms::Key) override {}
   bool acquire(::lms::Key key) override;
+  bool dead(::lms::Key) override { return false; }
   ::lms::Extent locate(::lms::Key key) override;
   void guard(::lms::Key) override {}
   bool unguard(::lms::Key) override { return true; }
