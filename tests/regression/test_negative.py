@@ -34,10 +34,11 @@ else:
 pytestmark = pytest.mark.negative
 PLUGIN = lms_device.is_plugin()
 KIND = "plugin" if PLUGIN else "torch"
+VERSION = [int(part) for part in torch.__version__.split(".")[:2]]
 SAFEGUARDS = {
     entry["id"]: entry
     for entry in tomllib.loads((HERE.parent / "safeguards.toml").read_text())["safeguard"]
-    if entry["kind"] == KIND
+    if entry["kind"] == KIND and entry.get("since", VERSION) <= VERSION
 }
 
 

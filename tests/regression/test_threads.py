@@ -204,6 +204,43 @@ def test_a_running_operator_without_pins_is_waited_for(program: Any) -> None:
     assert "waited" in out
 
 
+def test_a_storage_of_python_alone(program: Any) -> None:
+    """Another reference keeps its object alive, which takes the GIL; its reader has it, and waits."""
+    out = program(
+        """
+        import sys, threading, time, torch
+        sys.setswitchinterval(1e-5)
+        torch.cuda.lms.enable(min_size=0)
+        stores = [torch.full((1 << 18,), float(i), device="cuda") for i in range(24)]
+        stores = [tensor.untyped_storage() for tensor in stores]  # nothing else holds them
+
+        def evict():
+            while not done:
+                torch.cuda.lms.reclaim()
+                kept = [torch.full((1 << 18,), float(i), device="cuda") for i in range(8)]
+                assert all(bool((t == i).all()) for i, t in enumerate(kept))
+
+        done = []
+        threads = [threading.Thread(target=evict) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        rounds, end = 0, time.monotonic() + 8
+        while rounds < 20 or (rounds < 200 and time.monotonic() < end):
+            for i, store in enumerate(stores):
+                copy = torch.empty(0).set_(store.cpu(), 0, (1 << 18,))
+                assert (copy == i).all(), (rounds, i)
+            rounds += 1
+        done.append(True)
+        for thread in threads:
+            thread.join()
+        print("read", rounds)
+        """,
+        memory=40 * MIB,
+        timeout=120,
+    )
+    assert "read" in out
+
+
 def test_a_fork_and_a_loader(program: Any) -> None:
     """Workers of a DataLoader are forked while tensors are out; they do not touch the device."""
     out = program(
