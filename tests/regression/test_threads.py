@@ -205,7 +205,7 @@ def test_a_running_operator_without_pins_is_waited_for(program: Any) -> None:
 
 
 def test_a_storage_of_python_alone(program: Any) -> None:
-    """Another reference keeps its object alive, which takes the GIL; its reader has it, and waits."""
+    """Another reference keeps its object alive and takes the GIL, which its reader has, waiting."""
     out = program(
         """
         import sys, threading, time, torch
