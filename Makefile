@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint bench sweep patches clean help
+.PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint style series bench sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -37,11 +37,15 @@ setup: $(STAMP)
 run: $(STAMP)
 	$(BIN)/lmsbuild run $(TAG)
 
-lint: $(STAMP)
+lint: style series
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy tools/lmsbuild tools/simcuda tools/lmsbench tests/lmsbuild
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cc')
+
+series: $(STAMP)
 	$(BIN)/lmsbuild verify --all
 	$(BIN)/lmsbuild lint --all
 	$(BIN)/lmsbuild matrix --check
@@ -53,7 +57,8 @@ test-fast: lint
 BESIDE := @$(MAKE) --no-print-directory --jobs=2 --output-sync=line
 
 test: $(STAMP)
-	$(BESIDE) lint wheels
+	$(BESIDE) style wheels
+	@$(MAKE) --no-print-directory series
 	$(BESIDE) test-tool test-containers
 	$(BIN)/lmsbuild test $(TAG)
 	$(BIN)/lmsbuild test $(TF_TAG)
