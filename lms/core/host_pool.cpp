@@ -39,6 +39,9 @@ HostRange HostPool::allocate(std::size_t bytes) {
   }
   stats_.used += range.bytes;
   stats_.used_peak = std::max(stats_.used_peak, stats_.used);
+  HostStats::Node& node = stats_.nodes[slab_of_(static_cast<Address>(range.ptr))->second.node];
+  node.used += range.bytes;
+  node.used_peak = std::max(node.used_peak, node.used);
   return range;
 }
 
@@ -46,6 +49,7 @@ void HostPool::free(HostRange range, FencePtr fence) {
   if (!range) return;
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.used -= range.bytes;
+  stats_.nodes[slab_of_(static_cast<Address>(range.ptr))->second.node].used -= range.bytes;
   if (fence && !fence->done()) {
     pending_.emplace_back(range, std::move(fence));
   } else {
@@ -77,6 +81,7 @@ void HostPool::reset_peaks() {
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.reserved_peak = stats_.reserved;
   stats_.used_peak = stats_.used;
+  for (auto& node : stats_.nodes) node.second.used_peak = node.second.used;
 }
 
 HostRange HostPool::take_(std::size_t bytes) {
@@ -106,7 +111,7 @@ bool HostPool::grow_(std::size_t bytes) {
     ptr = memory_.allocate(size);
   }
   if (ptr == nullptr) return false;
-  slabs_.emplace(static_cast<Address>(ptr), size);
+  slabs_.emplace(static_cast<Address>(ptr), Slab{size, memory_.node(ptr)});
   stats_.reserved += size;
   stats_.reserved_peak = std::max(stats_.reserved_peak, stats_.reserved);
   insert_free_(static_cast<Address>(ptr), size);
@@ -120,7 +125,7 @@ void HostPool::put_(HostRange range) {
   // Slabs that happen to be neighbours in memory are still released one by one: merge within one.
   auto next = free_.lower_bound(begin);
   if (next != free_.end() && next->first == begin + size &&
-      next->first < slab->first + slab->second) {
+      next->first < slab->first + slab->second.bytes) {
     size += next->second;
     erase_free_(next);
   }
@@ -152,24 +157,25 @@ std::size_t HostPool::trim_() {
   std::size_t released = 0;
   for (auto slab = slabs_.begin(); slab != slabs_.end();) {
     const auto whole = free_.find(slab->first);
-    if (whole == free_.end() || whole->second != slab->second) {
+    if (whole == free_.end() || whole->second != slab->second.bytes) {
       ++slab;
       continue;
     }
     erase_free_(whole);
     memory_.release(slab->first);
-    released += slab->second;
+    released += slab->second.bytes;
     slab = slabs_.erase(slab);
   }
   stats_.reserved -= released;
   return released;
 }
 
-std::map<HostPool::Address, std::size_t>::const_iterator HostPool::slab_of_(Address ptr) const {
+HostPool::Slabs::const_iterator HostPool::slab_of_(Address ptr) const {
   auto slab = slabs_.upper_bound(ptr);
   if (slab == slabs_.begin()) throw std::logic_error("host range outside every slab");
   --slab;
-  if (ptr >= slab->first + slab->second) throw std::logic_error("host range outside every slab");
+  if (ptr >= slab->first + slab->second.bytes)
+    throw std::logic_error("host range outside every slab");
   return slab;
 }
 
@@ -185,18 +191,21 @@ void HostPool::erase_free_(std::map<Address, std::size_t>::iterator it) {
 
 void HostPool::check() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::size_t reserved = 0, free = 0, pending = 0;
-  for (const auto& slab : slabs_) reserved += slab.second;
+  std::size_t reserved = 0, free = 0, pending = 0, on_nodes = 0;
+  for (const auto& slab : slabs_) reserved += slab.second.bytes;
   Address end = nullptr;
   for (const auto& range : free_) {
     if (range.first < end) throw std::logic_error("free ranges overlap");
     end = range.first + range.second;
     const auto slab = slab_of_(range.first);
-    if (end > slab->first + slab->second) throw std::logic_error("free range crosses its slab");
+    if (end > slab->first + slab->second.bytes)
+      throw std::logic_error("free range crosses its slab");
     free += range.second;
   }
   for (const auto& range : pending_) pending += range.first.bytes;
+  for (const auto& node : stats_.nodes) on_nodes += node.second.used;
   if (free_.size() != free_size_.size()) throw std::logic_error("free lists differ");
+  if (on_nodes != stats_.used) throw std::logic_error("bytes of NUMA nodes are wrong");
   if (reserved != stats_.reserved) throw std::logic_error("reserved bytes are wrong");
   if (stats_.used + pending + free != reserved) throw std::logic_error("host bytes are lost");
 }

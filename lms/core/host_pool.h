@@ -20,6 +20,8 @@ class HostMemory {
   // Returns nullptr when `bytes` cannot be had.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* ptr) = 0;
+  // The NUMA node that memory from here is on.
+  virtual int node(const void*) { return 0; }
 };
 
 struct HostRange {
@@ -36,6 +38,12 @@ struct HostStats {
   std::size_t used_peak = 0;
   std::size_t slabs = 0;
   std::size_t refused = 0;  // requests that found no room
+
+  struct Node {
+    std::size_t used = 0;
+    std::size_t used_peak = 0;
+  };
+  std::map<int, Node> nodes;  // by the NUMA node; of those that memory came from
 };
 
 // Pinned host memory in slabs. Pinning is slow and never given back for a single range, so ranges
@@ -73,19 +81,25 @@ class HostPool {
  private:
   using Address = char*;
 
+  struct Slab {
+    std::size_t bytes;
+    int node;
+  };
+  using Slabs = std::map<Address, Slab>;
+
   HostRange take_(std::size_t bytes);
   bool grow_(std::size_t bytes);
   void put_(HostRange range);
   void reap_(bool wait);
   std::size_t trim_();
-  std::map<Address, std::size_t>::const_iterator slab_of_(Address ptr) const;
+  Slabs::const_iterator slab_of_(Address ptr) const;
   void insert_free_(Address ptr, std::size_t bytes);
   void erase_free_(std::map<Address, std::size_t>::iterator it);
 
   HostMemory& memory_;
   const std::size_t slab_bytes_;
   mutable std::mutex mutex_;
-  std::map<Address, std::size_t> slabs_;
+  Slabs slabs_;
   std::map<Address, std::size_t> free_;                  // by address, to merge neighbours
   std::set<std::pair<std::size_t, Address>> free_size_;  // the same ranges by size, for best fit
   std::deque<std::pair<HostRange, FencePtr>> pending_;

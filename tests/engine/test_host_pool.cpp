@@ -224,6 +224,40 @@ TEST(pool_counts) {
   pool.check();
 }
 
+// Each slab is of one NUMA node, whatever is cut from it.
+TEST(pool_counts_by_node) {
+  class TwoNodes final : public lms::HostMemory {
+   public:
+    void* allocate(std::size_t bytes) override {
+      slabs_.push_back(memory_.allocate(bytes));
+      return slabs_.back();
+    }
+    void release(void* ptr) override { memory_.release(ptr); }
+    int node(const void* ptr) override { return ptr == slabs_[0] ? 0 : 3; }
+
+   private:
+    fake::HostMemory memory_{64 * kUnit};
+    std::vector<void*> slabs_;
+  };
+  TwoNodes memory;
+  HostPool pool(memory, 4 * kUnit);
+  const HostRange a = pool.allocate(kUnit), b = pool.allocate(3 * kUnit);
+  const HostRange c = pool.allocate(2 * kUnit);
+  pool.free(a, nullptr);
+  auto nodes = pool.stats().nodes;
+  CHECK_EQ(nodes.size(), 2u);
+  CHECK_EQ(nodes[0].used, 3 * kUnit);
+  CHECK_EQ(nodes[0].used_peak, 4 * kUnit);
+  CHECK_EQ(nodes[3].used, 2 * kUnit);
+  pool.reset_peaks();
+  pool.free(b, nullptr);
+  pool.free(c, nullptr);
+  nodes = pool.stats().nodes;
+  CHECK_EQ(nodes[0].used + nodes[3].used, 0u);
+  CHECK_EQ(nodes[0].used_peak, 3 * kUnit);
+  pool.check();
+}
+
 // Ranges keep their bytes until they are freed and the fence is done; the limit holds throughout.
 TEST(pool_random) {
   const long seeds = harness::option("seeds", 20), steps = harness::option("steps", 2000);

@@ -121,6 +121,18 @@ print(json.dumps([failed, found, device["pinned_bytes"], device["paged_in"]]))
     assert pinned == 0 and paged_in > 0
 
 
+def test_operands_take_no_more_than_they_need(programs, eager_moves):
+    """The first operand comes into a hole of less than twice its size; the rest of it is for the
+    second one."""
+    code = (
+        "import tensorflow as tf\n"
+        "a, b = tf.fill((9, 1 << 20), 1.0), tf.fill((1 << 20, 5), 2.0)\n"
+        "c = tf.fill((13 << 20,), 3.0)  # both leave\n"
+        "print(tf.matmul(a, b).numpy().tolist() == [[float(2 << 20)] * 5] * 9)\n"
+    )
+    assert programs.run(code, pool=64, env={"TF_LMS": "1"}).splitlines()[-1] == "True"
+
+
 def test_ops_that_do_not_fit_together(programs):
     """Many threads, and room for one of these ops at a time: none takes what another lacks."""
     code = (

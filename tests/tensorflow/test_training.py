@@ -7,10 +7,7 @@ WAYS = ("fit", "function", "eager", "session", "estimator")
 TIMES = (1.5, 2, 3)
 SLOW = pytest.mark.slow
 # What the default tier runs of the matrix: minutes on two processors, most of them imports.
-DEFAULT = {
-    ("transformer", "function", 1.5),
-    ("transformer", "session", 1.5),
-}
+DEFAULT = {("transformer", "fit", 1.5)}
 MATRIX = [
     pytest.param(*case, marks=() if case in DEFAULT else SLOW)
     for case in (

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/backend.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -11,6 +13,15 @@
 
 namespace tensorflow {
 namespace lms {
+
+Trap::Trap(size_t bytes)
+    : bytes_(bytes),
+      ptr_(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+  CHECK(ptr_ != MAP_FAILED) << "Large Model Support: chaos mode is out of addresses";
+}
+
+Trap::~Trap() { munmap(ptr_, bytes_); }
+
 bool Backend::acquire(::lms::Key) {
   return true;  // a dying buffer is forgotten under the engine's lock before it goes
 }
@@ -56,9 +67,13 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
         << "Large Model Support: a tensor of " << from.bytes << " bytes in " << pool->name
         << " was written by an op that was taken to read it only";
   }
-  if (poison_) pool->transport->Poison(from.ptr, from.bytes);
+  state->left = from.ptr;
+  if (poison_) {
+    pool->transport->Poison(from.ptr, from.bytes);
+    state->trap.reset(new Trap(from.bytes));
+  }
   buffer->host_ = state.release();
-  Rebind(buffer, host.ptr);
+  Rebind(buffer, poison_ ? buffer->host_->trap->ptr() : host.ptr);
   CountHost(buffer, +1);
   pool->allocator->DeallocateRaw(from.ptr);
 }
@@ -70,6 +85,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   void* data = Runtime::Get().Allocate(pool, buffer->size(), /*freed_before=*/0);
   if (data == nullptr) throw OutOfMemory(Runtime::Get().Shortage(pool, buffer->size()));
   std::unique_ptr<HostCopy> state(buffer->host_);
+  if (poison_ && data == state->left) data = Elsewhere(pool, data, buffer->size());
   if (copy) {
     *arrival = pool->transport->ToDevice(data, state->range.ptr, state->bytes);
   } else {
@@ -79,6 +95,20 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   buffer->host_ = nullptr;
   Rebind(buffer, data);
   return state->range;
+}
+
+// Another block instead of `data`, as long as there is one that need not be made free.
+void* Backend::Elsewhere(Pool* pool, void* data, size_t bytes) {
+  void* other = BfcAccess::AllocateOnce(pool->allocator, bytes, /*freed_before=*/0);
+  if (other == nullptr) return data;
+  pool->allocator->DeallocateRaw(data);
+  return other;
+}
+
+void Backend::Disarm(MovableBuffer* buffer) {
+  if (buffer->host_ == nullptr || buffer->host_->trap == nullptr) return;
+  Rebind(buffer, buffer->host_->range.ptr);
+  buffer->host_->trap.reset();
 }
 
 void Backend::Discard(MovableBuffer* buffer) {

@@ -3,6 +3,7 @@
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BACKEND_H_
 
 #include <atomic>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -57,20 +58,39 @@ class Pool {
   int64_t peak_active_bytes = 0;
 };
 
+// Addresses without memory behind them: to use one is fatal.
+class Trap {
+ public:
+  explicit Trap(size_t bytes);
+  ~Trap();
+  Trap(const Trap&) = delete;
+  Trap& operator=(const Trap&) = delete;
+  void* ptr() const { return ptr_; }
+
+ private:
+  const size_t bytes_;
+  void* const ptr_;
+};
+
 // What a buffer in host memory owns.
 struct HostCopy {
   ::lms::HostRange range;
   ::lms::FencePtr written;
   size_t bytes;
+  void* left = nullptr;        // where it was on the device
+  std::unique_ptr<Trap> trap;  // chaos mode: what the buffer points to meanwhile
 };
 
 // Translates between the engine's keys and MovableBuffer.
 class Backend final : public ::lms::Backend {
  public:
   void set_host(::lms::HostPool* host) { host_ = host; }
-  // Debugging: what a stale pointer would read is overwritten, and a host copy that is used instead
-  // of a new one is compared with the bytes first.
+  // Debugging. Who uses a buffer that no op pinned is found out: what is out points nowhere, its
+  // old place is overwritten, and it comes back to another one. A host copy that is used instead of
+  // a new one is compared with the bytes first.
   void set_poison(bool poison) { poison_ = poison; }
+  // Points a buffer that is out to its bytes in host memory, in chaos mode, too.
+  void Disarm(MovableBuffer* buffer);
   int64_t on_host() const { return on_host_.load(); }
 
   static MovableBuffer* BufferOf(::lms::Key key) { return static_cast<MovableBuffer*>(key); }
@@ -94,6 +114,7 @@ class Backend final : public ::lms::Backend {
 
  private:
   void Rebind(MovableBuffer* buffer, void* data);
+  void* Elsewhere(Pool* pool, void* data, size_t bytes);
   void CountHost(MovableBuffer* buffer, int sign);
 
   ::lms::HostPool* host_ = nullptr;

@@ -7,10 +7,30 @@
 
 namespace tensorflow {
 namespace lms {
+namespace {
+
+// What is not worth a chunk of its own: the rest of a small block, and an eighth of a large one.
+constexpr size_t kLeastTrimmed = 64 << 10;
+constexpr size_t kKeptPart = 8;
+
+}  // namespace
 
 void* BfcAccess::AllocateOnce(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   return allocator->AllocateRawOnce(Allocator::kAllocatorAlignment, bytes,
                                     /*dump_log_on_failure=*/false, freed_before);
+}
+
+void BfcAccess::Trim(BfcAllocator* allocator, void* ptr, size_t rounded) {
+  mutex_lock lock(allocator->lock_);
+  const auto handle = allocator->region_manager_.get_handle(ptr);
+  auto* chunk = allocator->ChunkFromHandle(handle);
+  const size_t rest = chunk->size - rounded;
+  if (rounded < kLeastTrimmed || rest < rounded / kKeptPart) return;
+  const auto id = chunk->allocation_id;
+  chunk->allocation_id = -1;  // SplitChunk wants a free one
+  allocator->SplitChunk(handle, rounded);
+  allocator->ChunkFromHandle(handle)->allocation_id = id;  // the chunk itself may have moved
+  allocator->stats_.bytes_in_use -= static_cast<int64_t>(rest);
 }
 
 std::vector<::lms::Segment> BfcAccess::Segments(BfcAllocator* allocator, const IdleMap& idle) {

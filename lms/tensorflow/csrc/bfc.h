@@ -23,6 +23,9 @@ class BfcAccess {
  public:
   // What the allocator does without Large Model Support: null when no free chunk serves.
   static void* AllocateOnce(BfcAllocator* allocator, size_t bytes, uint64_t freed_before);
+  // Gives back what the block at `ptr` has beyond `rounded` bytes: the allocator hands out a chunk
+  // whole that is less than twice the request.
+  static void Trim(BfcAllocator* allocator, void* ptr, size_t rounded);
   // One segment for each region, in the order of Regions.
   static std::vector<::lms::Segment> Segments(BfcAllocator* allocator, const IdleMap& idle);
   static std::vector<void*> Regions(BfcAllocator* allocator);

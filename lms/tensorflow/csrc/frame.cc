@@ -231,9 +231,10 @@ int64_t OpFrame::Need() const {
 }
 
 // Ops that run at a time must fit together: what one of them lacks once it has begun, the others
-// give only when they are over.
+// give only when they are over. As long as nothing had to make way, all have room.
 void OpFrame::AwaitPromise() {
-  if (pool_ == nullptr || running != nullptr) return;  // none to share, or part of an op that runs
+  if (pool_ == nullptr || !pool_->tight.load(std::memory_order_relaxed)) return;
+  if (running != nullptr) return;  // part of an op that runs
   Runtime& runtime = Runtime::Get();
   promised_ = Need();
   for (;;) {

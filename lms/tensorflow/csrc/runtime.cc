@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,7 +64,7 @@ class CpuTransport final : public Transport {
     std::memcpy(device, host, bytes);
     return nullptr;
   }
-  void Poison(void* device, size_t bytes) override { std::memset(device, 0xA5, bytes); }
+  void Poison(void* device, size_t bytes) override { std::memset(device, 0xFF, bytes); }
 };
 
 bool AsksForLms(const SessionOptions& options) {
@@ -122,6 +124,13 @@ void HostBytes::release(void* ptr) {
     port::AlignedFree(ptr);
   }
   owners_.erase(owner);
+}
+
+int HostBytes::node(const void* ptr) {
+  int node = 0;
+  // Of the first page, which comes with this look at it. Fails where the kernel knows no nodes.
+  const auto failed = syscall(SYS_get_mempolicy, &node, nullptr, 0, ptr, MPOL_F_NODE | MPOL_F_ADDR);
+  return failed ? 0 : node;
 }
 
 // ---- the runtime
@@ -331,11 +340,20 @@ bool Runtime::Manages(const BfcAllocator* allocator) {
   return Active() && PoolOf(allocator) != nullptr;
 }
 
+// What is free, no more of it than is asked for once room is short.
+void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before) {
+  void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
+  if (ptr != nullptr && pool->tight.load(std::memory_order_relaxed)) {
+    BfcAccess::Trim(pool->allocator, ptr, BfcAccess::RoundedBytes(bytes));
+  }
+  return ptr;
+}
+
 void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   Pool* pool = PoolOf(allocator);
   OpFrame::CountTaken(pool, bytes);
   // No need for the engine's lock as long as there is room.
-  void* ptr = limit_ == 0 ? BfcAccess::AllocateOnce(allocator, bytes, freed_before) : nullptr;
+  void* ptr = limit_ == 0 ? Take(pool, bytes, freed_before) : nullptr;
   return ptr != nullptr ? ptr : Allocate(pool, bytes, freed_before);
 }
 
@@ -343,9 +361,7 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   EngineLock lock(engine_.mutex());
   const size_t rounded = BfcAccess::RoundedBytes(bytes);
   const auto attempt = [&]() -> void* {
-    return OverLimit(pool, rounded) > 0
-               ? nullptr
-               : BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
+    return OverLimit(pool, rounded) > 0 ? nullptr : Take(pool, bytes, freed_before);
   };
   void* ptr = attempt();
   if (ptr != nullptr || !Active()) return ptr;
@@ -455,6 +471,7 @@ void Runtime::HandOut(MovableBuffer* buffer, bool unless_pinned) {
   } catch (const OutOfMemory& error) {
     // Host memory will do, for as long as the pointer is out: the device can address it too.
     LOG(WARNING) << error.what();
+    backend_.Disarm(buffer);
     buffer->stays_out_ = true;
   }
 }
@@ -612,10 +629,15 @@ std::string Runtime::Statistics() {
     for (const auto& field : fields) out << ", \"" << field.first << "\": " << field.second;
     out << "}";
   }
-  const auto host = host_.stats();
-  out << "], \"host\": {\"0\": {\"gpu_host_bytes_in_use\": " << host.used
-      << ", \"gpu_host_peak_bytes_in_use\": " << host.used_peak
-      << ", \"reserved\": " << host.reserved << ", \"limit\": " << host.limit << "}}}";
+  auto nodes = host_.stats().nodes;
+  nodes[0];  // there is always one
+  out << "], \"host\": {";
+  for (auto node = nodes.begin(); node != nodes.end(); ++node) {
+    out << (node == nodes.begin() ? "" : ", ") << "\"" << node->first
+        << "\": {\"gpu_host_bytes_in_use\": " << node->second.used
+        << ", \"gpu_host_peak_bytes_in_use\": " << node->second.used_peak << "}";
+  }
+  out << "}}";
   return out.str();
 }
 

@@ -36,6 +36,7 @@ class HostBytes final : public ::lms::HostMemory {
   void SetSource(const Source& source);
   void* allocate(size_t bytes) override;
   void release(void* ptr) override;
+  int node(const void* ptr) override;
 
  private:
   mutex mu_;
@@ -140,6 +141,7 @@ class Runtime final : public BfcReclaimer {
 
  private:
   Runtime();
+  void* Take(Pool* pool, size_t bytes, uint64_t freed_before);
   bool MakeRoom(Pool* pool, size_t rounded);
   void BecomeInactive();
   size_t OverLimit(Pool* pool, size_t rounded);

@@ -47,7 +47,7 @@ class StreamTransport final : public Transport {
 
   void Poison(void* device, size_t bytes) override {
     se::DeviceMemoryBase block(device, bytes / 4 * 4);
-    compute_->ThenMemset32(&block, 0xA5A5A5A5, bytes / 4 * 4);
+    compute_->ThenMemset32(&block, 0xFFFFFFFF, bytes / 4 * 4);
   }
 
  private:

@@ -16,7 +16,8 @@ or, with no edit at all, ``TF_LMS=1 python train.py``. ``TF_LMS`` also takes lim
 ``TF_LMS=device_limit=8GiB,host_limit=64GiB``. ``TF_GPU_HOST_MEM_LIMIT_IN_MB``, TensorFlow's own
 limit of the memory of the host that GPUs use, holds for Large Model Support too.
 
-``LMS_DEBUG=chaos`` moves every tensor out after every operation.
+``LMS_DEBUG=chaos`` moves every tensor out after every operation, and to use one that no operation
+asked for ends the process.
 """
 
 import ctypes
