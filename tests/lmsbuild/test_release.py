@@ -162,6 +162,7 @@ def test_conda_packages_are_made_again(world: World, official: Path, console: Co
     assert not Path(planned["folder"]).exists()
     code, out, err = run(*command, "--json")
     assert code == 0, err
+    assert [step["step"] for step in json.loads(out)["steps"]].count("wheel") == 1
     manifest = Path(json.loads(out)["folder"]) / releases.MANIFEST
     names, patterns = sorted(x.name for x in manifest.parent.iterdir()), sorted(planned["planned"])
     # Its platform is known when the wheel is there.

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,16 @@ def release(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
     dry_run: bool = False, container: Container | None = None, more: Sequence[Path] = (),
     images: Mapping[str, str] | None = None,
+    packages: Callable[[Path], Sequence[Path]] = lambda wheel: (),
 ) -> Release:  # fmt: skip
     """Build the wheel, and put everything that is shipped of it into a folder below `output`.
 
-    `more` are files (conda packages, for example) that are part of it, `images` the digests of
-    container images by name. Raises RebuildError when this version was released before with other
-    content.
+    `packages` makes others of the wheel (for conda), `more` are further files that are part of it,
+    `images` the digests of container images by name. Raises RebuildError when this version was
+    released before with other content.
     """
     _, built = wheel(target, choices, console, dry_run=dry_run, container=container)
+    more = [*packages(built.wheel), *more]
     place = (output or target.work / "releases").absolute()
     folder = place / built.wheel.name.removesuffix(".whl")
     if dry_run:

@@ -74,20 +74,23 @@ def command(
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
     container = container_for(target, in_container, base_image, choices, console)
-    packages: list[Path] = []
-    if conda:
+
+    def packages(wheel: Path) -> list[Path]:
+        if not conda:
+            return []
         from lmsbuild.condabuild import Order, build
 
-        order = Order(target.label, False, "linux-64", None, "auto", (), in_container, base_image)
+        given = None if dry_run else wheel
+        order = Order(target.label, False, "linux-64", given, "auto", ())
         found = build(target.project, order, choices, console, None, dry_run)
-        packages = [*(made.package.path for made in found.made), *map(Path, found.planned)]
+        return [*(made.package.path for made in found.made), *map(Path, found.planned)]
+
     digests = {}
     if images:
         from lmsbuild.image import digest
 
         digests = {name: digest(name) for name in images}
-    files = [*packages, *more]
-    done = release(target, choices, console, output, dry_run, container, files, digests)
+    done = release(target, choices, console, output, dry_run, container, more, digests, packages)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     if done.artefacts:
         console.table(
