@@ -8,6 +8,7 @@ CONDA_OVERRIDE_CUDA=12.4 stands for a driver that this machine has not.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from rattler import VirtualPackage, VirtualPackageOverrides, install, solve
@@ -22,3 +23,5 @@ async def main(prefix: str, spec: str, *channels: str) -> None:
 
 
 asyncio.run(main(*sys.argv[1:]))
+sys.stdout.flush()
+os._exit(0)  # rattler's threads may still be at work, and an interpreter that ends then crashes

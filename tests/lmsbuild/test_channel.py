@@ -307,6 +307,19 @@ def test_read_only_channel(box: Path, console: Console) -> None:
         shutil.rmtree(folder)
 
 
+def test_ends_at_once(channel: Channel, box: Path, console: Console) -> None:
+    """Rattler's threads crash an interpreter that ends while they give back its objects: now and
+    then `index` succeeded, and ended with SIGSEGV."""
+    channel.add([make(box)], console)
+    code, said = apart(
+        "import atexit; atexit.register(print, 'the interpreter ended')\n"
+        "from lmsbuild.__main__ import main\n"
+        "main(['channel', 'index', sys.argv[1]])",
+        channel, box,
+    )  # fmt: skip
+    assert code == 0 and said.startswith("indexed ") and said.count("\n") == 1
+
+
 # Many at once ------------------------------------------------------------------------------------
 
 

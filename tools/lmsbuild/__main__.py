@@ -33,6 +33,9 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         interrupt.finish()
         interrupt.uninstall()
+    if "rattler" in sys.modules:
+        # Its threads may be giving back Python objects: an interpreter that ends then crashes.
+        os._exit(_flush(code))
     sys.exit(code)
 
 
