@@ -129,6 +129,37 @@ def test_a_recurrent_network_is_not_held(lms: Any) -> None:
     assert not any(torch.ops.lms.exposed(p) for p in net.parameters())
 
 
+def test_saving_while_storages_change_places(lms: Any) -> None:
+    """It compares pointers to find what has two types; another thread may evict meanwhile."""
+    x = torch.full((1 << 18,), 1.5, device="cuda")
+    y = torch.full((1 << 18,), 7, dtype=torch.int32, device="cuda")
+
+    def where(tensor: torch.Tensor) -> int:
+        pointer = tensor.data_ptr()
+        lms.release_pointer(tensor)
+        return pointer
+
+    class Exchange:
+        def __reduce__(self) -> Any:
+            assert torch.ops.lms.evict(x)
+            y.add_(1)
+            places.append(where(y))
+            return list, ()
+
+    assert torch.ops.lms.evict(y)
+    places = [where(x)]
+    for legacy in (False, True):
+        file = io.BytesIO()
+        torch.save([x, Exchange(), y, x[5:]], file, _use_new_zipfile_serialization=not legacy)
+        file.seek(0)
+        have = torch.load(file, weights_only=False)
+        assert (have[0] == 1.5).all() and (have[2] == y).all()
+        assert have[3].untyped_storage()._cdata == have[0].untyped_storage()._cdata
+        assert torch.ops.lms.evict(y)
+        x.add_(0)
+    assert len(set(places)) == 1, "y never came to where x was"
+
+
 def test_saving_reads_nothing_back_and_loads_equal(lms: Any) -> None:
     """torch.save of what is on the host, and of more than the device holds."""
     lms_device.device.limit(40 * MIB)

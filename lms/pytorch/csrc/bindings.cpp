@@ -95,6 +95,14 @@ bool for_any(const at::Tensor& tensor) {
   return any;
 }
 
+// Names the memory of a storage for as long as both live: its pointer or, where that may change,
+// the storage.
+int64_t identity(const c10::Storage& storage) {
+  auto* impl = storage.unsafeGetStorageImpl();
+  const bool moves = impl->nbytes() > 0 && c10::cuda::lms::manageable(impl);
+  return reinterpret_cast<int64_t>(moves ? impl : impl->data());
+}
+
 c10::DeviceIndex index_of(int64_t device) {
   TORCH_CHECK(device >= 0 && device < c10::cuda::device_count(), "there is no CUDA device ",
               device);
@@ -137,6 +145,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);
   m.def("excluded(Tensor tensor) -> bool", &for_any<&engine::excluded>);
   m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);
+  m.def("identity(Storage storage) -> int", &identity);
   m.def("evict(Tensor tensor) -> bool", &for_any<&engine::evict>);
   m.def("reclaim_inactive(int device) -> int", [](int64_t device) {
     return static_cast<int64_t>(engine::reclaim_inactive(index_of(device)));

@@ -332,38 +332,72 @@ def summary(device: Optional[Union[torch.device, int]] = None) -> str:
 # it stays there for its life, or until release_pointer.
 
 
-# Code of PyTorch that compares pointers and never follows them: functions, or whole modules.
-_IDENTITY_ONLY = {
-    ("torch._tensor", "__deepcopy__"),
-    ("torch._tensor", "_reduce_ex_internal"),
-    ("torch._inductor.utils", "copy_misaligned_inputs"),
-    ("torch._inductor.utils", "remove_unaligned_input_idxs"),
-    ("torch.distributed.fsdp._flat_param", "_same_storage"),
-    ("torch.distributed.fsdp._fully_shard._fsdp_param", "reset_sharded_param"),
-    ("torch.distributed.fsdp._runtime_utils", None),
-    ("torch.distributed.utils", "_data_ptr_allocated"),
-    ("torch.nn.modules.rnn", "flatten_parameters"),
-    ("torch.serialization", None),
+# Code of PyTorch that asks for a pointer and never follows it: functions, or whole modules. True is
+# for what compares pointers: a storage may move between two looks, and another take its place, so
+# it gets what names the memory for good.
+_NEVER_FOLLOWED = {
+    ("torch._tensor", "__deepcopy__"): False,
+    ("torch._tensor", "_reduce_ex_internal"): False,
+    ("torch._inductor.utils", "copy_misaligned_inputs"): False,
+    ("torch._inductor.utils", "remove_unaligned_input_idxs"): False,
+    ("torch.distributed.fsdp._flat_param", "_same_storage"): True,
+    ("torch.distributed.fsdp._fully_shard._fsdp_param", "reset_sharded_param"): True,
+    ("torch.distributed.fsdp._runtime_utils", None): True,
+    ("torch.distributed.utils", "_data_ptr_allocated"): False,
+    ("torch.nn.modules.rnn", "flatten_parameters"): True,
+    ("torch.serialization", None): True,
 }
 
 
-def _only_compared() -> bool:
-    caller: Any = sys._getframe(3)  # of the wrapper of data_ptr
+def _compares() -> Optional[bool]:
+    """Whether who asks for a pointer compares it; None when it may follow it."""
+    caller: Any = sys._getframe(2)  # of data_ptr
     while caller.f_globals.get("__name__") == "torch.storage" and caller.f_back is not None:
         caller = caller.f_back  # TypedStorage asks its UntypedStorage
     module = caller.f_globals.get("__name__")
-    known = (module, caller.f_code.co_name) in _IDENTITY_ONLY or (module, None) in _IDENTITY_ONLY
-    return known and not _ops().chaos()
+    found = _NEVER_FOLLOWED.get((module, caller.f_code.co_name))
+    return _NEVER_FOLLOWED.get((module, None)) if found is None else found
 
 
-def _expose(tensor: torch.Tensor) -> None:
-    if not tensor.is_cuda or not is_enabled() or _only_compared():
-        return
+def _identity_of_tensor(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    start: int = _ops().identity(tensor.untyped_storage())
+    return start + tensor.storage_offset() * tensor.element_size()
+
+
+def _identity_of_storage(storage: torch.UntypedStorage) -> int:
+    identity: int = _ops().identity(storage)
+    return identity
+
+
+def _expose_tensor(tensor: torch.Tensor) -> None:
     launch = _launches.current
     if launch is None:
         _ops().expose(tensor)
     else:
         launch.hold([tensor])
+
+
+def _expose_storage(storage: torch.UntypedStorage) -> None:
+    _ops().expose(_view_of(storage))
+
+
+def _pointer(
+    function: Callable[[Any], int], identity: Callable[[Any], int], expose: Callable[[Any], None]
+) -> Callable[[Any], int]:
+    @functools.wraps(function)
+    def data_ptr(of: Any) -> int:
+        if of.device.type != "cuda" or not is_enabled():
+            return function(of)
+        compares = _compares()
+        if compares:
+            return identity(of)
+        if compares is None or _ops().chaos():  # in chaos mode what is out has no pointer
+            expose(of)
+        return function(of)
+
+    return data_ptr
 
 
 def _view_of(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -409,14 +443,18 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hand_out_safely() -> None:
-    def expose_storage(storage: torch.UntypedStorage) -> None:
-        if storage.device.type == "cuda" and is_enabled() and not _only_compared():
-            _ops().expose(_view_of(storage))
+    def share(storage: torch.UntypedStorage) -> None:
+        if storage.device.type == "cuda" and is_enabled():
+            _expose_storage(storage)
 
     tensor, storage = torch.Tensor, torch.UntypedStorage
-    tensor.data_ptr = _before(tensor.data_ptr, _expose)  # type: ignore[method-assign]
-    for name in ("data_ptr", "_share_cuda_"):
-        setattr(storage, name, _before(getattr(storage, name), expose_storage))
+    tensor.data_ptr = _pointer(  # type: ignore[method-assign]
+        tensor.data_ptr, _identity_of_tensor, _expose_tensor
+    )
+    storage.data_ptr = _pointer(  # type: ignore[method-assign]
+        storage.data_ptr, _identity_of_storage, _expose_storage
+    )
+    storage._share_cuda_ = _before(storage._share_cuda_, share)  # type: ignore[method-assign]
     for name in (
         "resize_",
         "copy_",
