@@ -133,18 +133,6 @@ def test_operands_take_no_more_than_they_need(programs, eager_moves):
     assert programs.run(code, pool=64, env={"TF_LMS": "1"}).splitlines()[-1] == "True"
 
 
-def test_a_block_takes_no_more_than_it_needs(programs, eager_moves):
-    """Also while there is room: what is handed out now is there when there is none."""
-    code = (
-        "import tensorflow as tf\n"
-        "large = tf.fill((9 << 20,), 1.0)\n"
-        "del large\n"
-        "small = tf.fill((5 << 20,), 2.0)  # into its hole\n"
-        "print(tf.experimental.get_bytes_in_use(0) >> 20)\n"
-    )
-    assert int(programs.run(code, pool=64, env={"TF_LMS": "1"}).splitlines()[-1]) in (20, 21)
-
-
 def test_ops_that_do_not_fit_together(programs):
     """Many threads, and room for one of these ops at a time: none takes what another lacks."""
     code = (

@@ -21,12 +21,11 @@ void* BfcAccess::AllocateOnce(BfcAllocator* allocator, size_t bytes, uint64_t fr
 }
 
 void BfcAccess::Trim(BfcAllocator* allocator, void* ptr, size_t rounded) {
-  if (rounded < kLeastTrimmed) return;
   mutex_lock lock(allocator->lock_);
   const auto handle = allocator->region_manager_.get_handle(ptr);
   auto* chunk = allocator->ChunkFromHandle(handle);
   const size_t rest = chunk->size - rounded;
-  if (rest < rounded / kKeptPart) return;
+  if (rounded < kLeastTrimmed || rest < rounded / kKeptPart) return;
   const auto id = chunk->allocation_id;
   chunk->allocation_id = -1;  // SplitChunk wants a free one
   allocator->SplitChunk(handle, rounded);

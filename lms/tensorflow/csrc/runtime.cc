@@ -340,10 +340,12 @@ bool Runtime::Manages(const BfcAllocator* allocator) {
   return Active() && PoolOf(allocator) != nullptr;
 }
 
-// What is free, and no more of it than is asked for.
+// What is free, no more of it than is asked for once room is short.
 void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before) {
   void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
-  if (ptr != nullptr) BfcAccess::Trim(pool->allocator, ptr, BfcAccess::RoundedBytes(bytes));
+  if (ptr != nullptr && pool->tight.load(std::memory_order_relaxed)) {
+    BfcAccess::Trim(pool->allocator, ptr, BfcAccess::RoundedBytes(bytes));
+  }
   return ptr;
 }
 
