@@ -494,3 +494,8 @@ def test_segment_no_larger_than_needed(lms: Any, device: Any) -> None:
     assert intact(list(whole))
     assert intact(parts)
     assert torch.cuda.memory_stats()["alloc_distribution.reclaim_all"] == 1
+
+
+def test_a_request_that_no_device_could_meet(lms: Any) -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="more than 1EB"):
+        torch.empty(1 << 60, dtype=torch.uint8, device="cuda")

@@ -23,6 +23,7 @@ constexpr size_t kSmallSegment = size_t{2} << 20;
 constexpr size_t kLargeSegment = size_t{20} << 20;
 constexpr size_t kMinLarge = size_t{10} << 20;
 constexpr size_t kRoundLarge = size_t{2} << 20;
+constexpr size_t kExabyte = size_t{1} << 60;
 
 constexpr size_t kNoRoom = std::numeric_limits<size_t>::max();
 
@@ -251,6 +252,9 @@ class SnapshotLists final : public BlockLists {
 // ---- allocating
 
 DataPtr Allocator::allocate(size_t bytes) {
+  // As the allocator behind it says, which is not asked this way.
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const DeviceIndex device = current_device();
   void* ptr = raw_alloc_with_stream(bytes, getCurrentCUDAStream(device));
   return {ptr, ptr, &delete_block, Device(kCUDA, device)};
