@@ -133,6 +133,34 @@ def test_operands_take_no_more_than_they_need(programs, eager_moves):
     assert programs.run(code, pool=64, env={"TF_LMS": "1"}).splitlines()[-1] == "True"
 
 
+def test_small_tensors_keep_no_room_apart(programs):
+    """What is too small to move is not put between large tensors, however much of it there is."""
+    code = (
+        "import tensorflow as tf\n"
+        "small, large = [], []\n"
+        "for i in range(36):\n"
+        "    large.append(tf.fill((1 << 18,), 1.0))\n"
+        "    small += [tf.fill((64,), float(i)) for _ in range(100)]\n"
+        "del large\n"
+        "whole = tf.fill((10 << 20,), 2.0)\n"
+        "print(float(tf.reduce_max(whole)), float(tf.add_n(small)[0]))\n"
+    )
+    said = programs.run(code, pool=48, env={"TF_LMS": "1"})
+    assert said.splitlines()[-1] == "2.0 %s" % float(100 * sum(range(36)))
+
+
+def test_variables_move_from_their_first_update_on(programs):
+    """An update gives a variable that shares its first value a tensor of its own."""
+    code = (
+        "import tensorflow as tf\n"
+        "first = tf.fill((1 << 20,), 1.0)\n"
+        "held = [tf.Variable(first) for _ in range(20)]\n"
+        "for i, variable in enumerate(held): variable.assign_add(tf.fill((1 << 20,), float(i)))\n"
+        "print([float(tf.reduce_max(v)) for v in held] == [i + 1.0 for i in range(20)])\n"
+    )
+    assert programs.run(code, pool=48, env={"TF_LMS": "1"}).splitlines()[-1] == "True"
+
+
 def test_ops_that_do_not_fit_together(programs):
     """Many threads, and room for one of these ops at a time: none takes what another lacks."""
     code = (

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 
-#include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/platform/logging.h"
 

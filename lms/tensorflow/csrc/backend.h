@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
@@ -48,6 +49,7 @@ class Pool {
   Transport* const transport;
   const bool on_cpu;  // anybody can read its memory
   int64_t bytes = 0;  // of all of it
+  Slabs slabs;        // under the allocator's lock
 
   std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
   std::atomic<bool> tight{false};     // something has had to make way

@@ -2,6 +2,7 @@
 #include "tensorflow/core/common_runtime/lms/bfc.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/container/flat_hash_set.h"
 
@@ -12,6 +13,10 @@ namespace {
 // What is not worth a chunk of its own: the rest of a small block, and an eighth of a large one.
 constexpr size_t kLeastTrimmed = 64 << 10;
 constexpr size_t kKeptPart = 8;
+
+// A slab's cells, and what keeps them apart: as small as the allocator's chunks can be.
+constexpr size_t kCell = 4096;
+constexpr size_t kFence = 256;
 
 }  // namespace
 
@@ -96,18 +101,114 @@ void BfcAccess::GrowAtOnce(BfcAllocator* allocator) {
   allocator->curr_region_allocation_bytes_ = BfcAllocator::RoundedBytes(allocator->memory_limit_);
 }
 
-void BfcAccess::SetSmallApart(BfcAllocator* allocator) {
-  constexpr size_t kChunk = 16 << 10, kFence = 256, kMost = 512;
-  const size_t count = std::min(allocator->memory_limit_ / 64 / kChunk, kMost);
-  std::vector<void*> chunks;
-  for (size_t i = 0; i < count; ++i) {
-    void* chunk = AllocateOnce(allocator, kChunk, 0);
-    // Never freed: keeps the chunk from growing together with its neighbour.
-    void* fence = AllocateOnce(allocator, kFence, 0);
-    if (chunk != nullptr) chunks.push_back(chunk);
-    if (fence == nullptr) break;
+// Marks a chunk that is free, and in no bin, as in use.
+void* BfcAccess::Claim(BfcAllocator* allocator, size_t handle, size_t requested) {
+  auto* chunk = allocator->ChunkFromHandle(handle);
+  chunk->requested_size = static_cast<int64_t>(requested);
+  chunk->allocation_id = allocator->next_allocation_id_++;
+  const int64_t bytes = static_cast<int64_t>(chunk->size);
+  auto& stats = allocator->stats_;
+  ++stats.num_allocs;
+  stats.bytes_in_use += bytes;
+  stats.peak_bytes_in_use = std::max<int64_t>(stats.peak_bytes_in_use, stats.bytes_in_use);
+  stats.largest_alloc_size = std::max<int64_t>(stats.largest_alloc_size, bytes);
+  return chunk->ptr;
+}
+
+// Splits a chunk that is free, and in no bin. Returns its rest, in no bin either.
+size_t BfcAccess::Split(BfcAllocator* allocator, size_t handle, size_t bytes) {
+  allocator->SplitChunk(handle, bytes);
+  const size_t rest = allocator->ChunkFromHandle(handle)->next;
+  allocator->RemoveFreeChunkFromBin(rest);
+  return rest;
+}
+
+// The end of the last free chunk that is large enough, in no bin; large requests begin elsewhere.
+size_t BfcAccess::LastFree(BfcAllocator* allocator, size_t bytes) {
+  size_t last = BfcAllocator::kInvalidChunkHandle;
+  for (const auto& region : allocator->region_manager_.regions()) {
+    for (auto handle = allocator->region_manager_.get_handle(region.ptr());
+         handle != BfcAllocator::kInvalidChunkHandle;) {
+      const auto* chunk = allocator->ChunkFromHandle(handle);
+      if (!chunk->in_use() && chunk->size >= bytes) last = handle;
+      handle = chunk->next;
+    }
   }
-  for (void* chunk : chunks) allocator->DeallocateRaw(chunk);
+  if (last == BfcAllocator::kInvalidChunkHandle) return last;
+  allocator->RemoveFreeChunkFromBin(last);
+  const size_t size = allocator->ChunkFromHandle(last)->size;
+  if (size == bytes) return last;
+  const size_t end = Split(allocator, last, size - bytes);
+  allocator->InsertFreeChunkIntoBin(last);
+  return end;
+}
+
+bool BfcAccess::AddSlab(BfcAllocator* allocator, Slabs* slabs, size_t bytes) {
+  const size_t size = BfcAllocator::RoundedBytes(bytes);
+  // Makes the allocator ask the device for more if it has to.
+  void* room = AllocateOnce(allocator, size, /*freed_before=*/0);
+  if (room == nullptr) return false;
+  allocator->DeallocateRaw(room);
+  mutex_lock lock(allocator->lock_);
+  size_t handle = LastFree(allocator, size);
+  if (handle == BfcAllocator::kInvalidChunkHandle) return false;  // another thread was faster
+  Slab& slab = (*slabs)[static_cast<const char*>(allocator->ChunkFromHandle(handle)->ptr)];
+  slab.bytes = size;
+  // A fence at either end, and between any two cells: free cells do not grow together.
+  for (size_t left = size; left >= 2 * kFence + kCell; left -= kFence + kCell) {
+    const size_t cell = Split(allocator, handle, kFence);
+    Claim(allocator, handle, kFence);
+    handle = Split(allocator, cell, kCell);
+    allocator->InsertFreeChunkIntoBin(cell);
+    ++slab.cells;
+  }
+  Claim(allocator, handle, kFence);
+  return true;
+}
+
+void* BfcAccess::AllocateSmall(BfcAllocator* allocator, const Slabs& slabs, size_t bytes,
+                               uint64_t freed_before) {
+  const size_t rounded = BfcAllocator::RoundedBytes(bytes);
+  mutex_lock lock(allocator->lock_);
+  const auto in_slab = [&](const void* ptr) {
+    const auto next = slabs.upper_bound(static_cast<const char*>(ptr));
+    if (next == slabs.begin()) return false;
+    const auto slab = std::prev(next);
+    return ptr < slab->first + slab->second.bytes;
+  };
+  for (int bin = allocator->BinNumForSize(rounded); bin <= allocator->BinNumForSize(kCell); ++bin) {
+    for (const auto handle : allocator->BinFromIndex(bin)->free_chunks) {
+      const auto* chunk = allocator->ChunkFromHandle(handle);
+      if (chunk->size < rounded || !in_slab(chunk->ptr)) continue;
+      if (freed_before > 0 && freed_before < chunk->freed_at_count) continue;
+      allocator->RemoveFreeChunkFromBin(handle);
+      if (chunk->size > rounded) allocator->SplitChunk(handle, rounded);
+      return Claim(allocator, handle, bytes);
+    }
+  }
+  return nullptr;
+}
+
+void BfcAccess::ReleaseSlabs(BfcAllocator* allocator, Slabs* slabs) {
+  std::vector<void*> fences;
+  {
+    mutex_lock lock(allocator->lock_);
+    for (auto slab = slabs->begin(); slab != slabs->end();) {
+      bool empty = true;
+      std::vector<void*> own;
+      auto* chunk = allocator->ChunkFromHandle(allocator->region_manager_.get_handle(slab->first));
+      for (size_t i = 0; empty; ++i) {
+        own.push_back(chunk->ptr);
+        if (i == slab->second.cells) break;
+        chunk = allocator->ChunkFromHandle(chunk->next);
+        empty = !chunk->in_use() && chunk->size == kCell;
+        if (empty) chunk = allocator->ChunkFromHandle(chunk->next);
+      }
+      if (empty) fences.insert(fences.end(), own.begin(), own.end());
+      slab = empty ? slabs->erase(slab) : std::next(slab);
+    }
+  }
+  for (void* fence : fences) allocator->DeallocateRaw(fence);
 }
 
 size_t BfcAccess::RoundedBytes(size_t bytes) { return BfcAllocator::RoundedBytes(bytes); }

@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_
 
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -16,6 +17,15 @@ struct Idle {
   size_t index;
 };
 using IdleMap = std::unordered_map<const void*, Idle>;
+
+// Blocks set aside for what is too small to move, by address: anywhere else it would keep apart the
+// holes that large requests need. A slab is made of cells, which no larger request fits into.
+// Under the allocator's lock.
+struct Slab {
+  size_t bytes = 0;
+  size_t cells = 0;
+};
+using Slabs = std::map<const char*, Slab>;
 
 // The private parts of the allocator that reclaim needs. Takes the allocator's lock in each call;
 // callers hold the engine's, or no lock.
@@ -35,9 +45,13 @@ class BfcAccess {
   static size_t Shortfall(BfcAllocator* allocator, size_t rounded);
   // Makes the next region all that is left: many small ones keep neighbours apart.
   static void GrowAtOnce(BfcAllocator* allocator);
-  // Sets aside room for what is too small to move, so that it does not keep apart the holes that
-  // large requests need: many free chunks which best fit takes for small requests only.
-  static void SetSmallApart(BfcAllocator* allocator);
+  // Sets aside a slab of `bytes`, near the end of the pool. False when there is no room for it.
+  static bool AddSlab(BfcAllocator* allocator, Slabs* slabs, size_t bytes);
+  // A free part of a slab's cell; null when there is none of this size.
+  static void* AllocateSmall(BfcAllocator* allocator, const Slabs& slabs, size_t bytes,
+                             uint64_t freed_before);
+  // Gives back the slabs that are wholly free.
+  static void ReleaseSlabs(BfcAllocator* allocator, Slabs* slabs);
   static size_t RoundedBytes(size_t bytes);
   // Wakes those that wait for memory.
   static void Notify(BfcAllocator* allocator);
@@ -46,6 +60,12 @@ class BfcAccess {
     int64_t allocs, in_use, peak_in_use, largest, limit, reserved, peak_reserved;
   };
   static Numbers Stats(BfcAllocator* allocator);
+
+ private:
+  // Under the allocator's lock.
+  static void* Claim(BfcAllocator* allocator, size_t handle, size_t requested);
+  static size_t Split(BfcAllocator* allocator, size_t handle, size_t bytes);
+  static size_t LastFree(BfcAllocator* allocator, size_t bytes);
 };
 
 }  // namespace lms

@@ -154,14 +154,13 @@ void OpFrame::HoldVariable(Var* var, std::vector<Operand>* operands) {
   const Tensor& tensor = *var->tensor();
   MovableBuffer* buffer = runtime.Manageable(tensor);
   if (buffer == nullptr) return;
-  if (buffer->RefCountIsOne()) {
-    if (!buffer->tracked()) {
-      runtime.Track(buffer);
-      runtime.PinForUsers(var, buffer);
-    }
-    runtime.TakeBack(buffer);
+  const bool only = runtime.IsOnly(tensor);
+  if (!buffer->tracked()) {
+    if (!only || !runtime.IsWhole(tensor)) return;
+    runtime.Track(buffer);
+    runtime.PinForUsers(var, buffer);
   }
-  if (!buffer->tracked()) return;
+  if (only) runtime.TakeBack(buffer);
   Hold(buffer);
   operands->push_back({buffer, VariableAccess(var)});
 }
@@ -191,7 +190,7 @@ void OpFrame::PinOperands() {
     if (buffer == nullptr || !buffer->tracked()) continue;
     if (keeps) {
       runtime.HandOut(buffer, false);
-    } else if (buffer->RefCountIsOne() &&
+    } else if (runtime.IsOnly(tensor) &&
                !(IsEager(context_) && runtime.PointerTakenUnseen(buffer))) {
       runtime.TakeBack(buffer);
     }
@@ -273,7 +272,7 @@ void OpFrame::NoteOutputs() {
       if (to_python) runtime.HandOut(buffer, /*unless_pinned=*/false);
     } else if (to_python) {
       continue;
-    } else if (ok && runtime.IsWhole(*tensor) && buffer->RefCountIsOne()) {
+    } else if (ok && runtime.IsWhole(*tensor) && runtime.IsOnly(*tensor)) {
       runtime.Track(buffer);
     }
   }
@@ -286,8 +285,13 @@ void OpFrame::NoteVariables() {
     if (VariableAccess(var) != ::lms::Access::kWrite) continue;
     tf_shared_lock variable(*var->mu());
     EngineLock lock(runtime.engine().mutex());
-    MovableBuffer* buffer = runtime.Manageable(*var->tensor());
-    if (buffer == nullptr || !buffer->tracked()) continue;
+    const Tensor& tensor = *var->tensor();
+    MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer == nullptr) continue;
+    if (!buffer->tracked()) {
+      if (!runtime.IsWhole(tensor) || !runtime.IsOnly(tensor)) continue;
+      runtime.Track(buffer);
+    }
     runtime.engine().written(buffer);
     runtime.PinForUsers(var, buffer);
   }

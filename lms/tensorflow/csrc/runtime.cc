@@ -47,6 +47,12 @@ constexpr double kReleaseCost = 2 << 20;
 // The part of a pool that is not promised to ops: holes too small to be of use.
 constexpr int kFragmented = 8;
 
+// What a pool sets aside for tensors that are too small to move: a part of it at first, and as much
+// again as it turns out to need.
+constexpr size_t kSmallPart = 64;
+constexpr size_t kMostSmall = 8 << 20;
+constexpr size_t kSlab = 64 << 10;
+
 constexpr int kStripes = 64;
 struct alignas(64) Stripe {
   std::atomic<int64_t> count{0};
@@ -269,9 +275,11 @@ void Runtime::OnDevice(const SessionOptions& options, const std::string& name, A
         transport = new CpuTransport;
         BfcAccess::GrowAtOnce(bfc);  // costs nothing: pages come with their first use
       }
-      BfcAccess::SetSmallApart(bfc);
-      pools_[count] = new Pool(count, name, bfc, transport);
-      pools_[count]->bytes = BfcAccess::Stats(bfc).limit;
+      Pool* pool = new Pool(count, name, bfc, transport);
+      pool->bytes = BfcAccess::Stats(bfc).limit;
+      const size_t part = static_cast<size_t>(pool->bytes) / kSmallPart;
+      BfcAccess::AddSlab(bfc, &pool->slabs, std::min(std::max(part, kSlab), kMostSmall));
+      pools_[count] = pool;
       pool_count_ = count + 1;
       BfcAllocator::SetReclaimer(this);
     }
@@ -342,6 +350,14 @@ bool Runtime::Manages(const BfcAllocator* allocator) {
 
 // What is free, no more of it than is asked for once room is short.
 void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before) {
+  if (bytes < kSmallestMovable) {
+    const auto small = [&] {
+      return BfcAccess::AllocateSmall(pool->allocator, pool->slabs, bytes, freed_before);
+    };
+    void* ptr = small();
+    if (ptr != nullptr || OverLimit(pool, kSlab) > 0) return ptr;
+    return BfcAccess::AddSlab(pool->allocator, &pool->slabs, kSlab) ? small() : nullptr;
+  }
   void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
   if (ptr != nullptr && pool->tight.load(std::memory_order_relaxed)) {
     BfcAccess::Trim(pool->allocator, ptr, BfcAccess::RoundedBytes(bytes));
@@ -360,6 +376,7 @@ void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_be
 void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   EngineLock lock(engine_.mutex());
   const size_t rounded = BfcAccess::RoundedBytes(bytes);
+  const size_t hole = bytes < kSmallestMovable ? kSlab : rounded;
   const auto attempt = [&]() -> void* {
     return OverLimit(pool, rounded) > 0 ? nullptr : Take(pool, bytes, freed_before);
   };
@@ -371,7 +388,8 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   pool->peak_active_bytes =
       std::max<int64_t>(pool->peak_active_bytes, BfcAccess::Stats(pool->allocator).in_use -
                                                      static_cast<int64_t>(census.idle_bytes));
-  while (MakeRoom(pool, rounded)) {
+  BfcAccess::ReleaseSlabs(pool->allocator, &pool->slabs);
+  while (MakeRoom(pool, hole)) {
     ptr = attempt();
     if (ptr != nullptr) {
       ++pool->single_reclaims;
@@ -383,6 +401,9 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   ptr = attempt();
   if (ptr == nullptr && BfcAccess::Release(pool->allocator, BfcAccess::Regions(pool->allocator))) {
     ptr = attempt();
+  }
+  if (ptr == nullptr && hole != rounded && OverLimit(pool, rounded) == 0) {
+    ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);  // anywhere
   }
   if (ptr == nullptr) {
     pool->starving = true;
@@ -438,6 +459,11 @@ MovableBuffer* Runtime::Manageable(const Tensor& tensor) {
 bool Runtime::IsWhole(const Tensor& tensor) {
   const TensorBuffer* buffer = DMAHelper::buffer(&tensor);
   return const_cast<TensorBuffer*>(buffer)->root_buffer() == buffer;
+}
+
+bool Runtime::IsOnly(const Tensor& tensor) {
+  TensorBuffer* buffer = const_cast<TensorBuffer*>(DMAHelper::buffer(&tensor));
+  return buffer->RefCountIsOne() && buffer->root_buffer()->RefCountIsOne();
 }
 
 void Runtime::Track(MovableBuffer* buffer) {

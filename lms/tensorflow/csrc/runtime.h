@@ -86,6 +86,8 @@ class Runtime final : public BfcReclaimer {
   MovableBuffer* Manageable(const Tensor& tensor);
   // Whether the tensor refers to its buffer itself, not to a part of it.
   static bool IsWhole(const Tensor& tensor);
+  // Whether no other tensor refers to the buffer, or to any part of it.
+  static bool IsOnly(const Tensor& tensor);
   // Whether code outside of ops may come by the pointer with no call that is seen.
   bool PointerTakenUnseen(MovableBuffer* buffer) {
     return kPointersTakenUnseen && PoolOf(buffer->allocator())->on_cpu;
