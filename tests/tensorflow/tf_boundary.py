@@ -208,14 +208,13 @@ def arrays():
     for _ in range(3):
         pressure()
     back = tf.constant(shared) + 0.0
-    part = x[8:16]
-    del x
+    part = (made_up(19) + 0.0)[8:16]  # its root has no tensor of its own
     shared_part = np.asarray(memoryview(part))
     for _ in range(3):
         more = part * 1.0  # the only tensor, but not the only holder
         pressure()
     same = np.array_equal(shared, copy), np.array_equal(shared_part, copy[8:16])
-    return same, shared, back, shared_part, more
+    return same, shared, back, x * 1.0, shared_part, more
 
 
 def python_functions():
