@@ -161,6 +161,21 @@ def test_variables_move_from_their_first_update_on(programs):
     assert programs.run(code, pool=48, env={"TF_LMS": "1"}).splitlines()[-1] == "True"
 
 
+def test_constants_move(programs):
+    """A graph's constants, which it keeps for good, and more of them than the pool holds."""
+    code = (
+        "import numpy as np, tensorflow as tf\n"
+        "v1 = tf.compat.v1\n"
+        "with tf.Graph().as_default(), v1.Session() as session:\n"
+        "    by = v1.placeholder(tf.float32)\n"
+        "    held = [tf.constant(np.full((1 << 18,), i, 'float32')) for i in range(40)]\n"
+        "    most = [tf.reduce_max(one * by) for one in held]\n"
+        "    wanted = [[i * x for i in range(40)] for x in (1.0, 3.0)]\n"
+        "    print([session.run(most, {by: x}) for x in (1.0, 3.0)] == wanted)\n"
+    )
+    assert programs.run(code, pool=24, env={"TF_LMS": "1"}).splitlines()[-1] == "True"
+
+
 def test_ops_that_do_not_fit_together(programs):
     """Many threads, and room for one of these ops at a time: none takes what another lacks."""
     code = (

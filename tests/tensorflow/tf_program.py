@@ -147,15 +147,24 @@ def eager(make, data):
     return losses, model.get_weights()
 
 
+def configuration(lms_enabled):
+    """Of a session. Constants are folded outside of operations, in host memory: here, the pool. The
+    official wheel does not look whether there is any, and dies."""
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = 1
+    config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+    config.graph_options.rewrite_options.constant_folding = 2  # off
+    if lms_enabled:
+        config.gpu_options.experimental.lms_enabled = True
+    return config
+
+
 def session(make, data, lms_enabled):
     """A graph in a session of TensorFlow 1."""
     v1 = tf.compat.v1
     v1.disable_eager_execution()
     v1.set_random_seed(0)
-    config = v1.ConfigProto(allow_soft_placement=True)
-    config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = 1
-    if lms_enabled:
-        config.gpu_options.experimental.lms_enabled = True
+    config = configuration(lms_enabled)
     with v1.Session(config=config) as run:
         v1.keras.backend.set_session(run)
         model = make()
@@ -173,10 +182,7 @@ def estimator(make, data, lms_enabled):
     import tempfile
 
     v1 = tf.compat.v1
-    config = v1.ConfigProto(allow_soft_placement=True)
-    config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = 1
-    if lms_enabled:
-        config.gpu_options.experimental.lms_enabled = True
+    config = configuration(lms_enabled)
     losses = []
 
     class Watch(v1.train.SessionRunHook):

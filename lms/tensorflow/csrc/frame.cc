@@ -398,6 +398,15 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) 
   return true;
 }
 
+void NoteConstant(const Tensor& tensor) {
+  if (!Runtime::Active()) return;
+  Runtime& runtime = Runtime::Get();
+  MovableBuffer* buffer = runtime.Manageable(tensor);
+  if (buffer == nullptr) return;
+  EngineLock lock(runtime.engine().mutex());
+  runtime.Track(buffer);
+}
+
 bool OpFrame::IsTransparent(const OpKernel& kernel, OpKernelContext* context) {
   const OpFacts& facts = FactsOf(kernel);
   if (facts.returns) return !ReturnsToStranger(context);

@@ -32,10 +32,14 @@ void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
 // brought in, not even after other ops have ended, calls `done` with the error and returns false.
 bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done);
 
+// Makes a tensor movable that a device was asked to make for a kernel: its constant, which only ops
+// that take it as an operand look at.
+void NoteConstant(const Tensor& tensor);
+
 // The pins of one op that runs.
 //
-// A buffer becomes movable when all who refer to it are known: when an op ends and its output is
-// the only reference, or when an op finds that a variable is. From then on it is used by ops that
+// A buffer becomes movable when all who refer to it are known: when it is made as a constant, when
+// an op ends and its output is the only reference, or when an op finds that a variable is. From then on it is used by ops that
 // pin it, handed on by ops that do not look at it, or handed out (HandOut).
 class OpFrame {
  public:
