@@ -54,11 +54,13 @@ REQUIRES = {
 }
 
 
-def index(cuda: str, pythons: tuple[str, ...] = ("3.12", "3.13")) -> new_release.Ask:
+def index(
+    cuda: str, pythons: tuple[str, ...] = ("3.12", "3.13"), release: str = "9.16.0"
+) -> new_release.Ask:
     """An index with wheels for these Pythons."""
 
     def ask(project: str, version: str, python: str, platform: str) -> dict[str, Any] | None:
-        assert (project, version, platform) == ("torch", "9.16.0", "manylinux_2_28_x86_64")
+        assert (project, version, platform) == ("torch", release, "manylinux_2_28_x86_64")
         if python not in pythons:
             return None
         digest = python.replace(".", "").ljust(64, "a")
@@ -92,6 +94,13 @@ def test_a_new_release_is_added_untested(own_project: Project, cuda: str, versio
     assert len(headers) == 3 and set(headers) == {cuda}
     with pytest.raises(UsageError, match="is for all of"):
         new_release.add(own_project, "pytorch", "9.16.1", Console(), ask=index(cuda))
+
+
+def test_a_release_between_known_ones_has_the_abi_of_the_later(own_project: Project) -> None:
+    ask = index("12", release="2.9.1")
+    new_release.add(own_project, "pytorch", "2.9.1", Console(), ask=ask)
+    found = plugin.resolve(own_project, "2.9")
+    assert found.target.variant.abi == 1 and found.target.wheel.local == ""
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A release of a framework that the plug-in is not built for yet: its entry in frameworks.toml.
 
-Everything in it is from the package index, but for the headers: those of the newest known release
-with the same major version of CUDA.
+Everything in it is from the package index, but for the headers, those of the newest known release
+with the same major version of CUDA, and the ABI, that of the nearest.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
             "headers of no release for that; add it by hand, with nvidia-cuda-runtime, -crt and "
             "nvidia-nvml-dev of that version"
         )
-    return _text(name, version, cuda, standard, known[max(same)][1], platform, found)
+    # A later release is nearer than an earlier one: what changed once, as the ABI did, stays.
+    near = known[min((at for at in known if at > Version(version)), default=max(known))][1]
+    return _text(name, version, cuda, standard, near, known[max(same)][1], platform, found)
 
 
 def _cuda(requirements: list[str], version: str) -> str:
@@ -138,8 +140,8 @@ def _cuda(requirements: list[str], version: str) -> str:
 
 
 def _text(
-    name: str, version: str, cuda: str, standard: str, like: Variant, platform: str,
-    found: Mapping[str, Mapping[str, Any]],
+    name: str, version: str, cuda: str, standard: str, near: Variant, headers: Variant,
+    platform: str, found: Mapping[str, Mapping[str, Any]],
 ) -> str:  # fmt: skip
     major, minor = version.split(".")[:2]
     release = f'frameworks.{name}.plugin.releases."{version}"'
@@ -151,21 +153,21 @@ def _text(
         f'cxx_standard = "{standard}"',
         "",
         f"[{variant}]",
-        f"abi = {like.abi}",
+        f"abi = {near.abi}",
         "",
         f"[{variant}.wheel]",
-        f'project = "{like.wheel.project}"',
+        f'project = "{near.wheel.project}"',
         f'version = "{version}"',
-        f'local = "{like.wheel.local}"',
+        'local = ""',
         f'platforms = ["{platform}"]',
-        f'version_file = "{like.wheel.version_file}"',
+        f'version_file = "{near.wheel.version_file}"',
         "",
         f"[{variant}.wheel.sha256]",
     ]
     for python, report in found.items():
         digest = report["download_info"]["archive_info"]["hashes"]["sha256"]
         lines.append(f'"{python}" = "{digest}"')
-    for header in like.headers:
+    for header in headers.headers:
         lines += [
             "",
             f"[[{variant}.headers]]",

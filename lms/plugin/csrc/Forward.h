@@ -26,6 +26,8 @@ class Forward : public CA::CUDAAllocator {
   CA::SnapshotInfo blocks() {
 #if LMS_TORCH >= 211
     return base_->snapshot({0, 0}, /*include_traces=*/false);
+#elif LMS_TORCH >= 208
+    return base_->snapshot({0, 0});
 #else
     return base_->snapshot();
 #endif
@@ -115,37 +117,10 @@ class Forward : public CA::CUDAAllocator {
   }
   std::string name() override { return base_->name(); }
 
-#if LMS_TORCH >= 211
-  using CA::CUDAAllocator::recordStream;
+#if LMS_TORCH >= 208
   void emptyCache(MempoolId_t pool) override { base_->emptyCache(pool); }
-  CA::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override {
-    return base_->snapshot(pool, traces);
-  }
-  void recordHistory(bool enabled, CA::CreateContextFn recorder, size_t entries,
-                     CA::RecordContext when, bool clear,
-                     const std::vector<std::string>& skip) override {
-    base_->recordHistory(enabled, safe_recorder(recorder), entries, when, clear, skip);
-  }
-  std::vector<CA::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
-    return base_->getExpandableSegmentSizes(device);
-  }
-  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
-                          std::shared_ptr<CA::CUDAAllocator> allocator) override {
-    base_->createOrIncrefPool(device, pool, std::move(allocator));
-  }
-  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) override {
-    base_->setUseOnOOM(device, pool, use);
-  }
-  void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
-    base_->setNoSplit(device, pool);
-  }
   void pushCompileContext(std::string& context) override { base_->pushCompileContext(context); }
   void popCompileContext() override { base_->popCompileContext(); }
-  void setUserMetadata(const std::string& metadata) override { base_->setUserMetadata(metadata); }
-  std::string getUserMetadata() override { return base_->getUserMetadata(); }
-  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
-    return base_->getMemoryInfo(device);
-  }
 #else
   void emptyCache() override { base_->emptyCache(); }
   CA::SnapshotInfo snapshot() override { return base_->snapshot(); }
@@ -158,15 +133,69 @@ class Forward : public CA::CUDAAllocator {
   }
 #endif
 
-#if LMS_TORCH >= 213
-  void markCaptureBegin(DeviceIndex device) override { base_->markCaptureBegin(device); }
-  void markCaptureEnd(DeviceIndex device) override { base_->markCaptureEnd(device); }
+#if LMS_TORCH >= 208 && LMS_TORCH < 211
+  CA::SnapshotInfo snapshot(MempoolId_t pool) override { return base_->snapshot(pool); }
+  void recordHistory(bool enabled, CA::CreateContextFn recorder, size_t entries,
+                     CA::RecordContext when, bool clear) override {
+    base_->recordHistory(enabled, safe_recorder(recorder), entries, when, clear);
+  }
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                          CA::CUDAAllocator* allocator) override {
+    base_->createOrIncrefPool(device, pool, allocator);
+  }
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override {
+    base_->setUseOnOOM(device, pool);
+  }
+#endif
+
+#if LMS_TORCH >= 209
+  using CA::CUDAAllocator::recordStream;
+#endif
+
+#if LMS_TORCH >= 210
+  std::vector<CA::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+    return base_->getExpandableSegmentSizes(device);
+  }
+  void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
+    base_->setNoSplit(device, pool);
+  }
+  void setUserMetadata(const std::string& metadata) override { base_->setUserMetadata(metadata); }
+  std::string getUserMetadata() override { return base_->getUserMetadata(); }
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
+    return base_->getMemoryInfo(device);
+  }
+#endif
+
+#if LMS_TORCH >= 211
+  CA::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override {
+    return base_->snapshot(pool, traces);
+  }
+  void recordHistory(bool enabled, CA::CreateContextFn recorder, size_t entries,
+                     CA::RecordContext when, bool clear,
+                     const std::vector<std::string>& skip) override {
+    base_->recordHistory(enabled, safe_recorder(recorder), entries, when, clear, skip);
+  }
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                          std::shared_ptr<CA::CUDAAllocator> allocator) override {
+    base_->createOrIncrefPool(device, pool, std::move(allocator));
+  }
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) override {
+    base_->setUseOnOOM(device, pool, use);
+  }
+#endif
+
+#if LMS_TORCH >= 212
   std::shared_ptr<GatheredContext> getContextForPointer(const void* ptr) override {
     return base_->getContextForPointer(ptr);
   }
   void attachOomRejectionObserver(CA::OomRejectionObserver observer) override {
     base_->attachOomRejectionObserver(std::move(observer));
   }
+#endif
+
+#if LMS_TORCH >= 213
+  void markCaptureBegin(DeviceIndex device) override { base_->markCaptureBegin(device); }
+  void markCaptureEnd(DeviceIndex device) override { base_->markCaptureEnd(device); }
   DataPtr allocateWithAddress(size_t bytes, void* address) override {
     return base_->allocateWithAddress(bytes, address);
   }
