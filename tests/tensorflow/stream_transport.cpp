@@ -153,7 +153,7 @@ bool PoisonInOrder() {
   Copy(&device.compute, &block, &after);
   gate.Open();
   device.Finish();
-  return Is(before, 'a') && Is(after, '\xA5');
+  return Is(before, 'a') && Is(after, '\xFF');
 }
 
 }  // namespace

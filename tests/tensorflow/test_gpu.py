@@ -78,7 +78,7 @@ def streams(builder):
     if version() < (2, 14):
         pytest.skip("the host platform has no events on this version")
     sources = ["tensorflow/core/common_runtime/lms/stream_transport.cc"]
-    libraries = ["libtensorflow_cc.so.2", FRAMEWORK]
+    libraries = ["libtensorflow_cc.so.2", FRAMEWORK, OFFICIAL]
     return builder.run("stream_transport", sources, libraries, CASES)
 
 
