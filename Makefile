@@ -83,7 +83,7 @@ test-full: lint
 	for release in $(PLUGIN); do $(BIN)/lmsbuild test $$release --plugin --tier full --shard $(SHARD) || exit 1; done
 
 # The releases that the plug-in is tested on.
-PLUGIN := 2.6.0 2.11.0 2.13.0 2.14.1 2.15.0
+PLUGIN := 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 
 test-negative: $(STAMP)
 	$(BIN)/python tests/engine/negative.py

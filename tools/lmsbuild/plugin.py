@@ -7,7 +7,6 @@ official release. It has no Python C API in it, so that one wheel serves every P
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import io
 import json
@@ -18,7 +17,7 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 
 from filelock import FileLock
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from lmsbuild import cache, elf, wheelfile
 from lmsbuild.console import Console
@@ -91,6 +90,15 @@ def _tag(framework: Framework, version: str, release: Release) -> Tag:
     return framework.tags[release.tag]
 
 
+def _distance(wanted: str, version: str) -> int:
+    """Minor versions between the two, whatever is no version being beyond the newest."""
+    try:
+        ours, theirs = (Version(each).release for each in (wanted, version))
+    except InvalidVersion:
+        return -Version(version).minor
+    return abs((ours[0] - theirs[0]) * 1000 + sum(ours[1:2]) - theirs[1])
+
+
 def resolve(project: Project, spec: str) -> PluginTarget:
     """`v2.11.0`, `2.11.0`, `2.11` or `pytorch:v2.11.0`. Raises UnknownTagError with near ones."""
     known = releases(project)
@@ -103,13 +111,13 @@ def resolve(project: Project, spec: str) -> PluginTarget:
             version.rpartition(".")[0],
         ):
             return found
-    labels = [found.target.label for found in known]
-    near = difflib.get_close_matches(f"v{wanted}", [f.target.tag_name for f in known], 3, 0.4)
+    nearest = sorted(known, key=lambda found: _distance(wanted, found.target.tag.version))
+    near = [found.target.tag_name for found in nearest[:3]]
     raise UnknownTagError(
         f"no plug-in can be built for {spec} because frameworks.toml has no such release of it; "
-        f"near ones: {', '.join(near or labels)}; to try a new one, "
+        f"near ones: {', '.join(near)}; to try a new one, "
         f"`lmsbuild plugin {wanted} --new`",
-        near=near or labels,
+        near=near,
     )
 
 
