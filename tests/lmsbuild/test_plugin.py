@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,20 @@ REQUIRES = {
 def index(
     cuda: str, pythons: tuple[str, ...] = ("3.12", "3.13"), release: str = "9.16.0"
 ) -> new_release.Ask:
-    """An index with wheels for these Pythons."""
+    """An index with wheels for these Pythons, and with the headers of every CUDA from 12 on."""
 
-    def ask(project: str, version: str, python: str, platform: str) -> dict[str, Any] | None:
-        assert (project, version, platform) == ("torch", release, "manylinux_2_28_x86_64")
+    def ask(
+        project: str, version: str, python: str, platforms: Sequence[str]
+    ) -> dict[str, Any] | None:
+        digest = (project[-1] + python).replace(".", "").encode().hex().ljust(64, "a")
+        found = {"download_info": {"archive_info": {"hashes": {"sha256": digest}}}}
+        if project.startswith("nvidia-"):
+            assert version.endswith(".*") and "manylinux2014_x86_64" in platforms
+            return found | {"metadata": {"version": version.replace("*", "77")}}
+        assert (project, version, platforms) == ("torch", release, ["manylinux_2_28_x86_64"])
         if python not in pythons:
             return None
-        digest = python.replace(".", "").ljust(64, "a")
-        return {
-            "download_info": {"archive_info": {"hashes": {"sha256": digest}}},
-            "metadata": {"requires_dist": REQUIRES[cuda]},
-        }
+        return found | {"metadata": {"requires_dist": REQUIRES[cuda]}}
 
     return ask
 
@@ -90,8 +94,8 @@ def test_a_new_release_is_added_untested(own_project: Project, cuda: str, versio
     found = plugin.resolve(own_project, "9.16")
     assert (found.release.tested, found.release.requires) == (False, ">=9.16,<9.17")
     assert found.target.cuda == version and found.target.pythons == ["3.12", "3.13"]
-    headers = [header.version.split(".")[0] for header in found.target.variant.headers]
-    assert len(headers) == 3 and set(headers) == {cuda}
+    headers = [header.version for header in found.target.variant.headers]
+    assert headers == [f"{version}.77"] * 3
     with pytest.raises(UsageError, match="is for all of"):
         new_release.add(own_project, "pytorch", "9.16.1", Console(), ask=index(cuda))
 

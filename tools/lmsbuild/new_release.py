@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A release of a framework that the plug-in is not built for yet: its entry in frameworks.toml.
 
-Everything in it is from the package index, but for the headers, those of the newest known release
-with the same major version of CUDA, and the ABI, that of the nearest.
+Everything in it is from the package index, but for the ABI, which is that of the nearest known
+release. The headers are of the wheel's version of CUDA, in the packages that a known release of the
+same major version has them from.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -19,23 +20,28 @@ from packaging.version import InvalidVersion, Version
 from lmsbuild import log
 from lmsbuild.console import Console
 from lmsbuild.errors import ConfigError, DownloadError, UsageError
-from lmsbuild.frameworks import Framework, Variant, load
+from lmsbuild.frameworks import Framework, HeaderWheel, Variant, load
 from lmsbuild.hashing import write_atomic
 from lmsbuild.project import Project
 
 _PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-# (project, version, Python, platform) -> pip's report on the wheel, None when there is none.
-Ask = Callable[[str, str, str, str], "Mapping[str, Any] | None"]
+# What the headers' wheels are for: pip takes a platform by its exact name.
+_OLDER = tuple(f"manylinux{each}_x86_64" for each in ("_2_27", "_2_24", "_2_17", "2014", "1"))
+# (project, version, Python, platforms) -> pip's report on the wheel, None when there is none.
+Ask = Callable[[str, str, str, Sequence[str]], "Mapping[str, Any] | None"]
 
 
-def ask_index(project: str, version: str, python: str, platform: str) -> Mapping[str, Any] | None:
+def ask_index(
+    project: str, version: str, python: str, platforms: Sequence[str]
+) -> Mapping[str, Any] | None:
     """What pip would install, without getting it."""
     with tempfile.TemporaryDirectory() as folder:
         done = log.run(
             [
                 sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                 "--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:",
-                "--python-version", python, "--implementation", "cp", "--platform", platform,
+                "--python-version", python, "--implementation", "cp",
+                *(word for each in platforms for word in ("--platform", each)),
                 "--target", folder, "--report", "-", f"{project}=={version}",
             ]
         )  # fmt: skip
@@ -105,7 +111,7 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
     found = {
         python: report
         for python in _PYTHONS
-        if (report := ask(newest.wheel.project, version, python, platform)) is not None
+        if (report := ask(newest.wheel.project, version, python, [platform])) is not None
     }
     if not found:
         raise DownloadError(
@@ -122,7 +128,26 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
         )
     # A later release is nearer than an earlier one: what changed once, as the ABI did, stays.
     near = known[min((at for at in known if at > Version(version)), default=max(known))][1]
-    return _text(name, version, cuda, standard, near, known[max(same)][1], platform, found)
+    headers = [
+        _header(header, cuda, ask, [platform, *_OLDER]) for header in known[max(same)][1].headers
+    ]
+    return _text(name, version, cuda, standard, near, headers, platform, found)
+
+
+def _header(like: HeaderWheel, cuda: str, ask: Ask, platforms: Sequence[str]) -> HeaderWheel:
+    report = ask(like.project, f"{cuda}.*", _PYTHONS[0], platforms)
+    if report is None:
+        raise DownloadError(
+            f"the index has no {like.project} {cuda} for {', '.join(platforms)}, whose headers are "
+            "needed; add the release by hand"
+        )
+    return like.model_copy(
+        update={"version": report["metadata"]["version"], "sha256": _digest(report)}
+    )
+
+
+def _digest(report: Mapping[str, Any]) -> str:
+    return str(report["download_info"]["archive_info"]["hashes"]["sha256"])
 
 
 def _cuda(requirements: list[str], version: str) -> str:
@@ -140,8 +165,8 @@ def _cuda(requirements: list[str], version: str) -> str:
 
 
 def _text(
-    name: str, version: str, cuda: str, standard: str, near: Variant, headers: Variant,
-    platform: str, found: Mapping[str, Mapping[str, Any]],
+    name: str, version: str, cuda: str, standard: str, near: Variant,
+    headers: Sequence[HeaderWheel], platform: str, found: Mapping[str, Mapping[str, Any]],
 ) -> str:  # fmt: skip
     major, minor = version.split(".")[:2]
     release = f'frameworks.{name}.plugin.releases."{version}"'
@@ -165,9 +190,8 @@ def _text(
         f"[{variant}.wheel.sha256]",
     ]
     for python, report in found.items():
-        digest = report["download_info"]["archive_info"]["hashes"]["sha256"]
-        lines.append(f'"{python}" = "{digest}"')
-    for header in headers.headers:
+        lines.append(f'"{python}" = "{_digest(report)}"')
+    for header in headers:
         lines += [
             "",
             f"[[{variant}.headers]]",
