@@ -87,7 +87,7 @@ class Programs:
     def __init__(self, stock):
         self._pythons = {"lms": sys.executable, "stock": stock}
 
-    def run(self, code, wheel="lms", pool=None, env=None, fails=False, arguments=()):
+    def run(self, code, wheel="lms", pool=None, env=None, fails=False, arguments=(), within=600):
         """Standard output of a program (text, or a file); standard error if it `fails`, as it must
         then. `pool` is the size of the CPU device's pool in MiB, None for no pool."""
         dropped = ("TF_LMS", "LMS_DEBUG", "PYTHONPATH")
@@ -104,17 +104,27 @@ class Programs:
         done = subprocess.run(
             [self._pythons[wheel]] + program + list(arguments),
             env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-            timeout=600,
+            timeout=within,
         )  # fmt: skip
         if (done.returncode != 0) != fails:
             pytest.fail("the program ended with {0.returncode}:\n{0.stdout}{0.stderr}".format(done))
         return done.stderr if fails else done.stdout
 
-    def train(self, model, way, wheel="lms", pool=None, env=None, **options):
-        """What tests/tensorflow/tf_program.py says of a training run."""
+    def train(self, model, way, wheel="lms", pool=None, env=None, within=600, **options):
+        """What tf_program.py says of a training run of at most `within` seconds."""
         arguments = [model, way] + ["--%s=%s" % item for item in sorted(options.items())]
-        said = self.run(HERE / "tf_program.py", wheel, pool, env, arguments=arguments)
+        file = HERE / "tf_program.py"
+        said = self.run(file, wheel, pool, env, arguments=arguments, within=within)
         return json.loads(said.splitlines()[-1])
+
+    def fails(self, model, way, pool):
+        """Whether the official wheel cannot train in this pool: it runs out of memory, or has not
+        finished in five minutes, as it waits ten seconds whenever it lacks memory."""
+        try:
+            said = self.train(model, way, "stock", pool, within=300)
+        except subprocess.TimeoutExpired:
+            return True
+        return said["outcome"] == "out of memory"
 
     @lru_cache(maxsize=None)  # noqa: B019 (one object, for all of the run)
     def reference(self, model, way, **options):
