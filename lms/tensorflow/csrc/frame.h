@@ -39,8 +39,9 @@ void NoteConstant(const Tensor& tensor);
 // The pins of one op that runs.
 //
 // A buffer becomes movable when all who refer to it are known: when it is made as a constant, when
-// an op ends and its output is the only reference, or when an op finds that a variable is. From then on it is used by ops that
-// pin it, handed on by ops that do not look at it, or handed out (HandOut).
+// an op ends and its output is the only reference, or when an op finds that a variable is. From
+// then on it is used by ops that pin it, handed on by ops that do not look at it, or handed out
+// (HandOut).
 class OpFrame {
  public:
   OpFrame(OpKernel* kernel, OpKernelContext* context);
