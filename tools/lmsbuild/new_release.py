@@ -138,8 +138,8 @@ def _header(like: HeaderWheel, cuda: str, ask: Ask, platforms: Sequence[str]) ->
     report = ask(like.project, f"{cuda}.*", _PYTHONS[0], platforms)
     if report is None:
         raise DownloadError(
-            f"the index has no {like.project} {cuda} for {', '.join(platforms)}, whose headers are "
-            "needed; add the release by hand"
+            f"the release cannot be added because the index has no {like.project} {cuda} for "
+            f"{', '.join(platforms)}, whose headers it needs; add it by hand"
         )
     return like.model_copy(
         update={"version": report["metadata"]["version"], "sha256": _digest(report)}
