@@ -117,15 +117,6 @@ class Programs:
         said = self.run(file, wheel, pool, env, arguments=arguments, within=within)
         return json.loads(said.splitlines()[-1])
 
-    def fails(self, model, way, pool):
-        """Whether the official wheel cannot train in this pool: it runs out of memory, or has not
-        finished in five minutes, as it waits ten seconds whenever it lacks memory."""
-        try:
-            said = self.train(model, way, "stock", pool, within=300)
-        except subprocess.TimeoutExpired:
-            return True
-        return said["outcome"] == "out of memory"
-
     @lru_cache(maxsize=None)  # noqa: B019 (one object, for all of the run)
     def reference(self, model, way, **options):
         """The official wheel without a limit."""
