@@ -133,6 +133,17 @@ def test_operands_take_no_more_than_they_need(programs, eager_moves):
     assert programs.run(code, pool=64, env={"TF_LMS": "1"}).splitlines()[-1] == "True"
 
 
+def test_operands_do_not_lie_between(programs, eager_moves):
+    """A result that takes most of the pool: its operand moves out of the middle before it begins."""
+    code = (
+        "import tensorflow as tf\n"
+        "x, a, y = (tf.fill((n << 18,), 1.0) for n in (24, 8, 24))\n"
+        "z = tf.fill((20 << 18,), 3.0)  # x leaves; a is where it was\n"
+        "print(float(tf.reduce_sum(tf.tile(a, [5]))))\n"
+    )
+    assert programs.run(code, pool=64, env={"TF_LMS": "1"}).splitlines()[-1] == str(40.0 * 2**18)
+
+
 def test_small_tensors_keep_no_room_apart(programs):
     """What is too small to move is not put between large tensors, however much of it there is."""
     code = (
@@ -147,6 +158,33 @@ def test_small_tensors_keep_no_room_apart(programs):
     )
     said = programs.run(code, pool=48, env={"TF_LMS": "1"})
     assert said.splitlines()[-1] == "2.0 %s" % float(100 * sum(range(36)))
+
+
+def test_room_of_small_tensors_comes_back(programs):
+    """What was set aside for small tensors that are gone serves a large one."""
+    code = (
+        "import tensorflow as tf\n"
+        "shape, two = tf.constant([47 << 18]), tf.constant(2.0)\n"
+        "small = [tf.fill((64,), float(i)) for i in range(8000)]\n"
+        "del small\n"
+        "print(float(tf.reduce_max(tf.fill(shape, two))))\n"
+    )
+    assert programs.run(code, pool=48, env={"TF_LMS": "1"}).splitlines()[-1] == "2.0"
+
+
+def test_small_tensors_under_a_limit(programs, eager_moves):
+    """Room for small tensors is made as for others where a limit is below the pool."""
+    code = (
+        "import tensorflow as tf\n"
+        "tf.config.experimental.set_lms_options(device_limit=24 << 20)\n"
+        "small, large = [], []\n"
+        "for i in range(36):\n"
+        "    large.append(tf.fill((1 << 18,), 1.0))\n"
+        "    small += [tf.fill((64,), float(i)) for _ in range(100)]\n"
+        "print(float(tf.add_n(small)[0]), tf.experimental.get_peak_bytes_in_use() <= 24 << 20)\n"
+    )
+    said = programs.run(code, pool=48, env={"TF_LMS": "1"})
+    assert said.splitlines()[-1] == "%s True" % float(100 * sum(range(36)))
 
 
 def test_variables_move_from_their_first_update_on(programs):

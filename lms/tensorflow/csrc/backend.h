@@ -11,6 +11,7 @@
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
+#include "tensorflow/core/common_runtime/lms/promises.h"
 
 namespace tensorflow {
 namespace lms {
@@ -53,7 +54,7 @@ class Pool {
 
   std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
   std::atomic<bool> tight{false};     // something has had to make way
-  std::atomic<int64_t> promised{0};   // bytes that the running ops may come to hold
+  Promises promises;                  // of the bytes that the running ops may come to hold
   // Under the engine's lock.
   int64_t single_reclaims = 0, full_reclaims = 0;
   int64_t on_host = 0, on_host_bytes = 0, peak_on_host_bytes = 0;

@@ -87,13 +87,22 @@ bool BfcAccess::Release(BfcAllocator* allocator, const std::vector<void*>& regio
   return !free.empty();
 }
 
-size_t BfcAccess::Shortfall(BfcAllocator* allocator, size_t rounded) {
+size_t BfcAccess::Unreserved(BfcAllocator* allocator) {
   mutex_lock lock(allocator->lock_);
-  if (rounded > allocator->memory_limit_) return 0;
   size_t reserved = 0;
   for (const auto& region : allocator->region_manager_.regions()) reserved += region.memory_size();
-  const size_t room = allocator->memory_limit_ > reserved ? allocator->memory_limit_ - reserved : 0;
+  return allocator->memory_limit_ > reserved ? allocator->memory_limit_ - reserved : 0;
+}
+
+size_t BfcAccess::Shortfall(BfcAllocator* allocator, size_t rounded) {
+  if (rounded > allocator->memory_limit_) return 0;
+  const size_t room = Unreserved(allocator);
   return rounded > room ? rounded - room : 1;
+}
+
+bool BfcAccess::HasFree(BfcAllocator* allocator, size_t rounded) {
+  mutex_lock lock(allocator->lock_);
+  return LastFree(allocator, rounded) != BfcAllocator::kInvalidChunkHandle;
 }
 
 void BfcAccess::GrowAtOnce(BfcAllocator* allocator) {
@@ -123,7 +132,7 @@ size_t BfcAccess::Split(BfcAllocator* allocator, size_t handle, size_t bytes) {
   return rest;
 }
 
-// The end of the last free chunk that is large enough, in no bin; large requests begin elsewhere.
+// The last free chunk that is large enough.
 size_t BfcAccess::LastFree(BfcAllocator* allocator, size_t bytes) {
   size_t last = BfcAllocator::kInvalidChunkHandle;
   for (const auto& region : allocator->region_manager_.regions()) {
@@ -134,24 +143,28 @@ size_t BfcAccess::LastFree(BfcAllocator* allocator, size_t bytes) {
       handle = chunk->next;
     }
   }
-  if (last == BfcAllocator::kInvalidChunkHandle) return last;
-  allocator->RemoveFreeChunkFromBin(last);
-  const size_t size = allocator->ChunkFromHandle(last)->size;
-  if (size == bytes) return last;
-  const size_t end = Split(allocator, last, size - bytes);
-  allocator->InsertFreeChunkIntoBin(last);
-  return end;
+  return last;
 }
 
 bool BfcAccess::AddSlab(BfcAllocator* allocator, Slabs* slabs, size_t bytes) {
   const size_t size = BfcAllocator::RoundedBytes(bytes);
-  // Makes the allocator ask the device for more if it has to.
-  void* room = AllocateOnce(allocator, size, /*freed_before=*/0);
-  if (room == nullptr) return false;
-  allocator->DeallocateRaw(room);
+  if (!HasFree(allocator, size)) {
+    // Makes the allocator ask the device for more.
+    void* room = AllocateOnce(allocator, size, /*freed_before=*/0);
+    if (room == nullptr) return false;
+    allocator->DeallocateRaw(room);
+  }
   mutex_lock lock(allocator->lock_);
   size_t handle = LastFree(allocator, size);
   if (handle == BfcAllocator::kInvalidChunkHandle) return false;  // another thread was faster
+  // The slab is the end of it, and in no bin.
+  allocator->RemoveFreeChunkFromBin(handle);
+  const size_t before = allocator->ChunkFromHandle(handle)->size - size;
+  if (before > 0) {
+    const size_t end = Split(allocator, handle, before);
+    allocator->InsertFreeChunkIntoBin(handle);
+    handle = end;
+  }
   Slab& slab = (*slabs)[static_cast<const char*>(allocator->ChunkFromHandle(handle)->ptr)];
   slab.bytes = size;
   // A fence at either end, and between any two cells: free cells do not grow together.

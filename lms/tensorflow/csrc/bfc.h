@@ -43,6 +43,10 @@ class BfcAccess {
   static bool Release(BfcAllocator* allocator, const std::vector<void*>& regions);
   // What must be given back before a new region of this size can be had; 0 when it never can.
   static size_t Shortfall(BfcAllocator* allocator, size_t rounded);
+  // Whether there is a free chunk of this size.
+  static bool HasFree(BfcAllocator* allocator, size_t rounded);
+  // Bytes of the device that it may still ask for.
+  static size_t Unreserved(BfcAllocator* allocator);
   // Makes the next region all that is left: many small ones keep neighbours apart.
   static void GrowAtOnce(BfcAllocator* allocator);
   // Sets aside a slab of `bytes`, near the end of the pool. False when there is no room for it.

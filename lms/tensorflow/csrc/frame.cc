@@ -18,12 +18,13 @@ namespace {
 
 using EngineLock = std::lock_guard<std::recursive_mutex>;
 
-// As long as BFCAllocator itself waits for memory that another op may free.
+// For ops that may never end: as long as BFCAllocator itself waits for memory that another may
+// free.
 constexpr int64_t kWaitMs = 10000;
 
-// An op that had better wait for others goes on all the same when none of them ends: they may be
-// waiting for it.
-constexpr int64_t kPromiseMs = 1000;
+// The part of a pool from which on operands are large: of a kernel with large ones, which may take
+// many times as much, nothing is assumed before it has run.
+constexpr int64_t kLarge = 64;
 
 thread_local OpFrame* running = nullptr;  // the frame of the kernel that this thread runs
 
@@ -71,9 +72,11 @@ Status WithRoom(const Pin& pin, const Leave& leave, const Title& title) {
                                std::chrono::steady_clock::now() - start)
                                .count();
     const bool alone = runtime.busy.load() == 0 && runtime.leaves() == seen;
-    if (alone || waited >= kWaitMs || !runtime.WaitForLeave(seen, kWaitMs - waited)) {
+    const bool hopeful = runtime.computing.load() > 0 && running == nullptr;
+    if (alone || (waited >= kWaitMs && !hopeful)) {
       return errors::ResourceExhausted("OOM when ", title(), ": ", shortage);
     }
+    runtime.WaitForLeave(seen, kWaitMs);
   }
 }
 
@@ -91,8 +94,8 @@ OpFrame::~OpFrame() {
 }
 
 void OpFrame::TakePromiseBack() {
-  if (promised_ > 0) pool_->promised -= promised_;
-  promised_ = 0;
+  if (promised_) pool_->promises.TakeBack(promise_);
+  promised_ = false;
 }
 
 void OpFrame::CountTaken(const Pool* pool, size_t bytes) {
@@ -154,13 +157,10 @@ void OpFrame::HoldVariable(Var* var, std::vector<Operand>* operands) {
   const Tensor& tensor = *var->tensor();
   MovableBuffer* buffer = runtime.Manageable(tensor);
   if (buffer == nullptr) return;
-  const bool only = runtime.IsOnly(tensor);
-  if (!buffer->tracked()) {
-    if (!only || !runtime.IsWhole(tensor)) return;
-    runtime.Track(buffer);
-    runtime.PinForUsers(var, buffer);
-  }
-  if (only) runtime.TakeBack(buffer);
+  const bool tracked = buffer->tracked();
+  if (!runtime.TrackIfAlone(tensor, buffer)) return;
+  if (!tracked) runtime.PinForUsers(var, buffer);
+  if (runtime.IsOnly(tensor)) runtime.TakeBack(buffer);
   Hold(buffer);
   operands->push_back({buffer, VariableAccess(var)});
 }
@@ -207,9 +207,7 @@ void OpFrame::PinOperands() {
   if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
 }
 
-// Bytes of the pool that the op may come to hold: its operands, and what its kernel took before, or
-// the first time as much again.
-int64_t OpFrame::Need() const {
+int64_t OpFrame::OperandBytes() const {
   Runtime& runtime = Runtime::Get();
   int64_t operands = 0;
   const auto add = [&](const Tensor& tensor) {
@@ -225,33 +223,55 @@ int64_t OpFrame::Need() const {
     tf_shared_lock variable(*var->mu());
     add(*var->tensor());
   }
-  const int64_t taken = runtime.Taken(kernel_);
-  return operands + (taken < 0 ? operands : taken);
+  return operands;
 }
 
-// Ops that run at a time must fit together: what one of them lacks once it has begun, the others
-// give only when they are over. As long as nothing had to make way, all have room.
+// As long as nothing had to make way, all have room.
 void OpFrame::AwaitPromise() {
   if (pool_ == nullptr || !pool_->tight.load(std::memory_order_relaxed)) return;
   if (running != nullptr) return;  // part of an op that runs
   Runtime& runtime = Runtime::Get();
-  promised_ = Need();
-  for (;;) {
-    const int64_t seen = runtime.leaves();
-    if (runtime.Promise(pool_, promised_)) return;
-    if (!runtime.WaitForLeave(seen, kPromiseMs)) break;
+  operands_ = OperandBytes();
+  expected_ = runtime.footprints().Expect(*kernel_, operands_);
+  if (expected_ == Footprints::kUnknown && operands_ < pool_->bytes / kLarge) expected_ = operands_;
+  const int64_t room = runtime.Promisable(pool_);
+  const int64_t taken = expected_ != Footprints::kUnknown ? expected_
+                        : computes_                       ? room
+                                                          : operands_;
+  promise_ = {operands_ + taken, computes_};
+  pool_->promises.Give(promise_, room);
+  promised_ = true;
+}
+
+// Pins the operands where they leave room for what the kernel will take. It cannot give them up
+// once it runs, so one that lies in the middle of the pool halves the largest request that can be
+// met.
+void OpFrame::PinWithHole() {
+  Runtime& runtime = Runtime::Get();
+  const bool unknown = promised_ && expected_ == Footprints::kUnknown;
+  if (unknown) runtime.EvictIdle(pool_);  // it may take most of the pool
+  PinOperands();
+  if (!promised_ || unknown || runtime.MakeHole(pool_, expected_)) return;
+  Leave();
+  runtime.EvictIdle(pool_);
+  PinOperands();  // beside each other
+  if (runtime.computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
+    throw OutOfMemory("operands of other operations are in the way");
   }
-  pool_->promised += promised_;
 }
 
 Status OpFrame::Enter() {
   FindVariables();
+  computes_ = kernel_->AsAsync() == nullptr && !KeepsInputs();
   AwaitPromise();
-  return WithRoom([this] { PinOperands(); }, [this] { Leave(); },
-                  [this] {
-                    return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
-                                           std::string(kernel_->type_string()), ")");
-                  });
+  const Status status =
+      WithRoom([this] { PinWithHole(); }, [this] { Leave(); },
+               [this] {
+                 return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
+                                        std::string(kernel_->type_string()), ")");
+               });
+  if (status.ok() && computes_) ++Runtime::Get().computing;
+  return status;
 }
 
 // An output that was given a tracked buffer has written it, in place of an input. One that holds
@@ -272,8 +292,8 @@ void OpFrame::NoteOutputs() {
       if (to_python) runtime.HandOut(buffer, /*unless_pinned=*/false);
     } else if (to_python) {
       continue;
-    } else if (ok && runtime.IsWhole(*tensor) && runtime.IsOnly(*tensor)) {
-      runtime.Track(buffer);
+    } else if (ok) {
+      runtime.TrackIfAlone(*tensor, buffer);
     }
   }
 }
@@ -287,11 +307,7 @@ void OpFrame::NoteVariables() {
     EngineLock lock(runtime.engine().mutex());
     const Tensor& tensor = *var->tensor();
     MovableBuffer* buffer = runtime.Manageable(tensor);
-    if (buffer == nullptr) continue;
-    if (!buffer->tracked()) {
-      if (!runtime.IsWhole(tensor) || !runtime.IsOnly(tensor)) continue;
-      runtime.Track(buffer);
-    }
+    if (buffer == nullptr || !runtime.TrackIfAlone(tensor, buffer)) continue;
     runtime.engine().written(buffer);
     runtime.PinForUsers(var, buffer);
   }
@@ -309,8 +325,9 @@ void OpFrame::Exit() {
   NoteVariables();
   Leave();
   Runtime& runtime = Runtime::Get();
-  if (pool_ != nullptr) runtime.NoteTaken(kernel_, taken_);
+  if (promised_) runtime.footprints().Note(*kernel_, operands_, taken_);
   TakePromiseBack();
+  if (computes_) --runtime.computing;
   --runtime.busy;
   runtime.OnLeave();
 }

@@ -12,6 +12,7 @@
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
 #include "tensorflow/core/common_runtime/lms/op_facts.h"
+#include "tensorflow/core/common_runtime/lms/promises.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 
@@ -76,9 +77,10 @@ class OpFrame {
   ::lms::Access VariableAccess(Var* var) const;
   void HoldVariable(Var* var, std::vector<Operand>* operands);
   void PinOperands();
-  int64_t Need() const;
+  int64_t OperandBytes() const;
   void AwaitPromise();
   void TakePromiseBack();
+  void PinWithHole();
   void NoteOutputs();
   void NoteVariables();
   void Leave();
@@ -91,8 +93,12 @@ class OpFrame {
   bool other_resources_ = false;
   bool has_variable_ = false;  // or the handle of one that is not made yet
   Pool* const pool_;           // of the device that it runs on, null if that has none of ours
-  int64_t promised_ = 0;       // bytes of the pool
+  int64_t operands_ = 0;       // bytes of the pool, as below
+  int64_t expected_ = 0;       // what the kernel will take
   int64_t taken_ = 0;          // so far, by the thread that runs the kernel
+  bool computes_ = false;      // and so ends without another op's help
+  bool promised_ = false;
+  Promises::Promise promise_;
 };
 
 }  // namespace lms

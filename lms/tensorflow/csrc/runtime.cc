@@ -148,7 +148,6 @@ Runtime& Runtime::Get() {
 
 Runtime::Runtime() : host_(memory_), engine_(backend_, host_) {
   backend_.set_host(&host_);
-  for (auto& taken : taken_) taken = -1;
   // Upstream's own variable for pinned memory is the limit of ours as well.
   const char* limit = std::getenv("TF_GPU_HOST_MEM_LIMIT_IN_MB");
   if (limit != nullptr && std::atoll(limit) > 0) host_.set_limit(std::atoll(limit) * kMiB);
@@ -456,11 +455,6 @@ MovableBuffer* Runtime::Manageable(const Tensor& tensor) {
   return buffer->tracked() || PoolOf(buffer->allocator()) != nullptr ? buffer : nullptr;
 }
 
-bool Runtime::IsWhole(const Tensor& tensor) {
-  const TensorBuffer* buffer = DMAHelper::buffer(&tensor);
-  return const_cast<TensorBuffer*>(buffer)->root_buffer() == buffer;
-}
-
 bool Runtime::IsOnly(const Tensor& tensor) {
   TensorBuffer* buffer = const_cast<TensorBuffer*>(DMAHelper::buffer(&tensor));
   return buffer->RefCountIsOne() && buffer->root_buffer()->RefCountIsOne();
@@ -476,6 +470,14 @@ void Runtime::Track(MovableBuffer* buffer) {
   if (!excluded_.empty() && excluded_.erase(buffer->data()) > 0) {
     engine_.set_excluded(buffer, true, stream);
   }
+}
+
+bool Runtime::TrackIfAlone(const Tensor& tensor, MovableBuffer* buffer) {
+  if (buffer->tracked()) return true;
+  const bool whole = DMAHelper::buffer(&tensor) == buffer;  // not a part of it
+  if (!whole || !IsOnly(tensor)) return false;
+  Track(buffer);
+  return true;
 }
 
 void Runtime::Forget(MovableBuffer* buffer) {
@@ -593,19 +595,29 @@ bool Runtime::WaitForLeave(int64_t seen, int64_t ms) {
   return leaves_.load() != seen;
 }
 
-bool Runtime::Promise(Pool* pool, int64_t bytes) {
-  const int64_t before = pool->promised.fetch_add(bytes);
-  if (before == 0 || !pool->tight.load(std::memory_order_relaxed)) return true;
+int64_t Runtime::Promisable(const Pool* pool) const {
   const size_t limit = limit_;
   const int64_t all = limit != 0 ? static_cast<int64_t>(limit) : pool->bytes;
-  if (before + bytes <= all - all / kFragmented) return true;
-  pool->promised -= bytes;
-  return false;
+  return all - all / kFragmented;
 }
 
-void Runtime::NoteTaken(const OpKernel* kernel, int64_t bytes) {
-  std::atomic<int64_t>& taken = TakenBy(kernel);
-  if (bytes > taken.load(std::memory_order_relaxed)) taken.store(bytes, std::memory_order_relaxed);
+bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
+  if (bytes < pool->bytes / kFragmented) return true;
+  EngineLock lock(engine_.mutex());
+  const size_t rounded = BfcAccess::RoundedBytes(static_cast<size_t>(bytes));
+  const auto there = [&] {
+    return BfcAccess::HasFree(pool->allocator, rounded) ||
+           BfcAccess::Unreserved(pool->allocator) >= rounded;
+  };
+  while (!there()) {
+    if (!MakeRoom(pool, rounded)) return false;
+  }
+  return true;
+}
+
+void Runtime::EvictIdle(Pool* pool) {
+  EngineLock lock(engine_.mutex());
+  if (Reclaiming()) engine_.evict_all(pool->index, /*everything=*/true);
 }
 
 // ---- statistics

@@ -14,6 +14,7 @@
 #include "tensorflow/core/common_runtime/lms/backend.h"
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
+#include "tensorflow/core/common_runtime/lms/footprints.h"
 #include "tensorflow/core/public/session_options.h"
 
 namespace tensorflow {
@@ -84,8 +85,6 @@ class Runtime final : public BfcReclaimer {
   // The buffer of the tensor if it is of a kind that can be moved: plain bytes, all of a chunk of a
   // pool, large enough. Whether all who refer to it are known is for the caller to say.
   MovableBuffer* Manageable(const Tensor& tensor);
-  // Whether the tensor refers to its buffer itself, not to a part of it.
-  static bool IsWhole(const Tensor& tensor);
   // Whether no other tensor refers to the buffer, or to any part of it.
   static bool IsOnly(const Tensor& tensor);
   // Whether code outside of ops may come by the pointer with no call that is seen.
@@ -99,6 +98,9 @@ class Runtime final : public BfcReclaimer {
   }
   // Makes a buffer known to the engine, as idle. Under the engine's lock.
   void Track(MovableBuffer* buffer);
+  // Whether the tensor's buffer is tracked, or could be from now on: nobody else refers to it.
+  // Under the engine's lock.
+  bool TrackIfAlone(const Tensor& tensor, MovableBuffer* buffer);
   void Forget(MovableBuffer* buffer);
   void HandOut(MovableBuffer* buffer, bool unless_pinned);
   void AddView(MovableBuffer* root, TensorBuffer* view);
@@ -125,15 +127,18 @@ class Runtime final : public BfcReclaimer {
   bool WaitForLeave(int64_t seen, int64_t ms);
   // Ops that hold pins, or are about to.
   std::atomic<int64_t> busy{0};
+  // Those of them that run, and end without another op's help.
+  std::atomic<int64_t> computing{0};
   // Who found no room takes turns.
   mutex& turn() { return turn_; }
 
-  // Promises `bytes` of the pool to an op, for as long as it runs. False when other ops were
-  // promised so much that it had better wait for one of them.
-  bool Promise(Pool* pool, int64_t bytes);
-  // What a kernel took from the pool when it ran before; negative when it did not.
-  int64_t Taken(const OpKernel* kernel) const { return TakenBy(kernel).load(); }
-  void NoteTaken(const OpKernel* kernel, int64_t bytes);
+  // Bytes of the pool that may be promised to ops.
+  int64_t Promisable(const Pool* pool) const;
+  Footprints& footprints() { return footprints_; }
+  // Makes what a kernel will take free in one piece, so that what it takes first does not lie in
+  // the way of the rest. False when idle buffers are not all that is in the way.
+  bool MakeHole(Pool* pool, int64_t bytes);
+  void EvictIdle(Pool* pool);
 
   std::string Statistics();
   void ResetPeaks();
@@ -174,12 +179,7 @@ class Runtime final : public BfcReclaimer {
   std::unordered_set<const void*> excluded_;  // pointers of buffers that are not tracked yet
   std::unordered_multimap<Var*, OpFrame*> users_;
 
-  // By the kernel's address: one that shares its place with another gets the larger number.
-  static constexpr int kTaken = 4096;
-  std::atomic<int64_t>& TakenBy(const OpKernel* kernel) const {
-    return taken_[reinterpret_cast<uintptr_t>(kernel) / alignof(std::max_align_t) % kTaken];
-  }
-  mutable std::atomic<int64_t> taken_[kTaken];
+  Footprints footprints_;
 
   mutex turn_;
   std::atomic<int64_t> leaves_{0};

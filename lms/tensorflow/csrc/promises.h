@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_PROMISES_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_PROMISES_H_
+
+#include <cstdint>
+
+#include "tensorflow/core/platform/mutex.h"
+
+namespace tensorflow {
+namespace lms {
+
+// Lets ops begin, in the order in which they ask, that fit into a pool together: what one of them
+// lacks once it has begun, the others give only when they are over.
+class Promises {
+ public:
+  struct Promise {
+    int64_t bytes = 0;
+    bool computes = false;  // ends without another op's help
+  };
+
+  // Waits until the promise and those given fit into `room` bytes, or it is the only one. Not
+  // longer than any op runs that computes: the others may be waiting for this one.
+  void Give(const Promise& promise, int64_t room) {
+    mutex_lock lock(mu_);
+    const int64_t ticket = tickets_++;
+    while (ticket != served_ || (given_ > 0 && given_ + promise.bytes > room && computing_ > 0)) {
+      changed_.wait(lock);
+    }
+    ++served_;
+    given_ += promise.bytes;
+    if (promise.computes) ++computing_;
+    changed_.notify_all();
+  }
+
+  void TakeBack(const Promise& promise) {
+    mutex_lock lock(mu_);
+    given_ -= promise.bytes;
+    if (promise.computes) --computing_;
+    changed_.notify_all();
+  }
+
+ private:
+  mutex mu_;
+  condition_variable changed_;
+  int64_t tickets_ = 0, served_ = 0;
+  int64_t given_ = 0;  // bytes
+  int64_t computing_ = 0;
+};
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_PROMISES_H_
