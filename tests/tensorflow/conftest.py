@@ -134,3 +134,10 @@ def programs(pytestconfig):
     if not pytestconfig.getoption("--stock"):
         pytest.skip("needs --stock, a Python with the official wheel")
     return Programs(pytestconfig.getoption("--stock"))
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory):
+    from native import Builder
+
+    return Builder(tmp_path_factory.mktemp("programs"))

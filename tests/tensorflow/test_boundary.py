@@ -220,13 +220,14 @@ def test_ops_that_do_not_fit_together(programs):
         "import json, tensorflow as tf\n"
         "tf.config.threading.set_inter_op_parallelism_threads(8)\n"
         "def made(value):\n"
-        "    variable = tf.Variable(tf.fill((4 << 20,), value))\n"
-        "    variable.assign_add(tf.fill((4 << 20,), value))  # alone with its tensor\n"
+        "    variable = tf.Variable(tf.fill((4 << 10, 1 << 10), value))\n"
+        "    variable.assign_add(tf.fill((4 << 10, 1 << 10), value))  # alone with its tensor\n"
         "    return variable\n"
         "held = [made(i / 2) for i in range(8)]\n"
         "@tf.function\n"
         "def step():\n"
-        "    return [tf.reduce_max(tf.cumsum(tf.reverse(v, [0])) * 2.0) for v in held]\n"
+        "    halves = [tf.split(tf.reverse(v, [0]), 2, axis=1) for v in held]\n"
+        "    return [tf.reduce_max(a) + tf.reduce_max(b) * 2.0 for a, b in halves]\n"
         "print(json.dumps([[float(x) for x in step()] for _ in range(4)]))\n"
     )
     found = programs.run(code, pool=56, env={"TF_LMS": "1"}).splitlines()[-1]

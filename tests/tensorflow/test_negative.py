@@ -75,7 +75,7 @@ class Rebuilder:
         command = [
             "g++", "-std=gnu++17", "-O1", "-fPIC", "-w", "-DNDEBUG", "-DTF_LMS_OVERLAY", "-pthread",
             "-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MPL2_ONLY", "-DEIGEN_MAX_ALIGN_BYTES=64",
-            "-I%s" % self.tree, "-I%s" % (self.official / "include"),
+            "-I%s" % self.mutant, "-I%s" % self.tree, "-I%s" % (self.official / "include"),
             "-c", str(file), "-o", str(target),
         ]  # fmt: skip
         subprocess.run(command, check=True)
@@ -96,9 +96,14 @@ class Rebuilder:
         changed = self.mutant / file
         changed.parent.mkdir(parents=True)
         changed.write_text(text)
-        made = self.folder / "mutant.o"
-        self.compile(changed, made)
-        self.link({file: made})
+        if file.endswith(".h"):
+            affected = {s: self.tree / s for s in self.sources if s.startswith(RUNTIME)}
+        else:
+            affected = {file: changed}
+        made = {s: self.folder / ("mutant%d.o" % i) for i, s in enumerate(affected)}
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda s: self.compile(affected[s], made[s]), affected))
+        self.link(made)
 
     def restore(self):
         shutil.rmtree(str(self.mutant), ignore_errors=True)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of C++ against the patched TensorFlow."""
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from conftest import HERE, version
+
+FRAMEWORK = "libtensorflow_framework.so.2"
+OFFICIAL = "libtensorflow_framework_official.so.2"
+
+
+class Builder:
+    """Compiles programs against the installed TensorFlow and the tree that it was patched from."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        site = Path(sysconfig.get_paths()["purelib"])
+        self.package = next(f.parent for f in sorted(site.glob("tensorflow*/" + FRAMEWORK)))
+
+    def run(self, name, sources=(), libraries=(FRAMEWORK, OFFICIAL), arguments=()):
+        """What the program of `name`.cpp and of `sources` of the tree prints."""
+        tree = os.environ.get("LMS_SOURCE")
+        if not tree or shutil.which("g++") is None:
+            pytest.skip("needs g++, and LMS_SOURCE, the patched source")
+        # A safeguard's test puts other versions of files there.
+        trees = [Path(t) for t in (os.environ.get("LMS_MUTANT"), tree) if t]
+        files = [next(t / s for t in trees if (t / s).exists()) for s in sources]
+        new = version() >= (2, 14)
+        program = self.folder / name
+        command = [
+            "g++", "-std=c++17" if new else "-std=c++14", "-w", "-DNDEBUG", "-DGOOGLE_CUDA=1",
+            "-D_GLIBCXX_USE_CXX11_ABI=%d" % new, "-DEIGEN_MAX_ALIGN_BYTES=64",
+            "-include", "limits", "-include", "cstdint", *("-I%s" % t for t in trees),
+            *("-I%s" % i for i in sorted(self.package.parent.glob("tensorflow*/include"))),
+            str(HERE / (name + ".cpp")), *map(str, files), "-o", str(program),
+            *(str(self.package / library) for library in libraries),
+            "-Wl,-rpath,%s" % self.package, "-Wl,--allow-shlib-undefined", "-ldl",
+        ]  # fmt: skip
+        for call in (command, [str(program), *arguments]):
+            done = subprocess.run(
+                call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+            )
+            assert done.returncode == 0, done.stderr
+        return dict(line.split() for line in done.stdout.splitlines())
