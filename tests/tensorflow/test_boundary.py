@@ -134,7 +134,7 @@ def test_operands_take_no_more_than_they_need(programs, eager_moves):
 
 
 def test_operands_do_not_lie_between(programs, eager_moves):
-    """A result that takes most of the pool: its operand moves out of the middle before it begins."""
+    """Before an operation takes most of the pool, its operand moves out of the middle."""
     code = (
         "import tensorflow as tf\n"
         "x, a, y = (tf.fill((n << 18,), 1.0) for n in (24, 8, 24))\n"
