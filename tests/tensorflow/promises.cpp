@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ops may begin, one thread each. An op that must wait is one that has not begun after a while.
+// Which ops may begin, one thread each. An op that must wait is one that has not begun after a
+// while.
 #include "tensorflow/core/common_runtime/lms/promises.h"
 
 #include <sys/wait.h>
