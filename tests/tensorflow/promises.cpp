@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kRoom = 100;
 constexpr auto kLong = std::chrono::milliseconds(200);
 
-Promises promises;
+Promises promises(/*stuck_ms=*/2000);
 
 // An op that asks in a thread of its own.
 class Op {
@@ -87,6 +87,13 @@ bool ForOneThatComputes() {
   return c.Begins();
 }
 
+// The first seems to compute, and waits for the third.
+bool WhenNoneEnds() {
+  Op a(60, true), b(60, true), c(60, true);
+  if (!a.Begins() || b.begun() || c.begun()) return false;
+  return b.Begins() && c.Begins();
+}
+
 }  // namespace
 
 // Each case in a process of its own, which ends although threads of a failed one still wait.
@@ -98,6 +105,7 @@ int main(int count, char** names) {
       {"in_the_order_of_asking", InTheOrderOfAsking},
       {"not_for_one_that_may_wait", NotForOneThatMayWait},
       {"for_one_that_computes", ForOneThatComputes},
+      {"when_none_ends", WhenNoneEnds},
   };
   for (int i = 1; i < count; ++i) {
     const auto& run = cases.at(names[i]);

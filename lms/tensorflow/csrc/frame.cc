@@ -38,13 +38,14 @@ bool ReturnsToStranger(OpKernelContext* context) {
   return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
 }
 
-// Calls `pin`, and `leave` when it finds no room, which lets go of what was pinned.
+// Calls `pin`, and `leave` when it finds no room, which lets go of what was pinned. While patient,
+// `pin` may take less than the best place for no room.
 template <typename Pin, typename Leave>
-bool TryPin(const Pin& pin, const Leave& leave, std::string* shortage) {
+bool TryPin(const Pin& pin, const Leave& leave, bool patient, std::string* shortage) {
   Runtime& runtime = Runtime::Get();
   ++runtime.busy;
   try {
-    pin();
+    pin(patient);
     return true;
   } catch (const OutOfMemory& error) {
     *shortage = error.what();
@@ -61,22 +62,22 @@ template <typename Pin, typename Leave, typename Title>
 Status WithRoom(const Pin& pin, const Leave& leave, const Title& title) {
   Runtime& runtime = Runtime::Get();
   std::string shortage;
-  if (TryPin(pin, leave, &shortage)) return Ok();
+  if (TryPin(pin, leave, /*patient=*/true, &shortage)) return Ok();
   mutex_lock turn(runtime.turn());
   const auto start = std::chrono::steady_clock::now();
+  const auto waited = [start] {
+    const auto time = std::chrono::steady_clock::now() - start;
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
+  };
   for (;;) {
     const int64_t before = runtime.leaves();
-    if (TryPin(pin, leave, &shortage)) return Ok();
+    if (TryPin(pin, leave, waited() < kWaitMs, &shortage)) return Ok();
     const int64_t seen = before + 1;  // it left itself
-    const int64_t waited = std::chrono::duration_cast<std::chrono::milliseconds>(
-                               std::chrono::steady_clock::now() - start)
-                               .count();
     const bool alone = runtime.busy.load() == 0 && runtime.leaves() == seen;
-    const bool hopeful = runtime.computing.load() > 0 && running == nullptr;
-    if (alone || (waited >= kWaitMs && !hopeful)) {
+    const int64_t most = runtime.computing.load() > 0 ? Promises::kStuckMs : kWaitMs;
+    if (alone || waited() >= most || !runtime.WaitForLeave(seen, most - waited())) {
       return errors::ResourceExhausted("OOM when ", title(), ": ", shortage);
     }
-    runtime.WaitForLeave(seen, kWaitMs);
   }
 }
 
@@ -174,7 +175,6 @@ void OpFrame::PinOperands() {
   }
   for (Var* var : variables_) HoldVariable(var, &of_variables);
 
-  const bool keeps = KeepsInputs();
   EngineLock lock(runtime.engine().mutex());
   for (int i = 0; i < context_->num_inputs(); ++i) {
     if (!context_->has_input(i)) continue;
@@ -188,7 +188,7 @@ void OpFrame::PinOperands() {
     const Tensor& tensor = context_->input(i);
     MovableBuffer* buffer = runtime.Manageable(tensor);
     if (buffer == nullptr || !buffer->tracked()) continue;
-    if (keeps) {
+    if (keeps_) {
       runtime.HandOut(buffer, false);
     } else if (runtime.IsOnly(tensor) &&
                !(IsEager(context_) && runtime.PointerTakenUnseen(buffer))) {
@@ -246,7 +246,7 @@ void OpFrame::AwaitPromise() {
 // Pins the operands where they leave room for what the kernel will take. It cannot give them up
 // once it runs, so one that lies in the middle of the pool halves the largest request that can be
 // met.
-void OpFrame::PinWithHole() {
+void OpFrame::PinWithHole(bool patient) {
   Runtime& runtime = Runtime::Get();
   const bool unknown = promised_ && expected_ == Footprints::kUnknown;
   if (unknown) runtime.EvictIdle(pool_);  // it may take most of the pool
@@ -255,17 +255,18 @@ void OpFrame::PinWithHole() {
   Leave();
   runtime.EvictIdle(pool_);
   PinOperands();  // beside each other
-  if (runtime.computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
+  if (patient && runtime.computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
     throw OutOfMemory("operands of other operations are in the way");
   }
 }
 
 Status OpFrame::Enter() {
   FindVariables();
-  computes_ = kernel_->AsAsync() == nullptr && !KeepsInputs();
+  keeps_ = KeepsInputs();
+  computes_ = kernel_->AsAsync() == nullptr && !keeps_;
   AwaitPromise();
   const Status status =
-      WithRoom([this] { PinWithHole(); }, [this] { Leave(); },
+      WithRoom([this](bool patient) { PinWithHole(patient); }, [this] { Leave(); },
                [this] {
                  return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
                                         std::string(kernel_->type_string()), ")");
@@ -398,7 +399,7 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) 
   auto frame = std::make_shared<::lms::Engine::Frame>();
   const ::lms::Engine::Use use{buffer, ::lms::Access::kRead, 0, runtime.StreamOf(buffer)};
   const Status status =
-      WithRoom([&] { runtime.engine().enter(*frame, &use, 1); },
+      WithRoom([&](bool) { runtime.engine().enter(*frame, &use, 1); },
                [&] { runtime.engine().leave(*frame); }, [] { return "copying a tensor"; });
   if (!status.ok()) {
     (*done)(status);

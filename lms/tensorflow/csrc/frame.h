@@ -80,7 +80,7 @@ class OpFrame {
   int64_t OperandBytes() const;
   void AwaitPromise();
   void TakePromiseBack();
-  void PinWithHole();
+  void PinWithHole(bool patient);
   void NoteOutputs();
   void NoteVariables();
   void Leave();
@@ -96,7 +96,8 @@ class OpFrame {
   int64_t operands_ = 0;       // bytes of the pool, as below
   int64_t expected_ = 0;       // what the kernel will take
   int64_t taken_ = 0;          // so far, by the thread that runs the kernel
-  bool computes_ = false;      // and so ends without another op's help
+  bool keeps_ = false;         // its inputs, or may wait for other ops
+  bool computes_ = false;      // ends without another op's help
   bool promised_ = false;
   Promises::Promise promise_;
 };

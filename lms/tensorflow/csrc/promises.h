@@ -13,10 +13,15 @@ namespace lms {
 // lacks once it has begun, the others give only when they are over.
 class Promises {
  public:
+  static constexpr int64_t kStuckMs = 60000;
+
   struct Promise {
     int64_t bytes = 0;
     bool computes = false;  // ends without another op's help
   };
+
+  // When no op ends for `stuck_ms`, one that seemed to compute may be waiting for others after all.
+  explicit Promises(int64_t stuck_ms = kStuckMs) : stuck_ms_(stuck_ms) {}
 
   // Waits until the promise and those given fit into `room` bytes, or it is the only one. Not
   // longer than any op runs that computes: the others may be waiting for this one.
@@ -24,7 +29,8 @@ class Promises {
     mutex_lock lock(mu_);
     const int64_t ticket = tickets_++;
     while (ticket != served_ || (given_ > 0 && given_ + promise.bytes > room && computing_ > 0)) {
-      changed_.wait(lock);
+      const bool stuck = WaitForMilliseconds(&lock, &changed_, stuck_ms_) == kCond_Timeout;
+      if (stuck && ticket == served_) break;
     }
     ++served_;
     given_ += promise.bytes;
@@ -40,6 +46,7 @@ class Promises {
   }
 
  private:
+  const int64_t stuck_ms_;
   mutex mu_;
   condition_variable changed_;
   int64_t tickets_ = 0, served_ = 0;
