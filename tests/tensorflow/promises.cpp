@@ -39,10 +39,11 @@ class Op {
     thread_.join();
     return begun_;
   }
+  void LooksForRoom() { promises.SetComputes(&promise_, false); }
   void Ends() { promises.TakeBack(promise_); }
 
  private:
-  const Promises::Promise promise_;
+  Promises::Promise promise_;
   std::atomic<bool> begun_{false};
   std::thread thread_;
 };
@@ -87,6 +88,19 @@ bool ForOneThatComputes() {
   return c.Begins();
 }
 
+// One that was promised room, and has not found it: it may be waiting for what asks next.
+bool NotForOneThatLooksForRoom() {
+  Op a(60, true);
+  if (!a.Begins()) return false;
+  Op b(60, true);
+  if (b.begun()) return false;
+  a.LooksForRoom();
+  if (!b.Begins()) return false;
+  a.Ends();
+  Op c(60, true);
+  return !c.begun() && (b.Ends(), c.Begins());
+}
+
 // The first seems to compute, and waits for the third.
 bool WhenNoneEnds() {
   Op a(60, true), b(60, true), c(60, true);
@@ -105,6 +119,7 @@ int main(int count, char** names) {
       {"in_the_order_of_asking", InTheOrderOfAsking},
       {"not_for_one_that_may_wait", NotForOneThatMayWait},
       {"for_one_that_computes", ForOneThatComputes},
+      {"not_for_one_that_looks_for_room", NotForOneThatLooksForRoom},
       {"when_none_ends", WhenNoneEnds},
   };
   for (int i = 1; i < count; ++i) {

@@ -10,6 +10,7 @@ CASES = [
     "in_the_order_of_asking",
     "not_for_one_that_may_wait",
     "for_one_that_computes",
+    "not_for_one_that_looks_for_room",
     "when_none_ends",
 ]
 

@@ -54,6 +54,7 @@ class Pool {
 
   std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
   std::atomic<bool> tight{false};     // something has had to make way
+  std::atomic<int64_t> computing{0};  // ops that run, and end without another op's help
   Promises promises;                  // of the bytes that the running ops may come to hold
   // Under the engine's lock.
   int64_t single_reclaims = 0, full_reclaims = 0;

@@ -2,7 +2,6 @@
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FOOTPRINTS_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FOOTPRINTS_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,36 +14,40 @@
 namespace tensorflow {
 namespace lms {
 
-// What kernels took from their pools when they ran, in bytes.
+// What kernels took from their pools when they ran, in bytes: by kernel, and by the power of two
+// that their operands reach, because an eager one is shared by operands of all sizes.
 class Footprints {
  public:
   static constexpr int64_t kUnknown = -1;
 
-  // Of a kernel that ran with operands at least as large as these.
   int64_t Expect(const OpKernel& kernel, int64_t operands) {
     mutex_lock lock(mu_);
-    const auto found = known_.find(Tag(kernel));
-    if (found == known_.end() || found->second.operands < operands) return kUnknown;
-    return found->second.taken;
+    const auto found = known_.find(Tag(kernel, operands));
+    if (found == known_.end()) return kUnknown;
+    const Footprint& known = found->second;
+    if (operands <= known.operands) return known.taken;
+    return static_cast<int64_t>(static_cast<double>(known.taken) * operands / known.operands);
   }
 
   void Note(const OpKernel& kernel, int64_t operands, int64_t taken) {
     mutex_lock lock(mu_);
     if (known_.size() == kMost) known_.clear();  // most are of kernels that are gone
-    Footprint& known = known_[Tag(kernel)];
-    known.operands = std::max(known.operands, operands);
-    known.taken = std::max(known.taken, taken);
+    Footprint& known = known_[Tag(kernel, operands)];
+    if (operands >= known.operands) known = {operands, taken};
   }
 
  private:
   struct Footprint {
-    int64_t operands = 0, taken = 0;
+    int64_t operands, taken;
   };
   static constexpr size_t kMost = 1 << 16;
 
   // A kernel may be where another was, and have the name of another.
-  static size_t Tag(const OpKernel& kernel) {
-    return std::hash<std::string>()(kernel.name()) ^ std::hash<const OpKernel*>()(&kernel);
+  static size_t Tag(const OpKernel& kernel, int64_t operands) {
+    size_t power = 0;
+    while (operands >> power > 1) ++power;
+    return (std::hash<std::string>()(kernel.name()) ^ std::hash<const OpKernel*>()(&kernel)) +
+           power;
   }
 
   mutex mu_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/frame.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <typeinfo>
@@ -22,6 +23,9 @@ using EngineLock = std::lock_guard<std::recursive_mutex>;
 // free.
 constexpr int64_t kWaitMs = 10000;
 
+// How often an op waits for another one's end rather than begin in a bad place.
+constexpr int kPatientTries = 4;
+
 // The part of a pool from which on operands are large: of a kernel with large ones, which may take
 // many times as much, nothing is assumed before it has run.
 constexpr int64_t kLarge = 64;
@@ -38,8 +42,7 @@ bool ReturnsToStranger(OpKernelContext* context) {
   return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
 }
 
-// Calls `pin`, and `leave` when it finds no room, which lets go of what was pinned. While patient,
-// `pin` may take less than the best place for no room.
+// Calls `pin`, and `leave` when it finds no room, which lets go of what was pinned.
 template <typename Pin, typename Leave>
 bool TryPin(const Pin& pin, const Leave& leave, bool patient, std::string* shortage) {
   Runtime& runtime = Runtime::Get();
@@ -57,27 +60,27 @@ bool TryPin(const Pin& pin, const Leave& leave, bool patient, std::string* short
 }
 
 // Calls `pin` until it finds room, and counts its owner as busy then. Others may hold what is in
-// the way: waits for their end, as long as there are any.
+// the way: waits for their end, as long as there are any. The first times `pin` is told to be
+// patient: to take a bad place for none.
 template <typename Pin, typename Leave, typename Title>
-Status WithRoom(const Pin& pin, const Leave& leave, const Title& title) {
+Status WithRoom(const Pool* pool, const Pin& pin, const Leave& leave, const Title& title) {
   Runtime& runtime = Runtime::Get();
   std::string shortage;
   if (TryPin(pin, leave, /*patient=*/true, &shortage)) return Ok();
   mutex_lock turn(runtime.turn());
   const auto start = std::chrono::steady_clock::now();
-  const auto waited = [start] {
-    const auto time = std::chrono::steady_clock::now() - start;
-    return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
-  };
-  for (;;) {
+  int64_t most = kWaitMs;
+  bool last = false;
+  for (int tries = 1;; ++tries) {
     const int64_t before = runtime.leaves();
-    if (TryPin(pin, leave, waited() < kWaitMs, &shortage)) return Ok();
+    if (TryPin(pin, leave, /*patient=*/!last && tries < kPatientTries, &shortage)) return Ok();
+    if (last) return errors::ResourceExhausted("OOM when ", title(), ": ", shortage);
     const int64_t seen = before + 1;  // it left itself
     const bool alone = runtime.busy.load() == 0 && runtime.leaves() == seen;
-    const int64_t most = runtime.computing.load() > 0 ? Promises::kStuckMs : kWaitMs;
-    if (alone || waited() >= most || !runtime.WaitForLeave(seen, most - waited())) {
-      return errors::ResourceExhausted("OOM when ", title(), ": ", shortage);
-    }
+    if (pool != nullptr && pool->computing.load() > 0) most = Promises::kStuckMs;
+    const auto time = std::chrono::steady_clock::now() - start;
+    const int64_t left = most - std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
+    last = alone || left <= 0 || !runtime.WaitForLeave(seen, left);
   }
 }
 
@@ -238,6 +241,7 @@ void OpFrame::AwaitPromise() {
   const int64_t taken = expected_ != Footprints::kUnknown ? expected_
                         : computes_                       ? room
                                                           : operands_;
+  expected_ = std::min(expected_, std::max<int64_t>(room - operands_, 0));
   promise_ = {operands_ + taken, computes_};
   pool_->promises.Give(promise_, room);
   promised_ = true;
@@ -249,13 +253,14 @@ void OpFrame::AwaitPromise() {
 void OpFrame::PinWithHole(bool patient) {
   Runtime& runtime = Runtime::Get();
   const bool unknown = promised_ && expected_ == Footprints::kUnknown;
-  if (unknown) runtime.EvictIdle(pool_);  // it may take most of the pool
+  if (unknown && !evicted_) runtime.EvictIdle(pool_);  // it may take most of the pool
+  evicted_ = true;
   PinOperands();
   if (!promised_ || unknown || runtime.MakeHole(pool_, expected_)) return;
   Leave();
-  runtime.EvictIdle(pool_);
-  PinOperands();  // beside each other
-  if (patient && runtime.computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
+  runtime.MakeHole(pool_, operands_ + expected_);  // they may be in the way themselves
+  PinOperands();
+  if (patient && pool_->computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
     throw OutOfMemory("operands of other operations are in the way");
   }
 }
@@ -265,14 +270,20 @@ Status OpFrame::Enter() {
   keeps_ = KeepsInputs();
   computes_ = kernel_->AsAsync() == nullptr && !keeps_;
   AwaitPromise();
-  const Status status =
-      WithRoom([this](bool patient) { PinWithHole(patient); }, [this] { Leave(); },
-               [this] {
-                 return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
-                                        std::string(kernel_->type_string()), ")");
-               });
-  if (status.ok() && computes_) ++Runtime::Get().computing;
-  return status;
+  const auto leave = [this] {
+    Leave();
+    if (promised_) pool_->promises.SetComputes(&promise_, false);
+  };
+  const auto title = [this] {
+    return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
+                           std::string(kernel_->type_string()), ")");
+  };
+  TF_RETURN_IF_ERROR(WithRoom(pool_, [this](bool patient) { PinWithHole(patient); }, leave, title));
+  if (computes_ && pool_ != nullptr) {
+    ++pool_->computing;
+    if (promised_ && !promise_.computes) pool_->promises.SetComputes(&promise_, true);
+  }
+  return Ok();
 }
 
 // An output that was given a tracked buffer has written it, in place of an input. One that holds
@@ -326,9 +337,13 @@ void OpFrame::Exit() {
   NoteVariables();
   Leave();
   Runtime& runtime = Runtime::Get();
-  if (promised_) runtime.footprints().Note(*kernel_, operands_, taken_);
+  // Of what is small enough, Expect knows no less.
+  const bool small = promised_ && taken_ <= operands_ && operands_ < pool_->bytes / kLarge;
+  if (promised_ && !small && context_->status().ok()) {
+    runtime.footprints().Note(*kernel_, operands_, taken_);
+  }
   TakePromiseBack();
-  if (computes_) --runtime.computing;
+  if (computes_ && pool_ != nullptr) --pool_->computing;
   --runtime.busy;
   runtime.OnLeave();
 }
@@ -398,9 +413,9 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) 
   if (buffer == nullptr || !buffer->tracked()) return true;
   auto frame = std::make_shared<::lms::Engine::Frame>();
   const ::lms::Engine::Use use{buffer, ::lms::Access::kRead, 0, runtime.StreamOf(buffer)};
-  const Status status =
-      WithRoom([&](bool) { runtime.engine().enter(*frame, &use, 1); },
-               [&] { runtime.engine().leave(*frame); }, [] { return "copying a tensor"; });
+  const Status status = WithRoom(
+      runtime.PoolOf(buffer->allocator()), [&](bool) { runtime.engine().enter(*frame, &use, 1); },
+      [&] { runtime.engine().leave(*frame); }, [] { return "copying a tensor"; });
   if (!status.ok()) {
     (*done)(status);
     return false;

@@ -63,7 +63,7 @@ class OpFrame {
 
   // Runs the kernel, and counts what it takes from the pool meanwhile.
   void Run(const std::function<void()>& kernel);
-  // This thread asked the pool for memory: counts it for the op that it runs, if any.
+  // This thread has memory from the pool: counts it for the op that it runs, if any.
   static void CountTaken(const Pool* pool, size_t bytes);
 
  private:
@@ -99,6 +99,7 @@ class OpFrame {
   bool keeps_ = false;         // its inputs, or may wait for other ops
   bool computes_ = false;      // ends without another op's help
   bool promised_ = false;
+  bool evicted_ = false;  // all that was idle has made way
   Promises::Promise promise_;
 };
 

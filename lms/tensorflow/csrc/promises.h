@@ -13,7 +13,7 @@ namespace lms {
 // lacks once it has begun, the others give only when they are over.
 class Promises {
  public:
-  static constexpr int64_t kStuckMs = 60000;
+  static constexpr int64_t kStuckMs = 30000;
 
   struct Promise {
     int64_t bytes = 0;
@@ -35,6 +35,14 @@ class Promises {
     ++served_;
     given_ += promise.bytes;
     if (promise.computes) ++computing_;
+    changed_.notify_all();
+  }
+
+  // Whether the op runs: one that still looks for room may be waiting for others.
+  void SetComputes(Promise* promise, bool computes) {
+    mutex_lock lock(mu_);
+    computing_ += static_cast<int>(computes) - static_cast<int>(promise->computes);
+    promise->computes = computes;
     changed_.notify_all();
   }
 

@@ -180,6 +180,7 @@ Status Runtime::SetEnabled(bool enable) {
         "TF_CPU_ALLOCATOR_USE_BFC=1 and TF_CPU_BFC_MEM_LIMIT_IN_MB=<MiB> before TensorFlow starts");
   }
   ever_active_ = true;
+  enabling_ = !active_;
   active_ = true;
   // Ops that found it inactive run without pins: all must be over before the first eviction.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kEnableSeconds);
@@ -187,6 +188,7 @@ Status Runtime::SetEnabled(bool enable) {
     while (unpinned_ops[i].count.load() > 0) {
       if (std::chrono::steady_clock::now() > deadline) {
         BecomeInactive();
+        enabling_ = false;
         return errors::FailedPrecondition(
             "Large Model Support cannot be enabled because operations that started before are "
             "still running after ",
@@ -195,6 +197,7 @@ Status Runtime::SetEnabled(bool enable) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
+  enabling_ = false;
   enabled_ = true;
   reclaiming_ = true;
   engine_.set_chaos(chaos_);
@@ -309,8 +312,8 @@ size_t Runtime::OverLimit(Pool* pool, size_t rounded) {
 }
 
 // Moves out the cheapest set of idle buffers whose chunks, with free neighbours, hold the request.
-bool Runtime::MakeRoom(Pool* pool, size_t rounded) {
-  const auto candidates = engine_.candidates(pool->index, /*everything=*/false);
+bool Runtime::MakeRoom(Pool* pool, size_t rounded, bool everything) {
+  const auto candidates = engine_.candidates(pool->index, everything);
   size_t over = OverLimit(pool, rounded);
   bool moved = false;
   if (over > 0) {  // any will do: the least recently used
@@ -366,10 +369,11 @@ void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before) {
 
 void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   Pool* pool = PoolOf(allocator);
-  OpFrame::CountTaken(pool, bytes);
   // No need for the engine's lock as long as there is room.
   void* ptr = limit_ == 0 ? Take(pool, bytes, freed_before) : nullptr;
-  return ptr != nullptr ? ptr : Allocate(pool, bytes, freed_before);
+  if (ptr == nullptr) ptr = Allocate(pool, bytes, freed_before);
+  if (ptr != nullptr) OpFrame::CountTaken(pool, bytes);
+  return ptr;
 }
 
 void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
@@ -380,7 +384,7 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
     return OverLimit(pool, rounded) > 0 ? nullptr : Take(pool, bytes, freed_before);
   };
   void* ptr = attempt();
-  if (ptr != nullptr || !Active()) return ptr;
+  if (ptr != nullptr || !Active() || enabling_) return ptr;
   pool->tight = true;
   // Pins and idle bytes as they are when room is short: the peak that matters.
   const auto census = engine_.census(pool->index);
@@ -388,7 +392,7 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
       std::max<int64_t>(pool->peak_active_bytes, BfcAccess::Stats(pool->allocator).in_use -
                                                      static_cast<int64_t>(census.idle_bytes));
   BfcAccess::ReleaseSlabs(pool->allocator, &pool->slabs);
-  while (MakeRoom(pool, hole)) {
+  while (MakeRoom(pool, hole, /*everything=*/false)) {
     ptr = attempt();
     if (ptr != nullptr) {
       ++pool->single_reclaims;
@@ -602,7 +606,7 @@ int64_t Runtime::Promisable(const Pool* pool) const {
 }
 
 bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
-  if (bytes < pool->bytes / kFragmented) return true;
+  if (!Reclaiming() || bytes < pool->bytes / kFragmented) return true;
   EngineLock lock(engine_.mutex());
   const size_t rounded = BfcAccess::RoundedBytes(static_cast<size_t>(bytes));
   const auto there = [&] {
@@ -610,14 +614,21 @@ bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
            BfcAccess::Unreserved(pool->allocator) >= rounded;
   };
   while (!there()) {
-    if (!MakeRoom(pool, rounded)) return false;
+    if (!MakeRoom(pool, rounded, false) && !MakeRoom(pool, rounded, true)) return false;
   }
   return true;
 }
 
 void Runtime::EvictIdle(Pool* pool) {
+  if (!Reclaiming()) return;
   EngineLock lock(engine_.mutex());
-  if (Reclaiming()) engine_.evict_all(pool->index, /*everything=*/true);
+  bool moved = false;
+  const auto refused = engine_.stats(pool->index).host_refused;
+  for (const auto& candidate : engine_.candidates(pool->index, /*everything=*/true)) {
+    moved |= engine_.evict(candidate.key);
+    if (engine_.stats(pool->index).host_refused != refused) break;
+  }
+  if (moved) ++pool->full_reclaims;
 }
 
 // ---- statistics

@@ -127,8 +127,6 @@ class Runtime final : public BfcReclaimer {
   bool WaitForLeave(int64_t seen, int64_t ms);
   // Ops that hold pins, or are about to.
   std::atomic<int64_t> busy{0};
-  // Those of them that run, and end without another op's help.
-  std::atomic<int64_t> computing{0};
   // Who found no room takes turns.
   mutex& turn() { return turn_; }
 
@@ -138,6 +136,7 @@ class Runtime final : public BfcReclaimer {
   // Makes what a kernel will take free in one piece, so that what it takes first does not lie in
   // the way of the rest. False when idle buffers are not all that is in the way.
   bool MakeHole(Pool* pool, int64_t bytes);
+  // Moves out what is idle, for as long as the host has room.
   void EvictIdle(Pool* pool);
 
   std::string Statistics();
@@ -149,7 +148,7 @@ class Runtime final : public BfcReclaimer {
  private:
   Runtime();
   void* Take(Pool* pool, size_t bytes, uint64_t freed_before);
-  bool MakeRoom(Pool* pool, size_t rounded);
+  bool MakeRoom(Pool* pool, size_t rounded, bool everything);
   void BecomeInactive();
   size_t OverLimit(Pool* pool, size_t rounded);
 
@@ -164,6 +163,7 @@ class Runtime final : public BfcReclaimer {
 
   mutex switching_;
   std::atomic<bool> enabled_{false};
+  std::atomic<bool> enabling_{false};  // ops that have no pins may still run
   std::atomic<size_t> limit_{0};
   bool chaos_ = false;
   std::atomic<bool> seen_device_{false};
