@@ -17,6 +17,7 @@ SCENES = [
     "sparse_variables",
     "optimizers",
     "tensor_lists",
+    "variants",
     "control_flow",
     "graph_mode",
     "datasets",
@@ -145,6 +146,41 @@ def test_operands_do_not_lie_between(programs, eager_moves):
     )
     said = programs.run(code, pool=64, env={"TF_LMS": "1"})
     assert said.splitlines()[-3:] == 3 * [str(40.0 * 2**18)]
+
+
+def test_what_a_loop_keeps_for_its_gradient_moves(programs):
+    """It is in lists, inside variants."""
+    code = (
+        "import tensorflow as tf\n"
+        "x = tf.Variable(tf.fill((256, 1024), 0.5))\n"
+        "@tf.function\n"
+        "def step():\n"
+        "    with tf.GradientTape() as tape:\n"
+        "        def body(i, y):\n"
+        "            return i + 1, tf.tanh(y * 1.01)\n"
+        "        y = tf.while_loop(lambda i, y: i < 40, body, (0, x * 1.0))[1]\n"
+        "        z = tf.reduce_sum(y)\n"
+        "    return z, tf.reduce_sum(tape.gradient(z, x))\n"
+        "for _ in range(2):\n"
+        "    print([float(v).hex() for v in step()])\n"
+    )
+    found = programs.run(code, pool=24, env={"TF_LMS": "1"}).splitlines()[-2:]
+    assert found == programs.run(code, wheel="stock").splitlines()[-2:]
+
+
+def test_lists_that_operations_make_move(programs, eager_moves):
+    """The zeros that a list's gradient begins with."""
+    code = (
+        "import tensorflow as tf\n"
+        "held = tf.raw_ops.TensorListReserve(\n"
+        "    element_shape=[1 << 18], num_elements=12, element_dtype=tf.float32)\n"
+        "for i in range(12):\n"
+        "    held = tf.raw_ops.TensorListSetItem(\n"
+        "        input_handle=held, index=i, item=tf.fill((1 << 18,), 1.0))\n"
+        "zeros = tf.zeros_like(held)\n"
+        "print(float(tf.reduce_sum(tf.fill((20 << 18,), 1.0))))\n"
+    )
+    assert programs.run(code, pool=32, env={"TF_LMS": "1"}).splitlines()[-1] == str(20.0 * 2**18)
 
 
 def test_small_tensors_keep_no_room_apart(programs):

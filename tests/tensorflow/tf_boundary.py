@@ -132,7 +132,40 @@ def tensor_lists():
     with tf.GradientTape() as tape:
         y = run(x)
     pressure()
-    return y, tape.gradient(y, x)
+    held = tf.raw_ops.TensorListReserve(
+        element_shape=[ROWS, COLUMNS], num_elements=2, element_dtype=tf.float32
+    )
+    for i in range(2):
+        item = made_up(12 + i) * 1.0
+        held = tf.raw_ops.TensorListSetItem(input_handle=held, index=i, item=item)
+    del item
+    pressure()
+    kept = tf.io.parse_tensor(tf.io.serialize_tensor(held), tf.variant)  # no op for lists
+    both = [
+        tf.raw_ops.TensorListStack(
+            input_handle=h, element_shape=[ROWS, COLUMNS], element_dtype=tf.float32
+        )
+        for h in (held, tf.zeros_like(held), kept)
+    ]
+    return y, tape.gradient(y, x), both
+
+
+def variants():
+    """What is in variants that are not lists, and copied from there."""
+    values = [made_up(14 + i) * 1.0 for i in range(2)]
+    if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 3):  # no scalars of ragged rank 0
+        return values
+    held = [
+        tf.raw_ops.RaggedTensorToVariant(
+            rt_nested_splits=[], rt_dense_values=value, batched_input=False
+        )
+        for value in values
+    ]
+    del values
+    pressure()
+    return tf.raw_ops.RaggedTensorFromVariant(
+        encoded_ragged=tf.stack(held), input_ragged_rank=0, output_ragged_rank=1, Tvalues=tf.float32
+    ).output_dense_values
 
 
 def control_flow():
@@ -293,7 +326,7 @@ def replaced_variables():
 
 
 SCENES = [
-    forwarding, views, reshapes, variables, sparse_variables, optimizers, tensor_lists,
+    forwarding, views, reshapes, variables, sparse_variables, optimizers, tensor_lists, variants,
     control_flow, graph_mode, datasets, queues, arrays, python_functions, checkpoints, threads,
     replaced_variables,
 ]  # fmt: skip

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tensorflow/core/common_runtime/lms/compat.h"
+#include "tensorflow/core/common_runtime/lms/lists.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/lib/core/errors.h"
@@ -40,6 +41,20 @@ bool ReturnsToStranger(OpKernelContext* context) {
   if (kPointersTakenUnseen) return true;
   CallFrameInterface* frame = context->call_frame();
   return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
+}
+
+// Makes movable what only the list refers to.
+void NoteList(const Tensor& tensor) {
+  Runtime& runtime = Runtime::Get();
+  std::vector<MovableBuffer*> made;
+  ForEachListed(tensor, [&](const Tensor& listed) {
+    MovableBuffer* buffer = runtime.Manageable(listed);
+    if (buffer != nullptr && !buffer->tracked()) made.push_back(buffer);
+  });
+  EngineLock lock(runtime.engine().mutex());
+  for (MovableBuffer* buffer : made) {
+    if (buffer->RefCountIsOne()) runtime.Track(buffer);
+  }
 }
 
 // Calls `pin`, and `leave` when it finds no room, which lets go of what was pinned.
@@ -134,10 +149,10 @@ void OpFrame::FindVariables() {
 bool OpFrame::KeepsInputs() const {
   if (other_resources_ || (facts_.keeps_inputs && !has_variable_)) return true;
   for (const DataType type : kernel_->output_types()) {
-    if (type == DT_VARIANT) return true;
+    if (type == DT_VARIANT && !facts_.handles_lists) return true;
   }
   for (const DataType type : kernel_->input_types()) {
-    if (type == DT_VARIANT || type == DT_STRING_REF) return true;
+    if ((type == DT_VARIANT && !facts_.handles_lists) || type == DT_STRING_REF) return true;
   }
   return facts_.returns && ReturnsToStranger(context_);
 }
@@ -189,6 +204,12 @@ void OpFrame::PinOperands() {
       continue;
     }
     const Tensor& tensor = context_->input(i);
+    ForEachListed(tensor, [&](const Tensor& listed) {
+      MovableBuffer* buffer = runtime.Manageable(listed);
+      if (buffer == nullptr || !buffer->tracked()) return;
+      if (keeps_) runtime.HandOut(buffer, false);
+      if (keeps_ || facts_.reads_lists) operands.push_back({buffer, ::lms::Access::kRead});
+    });
     MovableBuffer* buffer = runtime.Manageable(tensor);
     if (buffer == nullptr || !buffer->tracked()) continue;
     if (keeps_) {
@@ -220,7 +241,9 @@ int64_t OpFrame::OperandBytes() const {
     }
   };
   for (int i = 0; i < context_->num_inputs(); ++i) {
-    if (context_->has_input(i) && !context_->input_is_ref(i)) add(context_->input(i));
+    if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
+    add(context_->input(i));
+    if (facts_.reads_lists) ForEachListed(context_->input(i), add);
   }
   for (Var* var : variables_) {
     tf_shared_lock variable(*var->mu());
@@ -295,6 +318,8 @@ void OpFrame::NoteOutputs() {
     if (IsRefType(context_->expected_output_dtype(i))) continue;
     Tensor* tensor = context_->mutable_output(i);
     if (tensor == nullptr) continue;
+    const bool seen = !(kPointersTakenUnseen && IsEager(context_));
+    if (facts_.handles_lists && ok && seen) NoteList(*tensor);
     MovableBuffer* buffer = runtime.Manageable(*tensor);
     if (buffer == nullptr) continue;
     EngineLock lock(runtime.engine().mutex());

@@ -58,13 +58,30 @@ const Names& ByReference() {
                                        "VarIsInitializedOp",
                                        "VariableShape",
                                        "VarHandleOp",
-                                       "_VarHandlesOp"};
+                                       "_VarHandlesOp",
+                                       "EmptyTensorList",
+                                       "TensorListReserve",
+                                       "TensorListResize",
+                                       "TensorListLength",
+                                       "TensorListElementShape",
+                                       "TensorListPushBack",
+                                       "TensorListPopBack",
+                                       "TensorListSetItem",
+                                       "TensorListGetItem"};
   return *names;
 }
 
 const Names& ReadsVariables() {
   static const auto* names = new Names{"ReadVariableOp", "_ReadVariablesOp", "ResourceGather",
                                        "ResourceGatherNd", "_FusedResourceGather"};
+  return *names;
+}
+
+// They copy what is in a list, or make a list of copies of their input and of parts of it.
+const Names& ReadsLists() {
+  static const auto* names =
+      new Names{"TensorListStack",    "TensorListGather",     "TensorListConcat",
+                "TensorListConcatV2", "TensorListFromTensor", "AddN"};
   return *names;
 }
 
@@ -113,6 +130,8 @@ OpFacts Find(const std::string& type) {
   facts.sends = type == "_Send" || type == "_HostSend";
   facts.reads_variables = ReadsVariables().count(type) > 0;
   facts.reads_variable = type == "ReadVariableOp" || type == "_ReadVariablesOp";
+  facts.reads_lists = ReadsLists().count(type) > 0;
+  facts.handles_lists = facts.reads_lists || type == "ZerosLike";
   facts.keeps_inputs = type.find("PyFunc") != std::string::npos ||
                        (IsStateful(type) && KeepsNothing().count(type) == 0);
   return facts;

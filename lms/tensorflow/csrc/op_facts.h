@@ -21,6 +21,10 @@ struct OpFacts {
   bool reads_variable = false;
   // May keep an input, or hand its pointer to somebody, beyond its own run.
   bool keeps_inputs = false;
+  // Variants among its operands are lists, of which it keeps no pointer.
+  bool handles_lists = false;
+  // Of these, reads the tensors in the lists.
+  bool reads_lists = false;
 };
 
 // By the type of the op; looked up once for each.

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LISTS_H_
+#define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LISTS_H_
+
+#include <functional>
+
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tensorflow {
+namespace lms {
+
+// Calls `visit` for each tensor in the TensorLists that a tensor of variants holds, and in lists
+// that are in these. Does nothing for a tensor of another type.
+void ForEachListed(const Tensor& tensor, const std::function<void(const Tensor&)>& visit);
+
+}  // namespace lms
+}  // namespace tensorflow
+
+#endif  // TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LISTS_H_
