@@ -22,7 +22,7 @@ void RemoveView(TensorBuffer* root, TensorBuffer* view) {
 }
 
 void HandOut(const TensorBuffer* buffer) {
-  if (!Runtime::Active()) return;
+  if (!Runtime::EverActive()) return;
   MovableBuffer* root = MovableBuffer::Of(const_cast<TensorBuffer*>(buffer));
   if (root != nullptr && root->tracked()) {
     Runtime::Get().HandOut(root, /*unless_pinned=*/true);
@@ -30,7 +30,7 @@ void HandOut(const TensorBuffer* buffer) {
 }
 
 void HandOutForGood(const TensorBuffer* buffer) {
-  if (!Runtime::Active()) return;
+  if (!Runtime::EverActive()) return;
   MovableBuffer* root = MovableBuffer::Of(const_cast<TensorBuffer*>(buffer));
   if (root != nullptr && root->tracked()) {
     Runtime::Get().HandOut(root, /*unless_pinned=*/false);

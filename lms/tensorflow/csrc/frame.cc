@@ -7,6 +7,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/lists.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
@@ -43,14 +44,16 @@ bool ReturnsToStranger(OpKernelContext* context) {
   return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
 }
 
-// Makes movable what only the list refers to.
+// Makes movable what only the list refers to, whose own parts nobody shares.
 void NoteList(const Tensor& tensor) {
   Runtime& runtime = Runtime::Get();
   std::vector<MovableBuffer*> made;
-  ForEachListed(tensor, [&](const Tensor& listed) {
+  const auto note = [&](const Tensor& listed) {
     MovableBuffer* buffer = runtime.Manageable(listed);
-    if (buffer != nullptr && !buffer->tracked()) made.push_back(buffer);
-  });
+    const bool whole = DMAHelper::buffer(&listed) == buffer;
+    if (buffer != nullptr && !buffer->tracked() && whole) made.push_back(buffer);
+  };
+  ForEachListed(tensor, note, /*nested=*/false);
   EngineLock lock(runtime.engine().mutex());
   for (MovableBuffer* buffer : made) {
     if (buffer->RefCountIsOne()) runtime.Track(buffer);
@@ -193,23 +196,29 @@ void OpFrame::PinOperands() {
   }
   for (Var* var : variables_) HoldVariable(var, &of_variables);
 
-  EngineLock lock(runtime.engine().mutex());
+  // A reference's mutex comes before the engine's. Others may give it another buffer at any time:
+  // what it refers to does not move.
+  std::vector<Tensor> references;
   for (int i = 0; i < context_->num_inputs(); ++i) {
-    if (!context_->has_input(i)) continue;
-    if (context_->input_is_ref(i)) {
-      // Others may give the reference another buffer at any time: what it refers to does not move.
-      const Tensor tensor = context_->mutable_input(i, /*lock_held=*/false);
-      MovableBuffer* buffer = runtime.Manageable(tensor);
-      if (buffer != nullptr && buffer->tracked()) runtime.HandOut(buffer, false);
-      continue;
-    }
+    if (!context_->has_input(i) || !context_->input_is_ref(i)) continue;
+    references.push_back(context_->mutable_input(i, /*lock_held=*/false));
+  }
+  EngineLock lock(runtime.engine().mutex());
+  for (const Tensor& tensor : references) {
+    MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer != nullptr && buffer->tracked()) runtime.HandOut(buffer, false);
+  }
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
     const Tensor& tensor = context_->input(i);
-    ForEachListed(tensor, [&](const Tensor& listed) {
-      MovableBuffer* buffer = runtime.Manageable(listed);
-      if (buffer == nullptr || !buffer->tracked()) return;
-      if (keeps_) runtime.HandOut(buffer, false);
-      if (keeps_ || facts_.reads_lists) operands.push_back({buffer, ::lms::Access::kRead});
-    });
+    if (tensor.dtype() == DT_VARIANT && (keeps_ || facts_.reads_lists)) {
+      ForEachListed(tensor, [&](const Tensor& listed) {
+        MovableBuffer* buffer = runtime.Manageable(listed);
+        if (buffer == nullptr || !buffer->tracked()) return;
+        if (keeps_) runtime.HandOut(buffer, false);
+        operands.push_back({buffer, ::lms::Access::kRead});
+      });
+    }
     MovableBuffer* buffer = runtime.Manageable(tensor);
     if (buffer == nullptr || !buffer->tracked()) continue;
     if (keeps_) {
@@ -319,7 +328,9 @@ void OpFrame::NoteOutputs() {
     Tensor* tensor = context_->mutable_output(i);
     if (tensor == nullptr) continue;
     const bool seen = !(kPointersTakenUnseen && IsEager(context_));
-    if (facts_.handles_lists && ok && seen) NoteList(*tensor);
+    // Of several lists, what AddN makes is new; one alone it passes on.
+    const bool made = facts_.makes_list && (!facts_.reads_lists || context_->num_inputs() > 1);
+    if (made && ok && seen) NoteList(*tensor);
     MovableBuffer* buffer = runtime.Manageable(*tensor);
     if (buffer == nullptr) continue;
     EngineLock lock(runtime.engine().mutex());
@@ -403,9 +414,9 @@ void Compute(OpKernel* kernel, OpKernelContext* context) {
 
 void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done,
                   const std::function<void(AsyncOpKernel::DoneCallback)>& run) {
-  // Not counted when inactive: such an op may wait for others for ever, and holds references to
-  // its inputs, which keeps them from becoming movable.
-  if (!Runtime::Active() || OpFrame::IsTransparent(*kernel, context)) {
+  // Not counted before the first enable: such an op may wait for others for ever, and holds
+  // references to its inputs, which keeps them from becoming movable.
+  if (!Runtime::EverActive() || OpFrame::IsTransparent(*kernel, context)) {
     run(std::move(done));
     return;
   }

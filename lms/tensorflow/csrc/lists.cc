@@ -7,7 +7,8 @@
 namespace tensorflow {
 namespace lms {
 
-void ForEachListed(const Tensor& tensor, const std::function<void(const Tensor&)>& visit) {
+void ForEachListed(const Tensor& tensor, const std::function<void(const Tensor&)>& visit,
+                   bool nested) {
   if (tensor.dtype() != DT_VARIANT) return;
   const auto flat = tensor.flat<Variant>();
   for (int64_t i = 0; i < flat.size(); ++i) {
@@ -18,7 +19,7 @@ void ForEachListed(const Tensor& tensor, const std::function<void(const Tensor&)
     flat(i).Encode(&list);
     for (const Tensor& listed : list.tensors()) {
       if (listed.dtype() == DT_VARIANT) {
-        ForEachListed(listed, visit);
+        if (nested) ForEachListed(listed, visit);
       } else {
         visit(listed);
       }

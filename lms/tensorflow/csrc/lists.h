@@ -9,9 +9,10 @@
 namespace tensorflow {
 namespace lms {
 
-// Calls `visit` for each tensor in the TensorLists that a tensor of variants holds, and in lists
-// that are in these. Does nothing for a tensor of another type.
-void ForEachListed(const Tensor& tensor, const std::function<void(const Tensor&)>& visit);
+// Calls `visit` for each tensor in the TensorLists that a tensor of variants holds, and, if
+// `nested`, in lists that are in these. Does nothing for a tensor of another type.
+void ForEachListed(const Tensor& tensor, const std::function<void(const Tensor&)>& visit,
+                   bool nested = true);
 
 }  // namespace lms
 }  // namespace tensorflow

@@ -131,7 +131,8 @@ OpFacts Find(const std::string& type) {
   facts.reads_variables = ReadsVariables().count(type) > 0;
   facts.reads_variable = type == "ReadVariableOp" || type == "_ReadVariablesOp";
   facts.reads_lists = ReadsLists().count(type) > 0;
-  facts.handles_lists = facts.reads_lists || type == "ZerosLike";
+  facts.makes_list = type == "AddN" || type == "ZerosLike";
+  facts.handles_lists = facts.reads_lists || facts.makes_list;
   facts.keeps_inputs = type.find("PyFunc") != std::string::npos ||
                        (IsStateful(type) && KeepsNothing().count(type) == 0);
   return facts;

@@ -25,6 +25,8 @@ struct OpFacts {
   bool handles_lists = false;
   // Of these, reads the tensors in the lists.
   bool reads_lists = false;
+  // Of these, makes lists of tensors of its own.
+  bool makes_list = false;
 };
 
 // By the type of the op; looked up once for each.

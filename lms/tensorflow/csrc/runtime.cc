@@ -180,15 +180,15 @@ Status Runtime::SetEnabled(bool enable) {
         "TF_CPU_ALLOCATOR_USE_BFC=1 and TF_CPU_BFC_MEM_LIMIT_IN_MB=<MiB> before TensorFlow starts");
   }
   ever_active_ = true;
-  enabling_ = !active_;
+  enabling_ = true;
   active_ = true;
   // Ops that found it inactive run without pins: all must be over before the first eviction.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kEnableSeconds);
   for (int i = 0; i < kStripes; ++i) {
     while (unpinned_ops[i].count.load() > 0) {
       if (std::chrono::steady_clock::now() > deadline) {
-        BecomeInactive();
         enabling_ = false;
+        BecomeInactive();
         return errors::FailedPrecondition(
             "Large Model Support cannot be enabled because operations that started before are "
             "still running after ",
@@ -197,8 +197,11 @@ Status Runtime::SetEnabled(bool enable) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
-  enabling_ = false;
-  enabled_ = true;
+  {
+    EngineLock lock(engine_.mutex());
+    enabled_ = true;
+    enabling_ = false;
+  }
   reclaiming_ = true;
   engine_.set_chaos(chaos_);
   return Ok();
@@ -206,7 +209,7 @@ Status Runtime::SetEnabled(bool enable) {
 
 void Runtime::BecomeInactive() {
   EngineLock lock(engine_.mutex());
-  if (enabled_ || backend_.on_host() > 0) return;
+  if (enabled_ || enabling_ || backend_.on_host() > 0) return;
   engine_.drop_copies();
   active_ = false;
 }
@@ -384,7 +387,8 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
     return OverLimit(pool, rounded) > 0 ? nullptr : Take(pool, bytes, freed_before);
   };
   void* ptr = attempt();
-  if (ptr != nullptr || !Active() || enabling_) return ptr;
+  if (ptr != nullptr || !Active()) return ptr;
+  if (enabling_ && backend_.on_host() == 0) return ptr;  // ops without pins may still run
   pool->tight = true;
   // Pins and idle bytes as they are when room is short: the peak that matters.
   const auto census = engine_.census(pool->index);

@@ -163,7 +163,7 @@ class Runtime final : public BfcReclaimer {
 
   mutex switching_;
   std::atomic<bool> enabled_{false};
-  std::atomic<bool> enabling_{false};  // ops that have no pins may still run
+  std::atomic<bool> enabling_{false};
   std::atomic<size_t> limit_{0};
   bool chaos_ = false;
   std::atomic<bool> seen_device_{false};
