@@ -336,7 +336,8 @@ void OpFrame::NoteOutputs() {
     EngineLock lock(runtime.engine().mutex());
     const bool to_python = IsEager(context_) && runtime.PointerTakenUnseen(buffer);
     if (buffer->tracked()) {
-      if (!facts_.reads_variable) runtime.engine().written(buffer);
+      const bool as_it_was = facts_.reads_variable || facts_.takes_from_list;
+      if (!as_it_was) runtime.engine().written(buffer);
       if (to_python) runtime.HandOut(buffer, /*unless_pinned=*/false);
     } else if (to_python) {
       continue;

@@ -65,9 +65,7 @@ const Names& ByReference() {
                                        "TensorListLength",
                                        "TensorListElementShape",
                                        "TensorListPushBack",
-                                       "TensorListPopBack",
-                                       "TensorListSetItem",
-                                       "TensorListGetItem"};
+                                       "TensorListSetItem"};
   return *names;
 }
 
@@ -132,7 +130,8 @@ OpFacts Find(const std::string& type) {
   facts.reads_variable = type == "ReadVariableOp" || type == "_ReadVariablesOp";
   facts.reads_lists = ReadsLists().count(type) > 0;
   facts.makes_list = type == "AddN" || type == "ZerosLike";
-  facts.handles_lists = facts.reads_lists || facts.makes_list;
+  facts.takes_from_list = type == "TensorListGetItem" || type == "TensorListPopBack";
+  facts.handles_lists = facts.reads_lists || facts.makes_list || facts.takes_from_list;
   facts.keeps_inputs = type.find("PyFunc") != std::string::npos ||
                        (IsStateful(type) && KeepsNothing().count(type) == 0);
   return facts;

@@ -25,6 +25,8 @@ struct OpFacts {
   bool handles_lists = false;
   // Of these, reads the tensors in the lists.
   bool reads_lists = false;
+  // Of these, gives out a tensor of the list itself, or zeros.
+  bool takes_from_list = false;
   // Of these, makes lists of tensors of its own.
   bool makes_list = false;
 };
