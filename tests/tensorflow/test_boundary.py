@@ -204,7 +204,7 @@ def test_room_of_small_tensors_comes_back(programs):
     code = (
         "import tensorflow as tf\n"
         "shape, two = tf.constant([47 << 18]), tf.constant(2.0)\n"
-        "small = [tf.fill((64,), float(i)) for i in range(8000)]\n"
+        "small = [tf.fill((64,), two) for _ in range(8000)]\n"
         "del small\n"
         "print(float(tf.reduce_max(tf.fill(shape, two))))\n"
     )
