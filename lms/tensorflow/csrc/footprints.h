@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FOOTPRINTS_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_FOOTPRINTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,8 +15,8 @@
 namespace tensorflow {
 namespace lms {
 
-// What kernels took from their pools when they ran, in bytes: by kernel, and by the power of two
-// that their operands reach, because an eager one is shared by operands of all sizes.
+// What kernels took from their pools when they ran, in bytes: by kernel, and by the size of their
+// operands, because an eager one is shared by operands of all shapes.
 class Footprints {
  public:
   static constexpr int64_t kUnknown = -1;
@@ -23,35 +24,28 @@ class Footprints {
   int64_t Expect(const OpKernel& kernel, int64_t operands) {
     mutex_lock lock(mu_);
     const auto found = known_.find(Tag(kernel, operands));
-    if (found == known_.end()) return kUnknown;
-    const Footprint& known = found->second;
-    if (operands <= known.operands) return known.taken;
-    return static_cast<int64_t>(static_cast<double>(known.taken) * operands / known.operands);
+    return found == known_.end() ? kUnknown : found->second;
   }
 
   void Note(const OpKernel& kernel, int64_t operands, int64_t taken) {
     mutex_lock lock(mu_);
     if (known_.size() == kMost) known_.clear();  // most are of kernels that are gone
-    Footprint& known = known_[Tag(kernel, operands)];
-    if (operands >= known.operands) known = {operands, taken};
+    int64_t& known = known_[Tag(kernel, operands)];
+    known = std::max(known, taken);
   }
 
  private:
-  struct Footprint {
-    int64_t operands, taken;
-  };
   static constexpr size_t kMost = 1 << 16;
 
   // A kernel may be where another was, and have the name of another.
   static size_t Tag(const OpKernel& kernel, int64_t operands) {
-    size_t power = 0;
-    while (operands >> power > 1) ++power;
-    return (std::hash<std::string>()(kernel.name()) ^ std::hash<const OpKernel*>()(&kernel)) +
-           power;
+    const size_t of_kernel =
+        std::hash<std::string>()(kernel.name()) ^ std::hash<const OpKernel*>()(&kernel);
+    return of_kernel + static_cast<size_t>(operands) * 0x9E3779B97F4A7C15u;
   }
 
   mutex mu_;
-  std::unordered_map<size_t, Footprint> known_;
+  std::unordered_map<size_t, int64_t> known_;
 };
 
 }  // namespace lms
