@@ -148,6 +148,42 @@ def test_operands_do_not_lie_between(programs, eager_moves):
     assert said.splitlines()[-3:] == 3 * [str(40.0 * 2**18)]
 
 
+def test_an_operand_of_another_size_does_not_lie_between(programs, eager_moves):
+    """What an operation took with an operand of nearly that size says nothing of this one."""
+    code = (
+        "import tensorflow as tf\n"
+        "full = [tf.fill((24 << 18,), 1.0) for _ in range(3)]  # one of them leaves\n"
+        "tf.tile(tf.fill((7 << 18,), 1.0), [1])\n"
+        "del full\n"
+        "x, a, y = (tf.fill((n << 18,), 1.0) for n in (24, 8, 24))\n"
+        "z = tf.fill((20 << 18,), 3.0)  # x leaves; a is where it was\n"
+        "print(float(tf.reduce_sum(tf.tile(a, [5]))))\n"
+    )
+    said = programs.run(code, pool=64, env={"TF_LMS": "1"})
+    assert said.splitlines()[-1] == str(40.0 * 2**18)
+
+
+def test_many_operands_do_not_lie_between(programs, eager_moves):
+    """Nor do those of an operation that takes little, but reads what lies all over the pool."""
+    code = (
+        "import tensorflow as tf\n"
+        "raw, N = tf.raw_ops, 1 << 14\n"
+        "for _ in range(3):  # the first time it is not known what the operation takes\n"
+        "    held = raw.EmptyTensorList(\n"
+        "        element_shape=[N], max_num_elements=-1, element_dtype=tf.float32)\n"
+        "    between = []\n"
+        "    for i in range(64):\n"
+        "        held = raw.TensorListPushBack(input_handle=held, tensor=tf.fill((N,), float(i)))\n"
+        "        between.append(tf.fill((8 * N,), 1.0))\n"
+        "    rows = raw.TensorListStack(\n"
+        "        input_handle=held, element_shape=[N], element_dtype=tf.float32)\n"
+        "    print(float(tf.reduce_sum(rows)))\n"
+        "    del held, between, rows\n"
+    )
+    said = programs.run(code, pool=40, env={"TF_LMS": "1"})
+    assert said.splitlines()[-3:] == 3 * [str(float(sum(range(64)) << 14))]
+
+
 def test_what_a_loop_keeps_for_its_gradient_moves(programs):
     """It is in lists, inside variants."""
     code = (
@@ -168,19 +204,60 @@ def test_what_a_loop_keeps_for_its_gradient_moves(programs):
     assert found == programs.run(code, wheel="stock").splitlines()[-2:]
 
 
-def test_lists_that_operations_make_move(programs, eager_moves):
-    """The zeros that a list's gradient begins with."""
-    code = (
-        "import tensorflow as tf\n"
-        "held = tf.raw_ops.TensorListReserve(\n"
-        "    element_shape=[1 << 18], num_elements=12, element_dtype=tf.float32)\n"
-        "for i in range(12):\n"
-        "    held = tf.raw_ops.TensorListSetItem(\n"
-        "        input_handle=held, index=i, item=tf.fill((1 << 18,), 1.0))\n"
-        "zeros = tf.zeros_like(held)\n"
-        "print(float(tf.reduce_sum(tf.fill((20 << 18,), 1.0))))\n"
+LIST_MAKERS = {
+    "zeros": "tf.zeros_like(items(range(12), 12))",
+    "sum": "tf.raw_ops.AddN(inputs=[items(range(8), 8), items(range(8), 8)])",
+    "from a tensor": ("raw.TensorListFromTensor(tensor=tf.fill((12, N), 1.0), element_shape=[N])"),
+    "scattered": (
+        "raw.TensorListScatterV2(tensor=tf.fill((12, N), 1.0), indices=list(range(12)),\n"
+        "    element_shape=[N], num_elements=12)"
+    ),
+    "scattered into one": (
+        "raw.TensorListScatterIntoExistingList(input_handle=items([], 12),\n"
+        "    tensor=tf.fill((12, N), 1.0), indices=list(range(12)))"
+    ),
+    "split": (
+        "raw.TensorListSplit(tensor=tf.fill((12 * N,), 1.0), element_shape=[-1],\n"
+        "    lengths=tf.constant([N] * 12, tf.int64))"
+    ),
+    "pushed": (
+        "raw.TensorListPushBackBatch(input_handles=tf.stack(\n"
+        "    [raw.EmptyTensorList(element_shape=[N], max_num_elements=-1,\n"
+        "    element_dtype=tf.float32) for _ in range(12)]), tensor=tf.fill((12, N), 1.0))"
+    ),
+}
+LISTS = (
+    "import tensorflow as tf\n"
+    "raw, N = tf.raw_ops, 1 << 18\n"
+    "def items(places, length):\n"
+    "    held = raw.TensorListReserve(\n"
+    "        element_shape=[N], num_elements=length, element_dtype=tf.float32)\n"
+    "    for i in places:\n"
+    "        held = raw.TensorListSetItem(\n"
+    "            input_handle=held, index=i, item=tf.fill((N,), float(i)))\n"
+    "    return held\n"
+)
+
+
+@pytest.mark.parametrize("maker", LIST_MAKERS)
+def test_lists_that_operations_make_move(programs, eager_moves, maker):
+    """Such as the zeros that a list's gradient begins with: 8 MiB or more of them."""
+    code = LISTS + (
+        "held = %s\nprint(float(tf.reduce_sum(tf.fill((24 * N,), 1.0))))\n" % LIST_MAKERS[maker]
     )
-    assert programs.run(code, pool=32, env={"TF_LMS": "1"}).splitlines()[-1] == str(20.0 * 2**18)
+    assert programs.run(code, pool=32, env={"TF_LMS": "1"}).splitlines()[-1] == str(24.0 * 2**18)
+
+
+def test_a_sum_of_lists_brings_in_what_it_reads(programs, eager_moves):
+    """What one of them has alone is passed on, as where a loop's gradient collects its slopes."""
+    code = LISTS + (
+        "both = raw.AddN(inputs=[items(range(20), 40), items(range(19, 40), 40)])\n"
+        "for i in (3, 19, 30):\n"
+        "    print(float(raw.TensorListGetItem(input_handle=both, index=i,\n"
+        "        element_shape=[N], element_dtype=tf.float32)[-1]))\n"
+    )
+    said = programs.run(code, pool=32, env={"TF_LMS": "1"})
+    assert said.splitlines()[-3:] == ["3.0", "38.0", "30.0"]
 
 
 def test_small_tensors_keep_no_room_apart(programs):
@@ -197,6 +274,21 @@ def test_small_tensors_keep_no_room_apart(programs):
     )
     said = programs.run(code, pool=48, env={"TF_LMS": "1"})
     assert said.splitlines()[-1] == "2.0 %s" % float(100 * sum(range(36)))
+
+
+def test_small_tensors_of_a_full_pool_keep_no_room_apart(programs, eager_moves):
+    """What is idle makes way for them at the end of the pool, not where it is the oldest."""
+    code = (
+        "import tensorflow as tf\n"
+        "large = [tf.fill((1 << 18,), 1.0) for i in range(39)]\n"
+        "for used in large[:13]:\n"
+        "    tf.reduce_sum(used)\n"
+        "small = [tf.fill((800,), float(i)) for i in range(600)]\n"
+        "whole = tf.fill((30 << 18,), 2.0)\n"
+        "print(float(tf.reduce_max(whole)), float(tf.add_n(small)[0]))\n"
+    )
+    said = programs.run(code, pool=40, env={"TF_LMS": "1"})
+    assert said.splitlines()[-1] == "2.0 %s" % float(sum(range(600)))
 
 
 def test_room_of_small_tensors_comes_back(programs):

@@ -147,7 +147,7 @@ def tensor_lists():
         tf.raw_ops.TensorListStack(
             input_handle=h, element_shape=[ROWS, COLUMNS], element_dtype=tf.float32
         )
-        for h in (held, tf.zeros_like(held), kept)
+        for h in (held, tf.zeros_like(held), kept, tf.raw_ops.AddN(inputs=[held, kept]))
     ]
     return y, slope, both
 

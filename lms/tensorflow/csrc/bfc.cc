@@ -105,6 +105,10 @@ bool BfcAccess::HasFree(BfcAllocator* allocator, size_t rounded) {
   return LastFree(allocator, rounded) != BfcAllocator::kInvalidChunkHandle;
 }
 
+bool BfcAccess::CanTake(BfcAllocator* allocator, size_t rounded) {
+  return HasFree(allocator, rounded) || Unreserved(allocator) >= rounded;
+}
+
 void BfcAccess::GrowAtOnce(BfcAllocator* allocator) {
   mutex_lock lock(allocator->lock_);
   allocator->curr_region_allocation_bytes_ = BfcAllocator::RoundedBytes(allocator->memory_limit_);
@@ -144,6 +148,13 @@ size_t BfcAccess::LastFree(BfcAllocator* allocator, size_t bytes) {
     }
   }
   return last;
+}
+
+size_t BfcAccess::SlabBytes(BfcAllocator* allocator, const Slabs& slabs) {
+  mutex_lock lock(allocator->lock_);
+  size_t bytes = 0;
+  for (const auto& slab : slabs) bytes += slab.second.bytes;
+  return bytes;
 }
 
 bool BfcAccess::AddSlab(BfcAllocator* allocator, Slabs* slabs, size_t bytes) {

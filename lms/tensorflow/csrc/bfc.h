@@ -43,12 +43,12 @@ class BfcAccess {
   static bool Release(BfcAllocator* allocator, const std::vector<void*>& regions);
   // What must be given back before a new region of this size can be had; 0 when it never can.
   static size_t Shortfall(BfcAllocator* allocator, size_t rounded);
-  // Whether there is a free chunk of this size.
-  static bool HasFree(BfcAllocator* allocator, size_t rounded);
-  // Bytes of the device that it may still ask for.
-  static size_t Unreserved(BfcAllocator* allocator);
+  // Whether there is a free chunk of this size, or the device may still be asked for one.
+  static bool CanTake(BfcAllocator* allocator, size_t rounded);
   // Makes the next region all that is left: many small ones keep neighbours apart.
   static void GrowAtOnce(BfcAllocator* allocator);
+  // Bytes of all slabs.
+  static size_t SlabBytes(BfcAllocator* allocator, const Slabs& slabs);
   // Sets aside a slab of `bytes`, near the end of the pool. False when there is no room for it.
   static bool AddSlab(BfcAllocator* allocator, Slabs* slabs, size_t bytes);
   // A free part of a slab's cell; null when there is none of this size.
@@ -66,6 +66,9 @@ class BfcAccess {
   static Numbers Stats(BfcAllocator* allocator);
 
  private:
+  static bool HasFree(BfcAllocator* allocator, size_t bytes);
+  // Bytes of the device that it may still ask for.
+  static size_t Unreserved(BfcAllocator* allocator);
   // Under the allocator's lock.
   static void* Claim(BfcAllocator* allocator, size_t handle, size_t requested);
   static size_t Split(BfcAllocator* allocator, size_t handle, size_t bytes);

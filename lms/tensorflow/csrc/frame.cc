@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/lists.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
@@ -31,6 +32,9 @@ constexpr int kPatientTries = 4;
 // The part of a pool from which on operands are large: of a kernel with large ones, which may take
 // many times as much, nothing is assumed before it has run.
 constexpr int64_t kLarge = 64;
+
+// Of a pool, the part that others leave is taken to be one of as many.
+constexpr int64_t kUsed = 4;
 
 thread_local OpFrame* running = nullptr;  // the frame of the kernel that this thread runs
 
@@ -187,6 +191,17 @@ void OpFrame::HoldVariable(Var* var, std::vector<Operand>* operands) {
   operands->push_back({buffer, VariableAccess(var)});
 }
 
+void OpFrame::ForEachListedOperand(const std::function<void(const Tensor&)>& visit) const {
+  if (!keeps_ && !facts_.reads_lists) return;
+  std::vector<Tensor> lists;
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
+    if (context_->input(i).dtype() == DT_VARIANT) lists.push_back(context_->input(i));
+  }
+  if (!keeps_ && facts_.adds_lists) return ForEachAdded(lists, visit);
+  for (const Tensor& list : lists) ForEachListed(list, visit);
+}
+
 void OpFrame::PinOperands() {
   Runtime& runtime = Runtime::Get();
   std::vector<Operand> operands, of_variables;
@@ -211,14 +226,6 @@ void OpFrame::PinOperands() {
   for (int i = 0; i < context_->num_inputs(); ++i) {
     if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
     const Tensor& tensor = context_->input(i);
-    if (tensor.dtype() == DT_VARIANT && (keeps_ || facts_.reads_lists)) {
-      ForEachListed(tensor, [&](const Tensor& listed) {
-        MovableBuffer* buffer = runtime.Manageable(listed);
-        if (buffer == nullptr || !buffer->tracked()) return;
-        if (keeps_) runtime.HandOut(buffer, false);
-        operands.push_back({buffer, ::lms::Access::kRead});
-      });
-    }
     MovableBuffer* buffer = runtime.Manageable(tensor);
     if (buffer == nullptr || !buffer->tracked()) continue;
     if (keeps_) {
@@ -229,6 +236,12 @@ void OpFrame::PinOperands() {
     }
     operands.push_back({buffer, ::lms::Access::kRead});
   }
+  ForEachListedOperand([&](const Tensor& listed) {
+    MovableBuffer* buffer = runtime.Manageable(listed);
+    if (buffer == nullptr || !buffer->tracked()) return;
+    if (keeps_) runtime.HandOut(buffer, false);
+    operands.push_back({buffer, ::lms::Access::kRead});
+  });
   for (const Operand& operand : of_variables) {
     // It may have died since the variable's mutex was released.
     if (runtime.IsTracked(operand.buffer)) operands.push_back(operand);
@@ -237,8 +250,11 @@ void OpFrame::PinOperands() {
   for (const Operand& operand : operands) {
     uses.push_back({operand.buffer, operand.access, 0, runtime.StreamOf(operand.buffer)});
   }
+  parts_ = static_cast<int64_t>(uses.size()) + 1;
   if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
 }
+
+int64_t OpFrame::RoomBetween() const { return pool_->bytes / (kUsed * parts_); }
 
 int64_t OpFrame::OperandBytes() const {
   Runtime& runtime = Runtime::Get();
@@ -252,8 +268,8 @@ int64_t OpFrame::OperandBytes() const {
   for (int i = 0; i < context_->num_inputs(); ++i) {
     if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
     add(context_->input(i));
-    if (facts_.reads_lists) ForEachListed(context_->input(i), add);
   }
+  ForEachListedOperand(add);
   for (Var* var : variables_) {
     tf_shared_lock variable(*var->mu());
     add(*var->tensor());
@@ -261,10 +277,20 @@ int64_t OpFrame::OperandBytes() const {
   return operands;
 }
 
-// As long as nothing had to make way, all have room.
+// As long as nothing had to make way, an op has room. One whose operands may lie all over the pool
+// must know before it pins them.
+bool OpFrame::HasRoom() {
+  if (pool_->tight.load(std::memory_order_relaxed)) return false;
+  if (!facts_.gathers) return true;
+  operands_ = OperandBytes();
+  const size_t bytes = BfcAccess::RoundedBytes(static_cast<size_t>(operands_));
+  if (BfcAccess::CanTake(pool_->allocator, bytes)) return true;
+  pool_->tight = true;
+  return false;
+}
+
 void OpFrame::AwaitPromise() {
-  if (pool_ == nullptr || !pool_->tight.load(std::memory_order_relaxed)) return;
-  if (running != nullptr) return;  // part of an op that runs
+  if (pool_ == nullptr || running != nullptr || HasRoom()) return;  // or part of an op that runs
   Runtime& runtime = Runtime::Get();
   operands_ = OperandBytes();
   expected_ = runtime.footprints().Expect(*kernel_, operands_);
@@ -288,9 +314,12 @@ void OpFrame::PinWithHole(bool patient) {
   if (unknown && !evicted_) runtime.EvictIdle(pool_);  // it may take most of the pool
   evicted_ = true;
   PinOperands();
-  if (!promised_ || unknown || runtime.MakeHole(pool_, expected_)) return;
+  if (!promised_ || unknown || expected_ < RoomBetween() || runtime.MakeHole(pool_, expected_)) {
+    return;
+  }
   Leave();
-  runtime.MakeHole(pool_, operands_ + expected_);  // they may be in the way themselves
+  // They may be in the way themselves. Those that have left come back to smaller holes, if any.
+  if (!runtime.MakeHole(pool_, operands_ + expected_)) runtime.MakeHole(pool_, expected_);
   PinOperands();
   if (patient && pool_->computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
     throw OutOfMemory("operands of other operations are in the way");
@@ -328,8 +357,8 @@ void OpFrame::NoteOutputs() {
     Tensor* tensor = context_->mutable_output(i);
     if (tensor == nullptr) continue;
     const bool seen = !(kPointersTakenUnseen && IsEager(context_));
-    // Of several lists, what AddN makes is new; one alone it passes on.
-    const bool made = facts_.makes_list && (!facts_.reads_lists || context_->num_inputs() > 1);
+    // A list that is added to no other is passed on.
+    const bool made = facts_.makes_list && (!facts_.adds_lists || context_->num_inputs() > 1);
     if (made && ok && seen) NoteList(*tensor);
     MovableBuffer* buffer = runtime.Manageable(*tensor);
     if (buffer == nullptr) continue;

@@ -77,7 +77,13 @@ class OpFrame {
   ::lms::Access VariableAccess(Var* var) const;
   void HoldVariable(Var* var, std::vector<Operand>* operands);
   void PinOperands();
+  // Calls `visit` for each tensor in lists that the kernel reads or keeps.
+  void ForEachListedOperand(const std::function<void(const Tensor&)>& visit) const;
   int64_t OperandBytes() const;
+  // Bytes that are free in one piece wherever in the pool the operands lie, once what is idle has
+  // made way.
+  int64_t RoomBetween() const;
+  bool HasRoom();
   void AwaitPromise();
   void TakePromiseBack();
   void PinWithHole(bool patient);
@@ -94,6 +100,7 @@ class OpFrame {
   bool has_variable_ = false;  // or the handle of one that is not made yet
   Pool* const pool_;           // of the device that it runs on, null if that has none of ours
   int64_t operands_ = 0;       // bytes of the pool, as below
+  int64_t parts_ = 1;          // into which pinned operands may split the pool
   int64_t expected_ = 0;       // what the kernel will take
   int64_t taken_ = 0;          // so far, by the thread that runs the kernel
   bool keeps_ = false;         // its inputs, or may wait for other ops

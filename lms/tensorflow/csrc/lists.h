@@ -3,6 +3,7 @@
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LISTS_H_
 
 #include <functional>
+#include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
 
@@ -13,6 +14,11 @@ namespace lms {
 // `nested`, in lists that are in these. Does nothing for a tensor of another type.
 void ForEachListed(const Tensor& tensor, const std::function<void(const Tensor&)>& visit,
                    bool nested = true);
+
+// Calls `visit` for each tensor that a sum of tensors of variants reads. What only one of several
+// lists has at a position is in their sum as it is.
+void ForEachAdded(const std::vector<Tensor>& terms,
+                  const std::function<void(const Tensor&)>& visit);
 
 }  // namespace lms
 }  // namespace tensorflow

@@ -75,11 +75,31 @@ const Names& ReadsVariables() {
   return *names;
 }
 
-// They copy what is in a list, or make a list of copies of their input and of parts of it.
+// They copy what is in a list.
 const Names& ReadsLists() {
-  static const auto* names =
-      new Names{"TensorListStack",    "TensorListGather",     "TensorListConcat",
-                "TensorListConcatV2", "TensorListFromTensor", "AddN"};
+  static const auto* names = new Names{"TensorListStack", "TensorListGather", "TensorListConcat",
+                                       "TensorListConcatV2", "AddN"};
+  return *names;
+}
+
+// One tensor of all that they read.
+const Names& Gathers() {
+  static const auto* names = new Names{
+      "TensorListStack", "TensorListGather", "TensorListConcat", "TensorListConcatV2", "Pack",
+      "Concat",          "ConcatV2"};
+  return *names;
+}
+
+// What they put into a list is a copy of a part of their input, a sum, or zeros.
+const Names& MakesLists() {
+  static const auto* names = new Names{"TensorListFromTensor",
+                                       "TensorListScatter",
+                                       "TensorListScatterV2",
+                                       "TensorListScatterIntoExistingList",
+                                       "TensorListSplit",
+                                       "TensorListPushBackBatch",
+                                       "AddN",
+                                       "ZerosLike"};
   return *names;
 }
 
@@ -129,7 +149,9 @@ OpFacts Find(const std::string& type) {
   facts.reads_variables = ReadsVariables().count(type) > 0;
   facts.reads_variable = type == "ReadVariableOp" || type == "_ReadVariablesOp";
   facts.reads_lists = ReadsLists().count(type) > 0;
-  facts.makes_list = type == "AddN" || type == "ZerosLike";
+  facts.gathers = Gathers().count(type) > 0;
+  facts.adds_lists = type == "AddN";
+  facts.makes_list = MakesLists().count(type) > 0;
   facts.takes_from_list = type == "TensorListGetItem" || type == "TensorListPopBack";
   facts.handles_lists = facts.reads_lists || facts.makes_list || facts.takes_from_list;
   facts.keeps_inputs = type.find("PyFunc") != std::string::npos ||

@@ -21,13 +21,17 @@ struct OpFacts {
   bool reads_variable = false;
   // May keep an input, or hand its pointer to somebody, beyond its own run.
   bool keeps_inputs = false;
+  // What it makes is one tensor of all that it reads.
+  bool gathers = false;
   // Variants among its operands are lists, of which it keeps no pointer.
   bool handles_lists = false;
   // Of these, reads the tensors in the lists.
   bool reads_lists = false;
+  // Of these, those of positions that are filled in several lists.
+  bool adds_lists = false;
   // Of these, gives out a tensor of the list itself, or zeros.
   bool takes_from_list = false;
-  // Of these, makes lists of tensors of its own.
+  // Of these, puts tensors of its own into lists.
   bool makes_list = false;
 };
 

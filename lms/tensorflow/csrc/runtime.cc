@@ -59,6 +59,14 @@ struct alignas(64) Stripe {
 };
 Stripe unpinned_ops[kStripes];
 
+IdleMap MapOf(const std::vector<::lms::Candidate>& candidates) {
+  IdleMap idle;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
+  }
+  return idle;
+}
+
 class CpuTransport final : public Transport {
  public:
   ::lms::Stream stream() override { return nullptr; }
@@ -314,6 +322,35 @@ size_t Runtime::OverLimit(Pool* pool, size_t rounded) {
   return wanted > limit ? wanted - limit : 0;
 }
 
+// Sets aside as much for small tensors as there is already, as near to the end of the pool as what
+// is idle can make way: anywhere else it would keep apart the holes that large requests need.
+bool Runtime::GrowSlabs(Pool* pool) {
+  const size_t all = BfcAccess::SlabBytes(pool->allocator, pool->slabs);
+  const size_t bytes = std::min(std::max(all, kSlab), kMostSmall);
+  if (OverLimit(pool, bytes) > 0) return false;
+  const auto candidates = engine_.candidates(pool->index, /*everything=*/true);
+  const auto segments = BfcAccess::Segments(pool->allocator, MapOf(candidates));
+  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
+    size_t room = 0;
+    std::vector<size_t> victims;
+    for (auto cell = segment->cells.rbegin(); cell != segment->cells.rend(); ++cell) {
+      if (cell->state == ::lms::Cell::State::kBusy) {
+        room = 0;
+        victims.clear();
+        continue;
+      }
+      if (cell->state == ::lms::Cell::State::kIdle) victims.push_back(cell->victim);
+      room += cell->bytes;
+      if (room < bytes) continue;
+      for (const size_t victim : victims) {
+        if (!engine_.evict(candidates[victim].key)) return false;
+      }
+      return BfcAccess::AddSlab(pool->allocator, &pool->slabs, bytes);
+    }
+  }
+  return false;
+}
+
 // Moves out the cheapest set of idle buffers whose chunks, with free neighbours, hold the request.
 bool Runtime::MakeRoom(Pool* pool, size_t rounded, bool everything) {
   const auto candidates = engine_.candidates(pool->index, everything);
@@ -328,10 +365,7 @@ bool Runtime::MakeRoom(Pool* pool, size_t rounded, bool everything) {
     }
     return moved;
   }
-  IdleMap idle;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
-  }
+  const IdleMap idle = MapOf(candidates);
   ::lms::Request request;
   request.hole_bytes = rounded;
   request.release_bytes = BfcAccess::Shortfall(pool->allocator, rounded);
@@ -354,13 +388,14 @@ bool Runtime::Manages(const BfcAllocator* allocator) {
 }
 
 // What is free, no more of it than is asked for once room is short.
-void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before) {
+void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhere) {
   if (bytes < kSmallestMovable) {
     const auto small = [&] {
       return BfcAccess::AllocateSmall(pool->allocator, pool->slabs, bytes, freed_before);
     };
     void* ptr = small();
     if (ptr != nullptr || OverLimit(pool, kSlab) > 0) return ptr;
+    if (pool->tight && !anywhere) return nullptr;
     return BfcAccess::AddSlab(pool->allocator, &pool->slabs, kSlab) ? small() : nullptr;
   }
   void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
@@ -373,7 +408,7 @@ void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before) {
 void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   Pool* pool = PoolOf(allocator);
   // No need for the engine's lock as long as there is room.
-  void* ptr = limit_ == 0 ? Take(pool, bytes, freed_before) : nullptr;
+  void* ptr = limit_ == 0 ? Take(pool, bytes, freed_before, /*anywhere=*/false) : nullptr;
   if (ptr == nullptr) ptr = Allocate(pool, bytes, freed_before);
   if (ptr != nullptr) OpFrame::CountTaken(pool, bytes);
   return ptr;
@@ -383,8 +418,9 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   EngineLock lock(engine_.mutex());
   const size_t rounded = BfcAccess::RoundedBytes(bytes);
   const size_t hole = bytes < kSmallestMovable ? kSlab : rounded;
+  bool anywhere = false;
   const auto attempt = [&]() -> void* {
-    return OverLimit(pool, rounded) > 0 ? nullptr : Take(pool, bytes, freed_before);
+    return OverLimit(pool, rounded) > 0 ? nullptr : Take(pool, bytes, freed_before, anywhere);
   };
   void* ptr = attempt();
   if (ptr != nullptr || !Active()) return ptr;
@@ -396,6 +432,9 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
       std::max<int64_t>(pool->peak_active_bytes, BfcAccess::Stats(pool->allocator).in_use -
                                                      static_cast<int64_t>(census.idle_bytes));
   BfcAccess::ReleaseSlabs(pool->allocator, &pool->slabs);
+  if (bytes < kSmallestMovable && GrowSlabs(pool)) ptr = attempt();
+  if (ptr != nullptr) return ptr;
+  anywhere = true;
   while (MakeRoom(pool, hole, /*everything=*/false)) {
     ptr = attempt();
     if (ptr != nullptr) {
@@ -610,14 +649,10 @@ int64_t Runtime::Promisable(const Pool* pool) const {
 }
 
 bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
-  if (!Reclaiming() || bytes < pool->bytes / kFragmented) return true;
+  if (!Reclaiming()) return true;
   EngineLock lock(engine_.mutex());
   const size_t rounded = BfcAccess::RoundedBytes(static_cast<size_t>(bytes));
-  const auto there = [&] {
-    return BfcAccess::HasFree(pool->allocator, rounded) ||
-           BfcAccess::Unreserved(pool->allocator) >= rounded;
-  };
-  while (!there()) {
+  while (!BfcAccess::CanTake(pool->allocator, rounded)) {
     if (!MakeRoom(pool, rounded, false) && !MakeRoom(pool, rounded, true)) return false;
   }
   return true;

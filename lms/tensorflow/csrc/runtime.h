@@ -147,7 +147,9 @@ class Runtime final : public BfcReclaimer {
 
  private:
   Runtime();
-  void* Take(Pool* pool, size_t bytes, uint64_t freed_before);
+  // `anywhere`: wherever there is room for a slab, if one is needed.
+  void* Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhere);
+  bool GrowSlabs(Pool* pool);
   bool MakeRoom(Pool* pool, size_t rounded, bool everything);
   void BecomeInactive();
   size_t OverLimit(Pool* pool, size_t rounded);
