@@ -305,6 +305,20 @@ void OpFrame::AwaitPromise() {
   promised_ = true;
 }
 
+// Pins the operands anywhere but where the kernel's room is, which is held meanwhile.
+void OpFrame::PinBeside() {
+  Runtime& runtime = Runtime::Get();
+  void* const room = runtime.MakeHole(pool_, expected_) ? runtime.Hold(pool_, expected_) : nullptr;
+  try {
+    PinOperands();
+    runtime.Release(pool_, room);
+  } catch (const OutOfMemory&) {
+    Leave();
+    runtime.Release(pool_, room);
+    PinOperands();
+  }
+}
+
 // Pins the operands where they leave room for what the kernel will take. It cannot give them up
 // once it runs, so one that lies in the middle of the pool halves the largest request that can be
 // met.
@@ -318,9 +332,11 @@ void OpFrame::PinWithHole(bool patient) {
     return;
   }
   Leave();
-  // They may be in the way themselves. Those that have left come back to smaller holes, if any.
-  if (!runtime.MakeHole(pool_, operands_ + expected_)) runtime.MakeHole(pool_, expected_);
+  runtime.MakeHole(pool_, operands_ + expected_);  // they may be in the way themselves
   PinOperands();
+  if (runtime.MakeHole(pool_, expected_)) return;
+  Leave();
+  PinBeside();
   if (patient && pool_->computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
     throw OutOfMemory("operands of other operations are in the way");
   }

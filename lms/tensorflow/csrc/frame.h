@@ -86,6 +86,7 @@ class OpFrame {
   bool HasRoom();
   void AwaitPromise();
   void TakePromiseBack();
+  void PinBeside();
   void PinWithHole(bool patient);
   void NoteOutputs();
   void NoteVariables();

@@ -66,7 +66,7 @@ void ForEachAdded(const std::vector<Tensor>& terms,
                   const std::function<void(const Tensor&)>& visit) {
   int64_t variants = 0;
   for (const Tensor& term : terms) {
-    if (term.dtype() == DT_VARIANT) variants = std::max(variants, term.NumElements());
+    if (term.dtype() == DT_VARIANT) variants = std::max<int64_t>(variants, term.NumElements());
   }
   for (int64_t i = 0; i < variants; ++i) {
     std::map<uint64_t, std::vector<Tensor>> at;

@@ -658,6 +658,17 @@ bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
   return true;
 }
 
+void* Runtime::Hold(Pool* pool, int64_t bytes) {
+  const size_t wanted = static_cast<size_t>(bytes);
+  void* hole = BfcAccess::AllocateOnce(pool->allocator, wanted, /*freed_before=*/0);
+  if (hole != nullptr) BfcAccess::Trim(pool->allocator, hole, BfcAccess::RoundedBytes(wanted));
+  return hole;
+}
+
+void Runtime::Release(Pool* pool, void* hole) {
+  if (hole != nullptr) pool->allocator->DeallocateRaw(hole);
+}
+
 void Runtime::EvictIdle(Pool* pool) {
   if (!Reclaiming()) return;
   EngineLock lock(engine_.mutex());
