@@ -148,6 +148,18 @@ def test_operands_do_not_lie_between(programs, eager_moves):
     assert said.splitlines()[-3:] == 3 * [str(40.0 * 2**18)]
 
 
+def test_the_first_operation_without_room(programs, eager_moves):
+    """Until then nothing had to make way, and its operand lies where it came to lie."""
+    code = (
+        "import tensorflow as tf\n"
+        "x, a = tf.fill((24 << 18,), 1.0), tf.fill((8 << 18,), 1.0)\n"
+        "del x\n"
+        "print(float(tf.reduce_sum(tf.tile(a, [5]))))\n"
+    )
+    said = programs.run(code, pool=64, env={"TF_LMS": "1"})
+    assert said.splitlines()[-1] == str(40.0 * 2**18)
+
+
 def test_an_operand_of_another_size_does_not_lie_between(programs, eager_moves):
     """What an operation took with an operand of nearly that size says nothing of this one."""
     code = (
@@ -312,10 +324,11 @@ def test_small_tensors_under_a_limit(programs, eager_moves):
         "for i in range(36):\n"
         "    large.append(tf.fill((1 << 18,), 1.0))\n"
         "    small += [tf.fill((64,), float(i)) for _ in range(100)]\n"
-        "print(float(tf.add_n(small)[0]), tf.experimental.get_peak_bytes_in_use() <= 24 << 20)\n"
+        "print(float(tf.add_n(small)[0]), tf.experimental.get_peak_bytes_in_use() <= 24 << 20,\n"
+        "      tf.experimental.get_num_full_reclaims())\n"
     )
     said = programs.run(code, pool=48, env={"TF_LMS": "1"})
-    assert said.splitlines()[-1] == "%s True" % float(100 * sum(range(36)))
+    assert said.splitlines()[-1] == "%s True 0" % float(100 * sum(range(36)))
 
 
 def test_variables_move_from_their_first_update_on(programs):

@@ -102,7 +102,11 @@ size_t BfcAccess::Shortfall(BfcAllocator* allocator, size_t rounded) {
 
 bool BfcAccess::HasFree(BfcAllocator* allocator, size_t rounded) {
   mutex_lock lock(allocator->lock_);
-  return LastFree(allocator, rounded) != BfcAllocator::kInvalidChunkHandle;
+  for (int bin = BfcAllocator::kNumBins - 1; bin >= 0; --bin) {
+    const auto& chunks = allocator->BinFromIndex(bin)->free_chunks;  // by size
+    if (!chunks.empty()) return allocator->ChunkFromHandle(*chunks.rbegin())->size >= rounded;
+  }
+  return false;
 }
 
 bool BfcAccess::CanTake(BfcAllocator* allocator, size_t rounded) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/mutex.h"
@@ -25,6 +26,16 @@ class Footprints {
     mutex_lock lock(mu_);
     const auto found = known_.find(Tag(kernel, operands));
     return found == known_.end() ? kUnknown : found->second;
+  }
+
+  // Whether the kernel is asked about for the first time with operands of about that size. Not of
+  // just that size: where it is always another, it would always be the first time.
+  bool IsFirst(const OpKernel& kernel, int64_t operands) {
+    int64_t about = 1;
+    while (about < operands) about *= 2;
+    mutex_lock lock(mu_);
+    if (seen_.size() == kMost) seen_.clear();
+    return seen_.insert(Tag(kernel, about)).second;
   }
 
   void Note(const OpKernel& kernel, int64_t operands, int64_t taken) {
@@ -46,6 +57,7 @@ class Footprints {
 
   mutex mu_;
   std::unordered_map<size_t, int64_t> known_;
+  std::unordered_set<size_t> seen_;
 };
 
 }  // namespace lms

@@ -33,6 +33,9 @@ constexpr int kPatientTries = 4;
 // many times as much, nothing is assumed before it has run.
 constexpr int64_t kLarge = 64;
 
+// While this part of a pool is free in one piece, no kernel is expected to need more.
+constexpr int64_t kPlenty = 2;
+
 // Of a pool, the part that others leave is taken to be one of as many.
 constexpr int64_t kUsed = 4;
 
@@ -277,16 +280,23 @@ int64_t OpFrame::OperandBytes() const {
   return operands;
 }
 
-// As long as nothing had to make way, an op has room. One whose operands may lie all over the pool
-// must know before it pins them.
+// As long as nothing had to make way, an op has room. But what it does not have is known only when
+// its operands cannot move any more, so the first that lacks it must be found before.
 bool OpFrame::HasRoom() {
   if (pool_->tight.load(std::memory_order_relaxed)) return false;
-  if (!facts_.gathers) return true;
+  const auto has = [this](int64_t bytes) {
+    const size_t rounded = BfcAccess::RoundedBytes(static_cast<size_t>(bytes));
+    return BfcAccess::CanTake(pool_->allocator, rounded);
+  };
+  if (has(pool_->bytes / kPlenty)) return true;
+  Footprints& footprints = Runtime::Get().footprints();
   operands_ = OperandBytes();
-  const size_t bytes = BfcAccess::RoundedBytes(static_cast<size_t>(operands_));
-  if (BfcAccess::CanTake(pool_->allocator, bytes)) return true;
-  pool_->tight = true;
-  return false;
+  const int64_t expected = facts_.gathers ? operands_ : footprints.Expect(*kernel_, operands_);
+  if (expected == Footprints::kUnknown) {
+    return operands_ < pool_->bytes / kLarge || !footprints.IsFirst(*kernel_, operands_);
+  }
+  if (!has(expected)) pool_->tight = true;
+  return !pool_->tight;
 }
 
 void OpFrame::AwaitPromise() {

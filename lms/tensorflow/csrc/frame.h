@@ -94,7 +94,7 @@ class OpFrame {
 
   OpKernel* const kernel_;
   OpKernelContext* const context_;
-  const OpFacts& facts_;
+  const OpFacts facts_;  // a copy: an asynchronous op may outlive the thread that looked it up
   ::lms::Engine::Frame frame_;
   std::vector<Var*> variables_;  // a reference each
   bool other_resources_ = false;

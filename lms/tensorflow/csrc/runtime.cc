@@ -327,7 +327,7 @@ size_t Runtime::OverLimit(Pool* pool, size_t rounded) {
 bool Runtime::GrowSlabs(Pool* pool) {
   const size_t all = BfcAccess::SlabBytes(pool->allocator, pool->slabs);
   const size_t bytes = std::min(std::max(all, kSlab), kMostSmall);
-  if (OverLimit(pool, bytes) > 0) return false;
+  if (OverLimit(pool, kSlab) > 0) return false;
   const auto candidates = engine_.candidates(pool->index, /*everything=*/true);
   const auto segments = BfcAccess::Segments(pool->allocator, MapOf(candidates));
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
@@ -395,7 +395,7 @@ void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhe
     };
     void* ptr = small();
     if (ptr != nullptr || OverLimit(pool, kSlab) > 0) return ptr;
-    if (pool->tight && !anywhere) return nullptr;
+    if (Reclaiming() && pool->tight && !anywhere) return nullptr;
     return BfcAccess::AddSlab(pool->allocator, &pool->slabs, kSlab) ? small() : nullptr;
   }
   void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
@@ -432,9 +432,10 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
       std::max<int64_t>(pool->peak_active_bytes, BfcAccess::Stats(pool->allocator).in_use -
                                                      static_cast<int64_t>(census.idle_bytes));
   BfcAccess::ReleaseSlabs(pool->allocator, &pool->slabs);
-  if (bytes < kSmallestMovable && GrowSlabs(pool)) ptr = attempt();
-  if (ptr != nullptr) return ptr;
+  if (bytes < kSmallestMovable) GrowSlabs(pool);
   anywhere = true;
+  ptr = attempt();
+  if (ptr != nullptr) return ptr;
   while (MakeRoom(pool, hole, /*everything=*/false)) {
     ptr = attempt();
     if (ptr != nullptr) {
