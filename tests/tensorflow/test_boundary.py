@@ -292,15 +292,15 @@ def test_small_tensors_of_a_full_pool_keep_no_room_apart(programs, eager_moves):
     """What is idle makes way for them at the end of the pool, not where it is the oldest."""
     code = (
         "import tensorflow as tf\n"
-        "large = [tf.fill((1 << 18,), 1.0) for i in range(39)]\n"
-        "for used in large[:13]:\n"
+        "large = [tf.fill((1 << 18,), 1.0) for i in range(78)]\n"
+        "for used in large[:26]:\n"
         "    tf.reduce_sum(used)\n"
-        "small = [tf.fill((800,), float(i)) for i in range(600)]\n"
-        "whole = tf.fill((30 << 18,), 2.0)\n"
+        "small = [tf.fill((800,), float(i)) for i in range(900)]\n"
+        "whole = tf.fill((56 << 18,), 2.0)\n"
         "print(float(tf.reduce_max(whole)), float(tf.add_n(small)[0]))\n"
     )
-    said = programs.run(code, pool=40, env={"TF_LMS": "1"})
-    assert said.splitlines()[-1] == "2.0 %s" % float(sum(range(600)))
+    said = programs.run(code, pool=80, env={"TF_LMS": "1"})
+    assert said.splitlines()[-1] == "2.0 %s" % float(sum(range(900)))
 
 
 def test_room_of_small_tensors_comes_back(programs):
