@@ -33,9 +33,6 @@ constexpr int kPatientTries = 4;
 // many times as much, nothing is assumed before it has run.
 constexpr int64_t kLarge = 64;
 
-// While this part of a pool is free in one piece, no kernel is expected to need more.
-constexpr int64_t kPlenty = 2;
-
 // Of a pool, the part that others leave is taken to be one of as many.
 constexpr int64_t kUsed = 4;
 
@@ -284,19 +281,17 @@ int64_t OpFrame::OperandBytes() const {
 // its operands cannot move any more, so the first that lacks it must be found before.
 bool OpFrame::HasRoom() {
   if (pool_->tight.load(std::memory_order_relaxed)) return false;
-  const auto has = [this](int64_t bytes) {
-    const size_t rounded = BfcAccess::RoundedBytes(static_cast<size_t>(bytes));
-    return BfcAccess::CanTake(pool_->allocator, rounded);
-  };
-  if (has(pool_->bytes / kPlenty)) return true;
+  if (Runtime::HasPlenty(pool_)) return true;
   Footprints& footprints = Runtime::Get().footprints();
   operands_ = OperandBytes();
   const int64_t expected = facts_.gathers ? operands_ : footprints.Expect(*kernel_, operands_);
   if (expected == Footprints::kUnknown) {
     return operands_ < pool_->bytes / kLarge || !footprints.IsFirst(*kernel_, operands_);
   }
-  if (!has(expected)) pool_->tight = true;
-  return !pool_->tight;
+  const size_t wanted = BfcAccess::RoundedBytes(static_cast<size_t>(expected));
+  if (BfcAccess::CanTake(pool_->allocator, wanted)) return true;
+  pool_->tight = true;
+  return false;
 }
 
 void OpFrame::AwaitPromise() {

@@ -47,6 +47,9 @@ constexpr double kReleaseCost = 2 << 20;
 // The part of a pool that is not promised to ops: holes too small to be of use.
 constexpr int kFragmented = 8;
 
+// While this part of a pool is free in one piece, no kernel is expected to need more.
+constexpr int64_t kPlenty = 2;
+
 // What a pool sets aside for tensors that are too small to move: a part of it at first, and as much
 // again as it turns out to need.
 constexpr size_t kSmallPart = 64;
@@ -387,7 +390,11 @@ bool Runtime::Manages(const BfcAllocator* allocator) {
   return Active() && PoolOf(allocator) != nullptr;
 }
 
-// What is free, no more of it than is asked for once room is short.
+bool Runtime::HasPlenty(const Pool* pool) {
+  return BfcAccess::CanTake(pool->allocator, static_cast<size_t>(pool->bytes / kPlenty));
+}
+
+// What is free, no more of it than is asked for unless there is plenty.
 void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhere) {
   if (bytes < kSmallestMovable) {
     const auto small = [&] {
@@ -399,7 +406,7 @@ void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhe
     return BfcAccess::AddSlab(pool->allocator, &pool->slabs, kSlab) ? small() : nullptr;
   }
   void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
-  if (ptr != nullptr && pool->tight.load(std::memory_order_relaxed)) {
+  if (ptr != nullptr && (pool->tight.load(std::memory_order_relaxed) || !HasPlenty(pool))) {
     BfcAccess::Trim(pool->allocator, ptr, BfcAccess::RoundedBytes(bytes));
   }
   return ptr;

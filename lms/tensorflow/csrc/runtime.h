@@ -136,6 +136,8 @@ class Runtime final : public BfcReclaimer {
   // Makes what a kernel will take free in one piece, so that what it takes first does not lie in
   // the way of the rest. False when idle buffers are not all that is in the way.
   bool MakeHole(Pool* pool, int64_t bytes);
+  // Whether so much is free in one piece that no op has to be looked at.
+  static bool HasPlenty(const Pool* pool);
   // Keeps a hole from being filled, until it is released. Null when there is none.
   void* Hold(Pool* pool, int64_t bytes);
   void Release(Pool* pool, void* hole);
