@@ -160,25 +160,6 @@ def test_the_first_operation_without_room(programs, eager_moves):
     assert said.splitlines()[-1] == str(40.0 * 2**18)
 
 
-def test_the_first_operation_without_room_takes_what_it_needs(programs, eager_moves):
-    """Not a chunk of nearly twice the request, whose rest its next request lacks."""
-    code = (
-        "import tensorflow as tf\n"
-        "def held(count):\n"
-        "    tensor = tf.fill((1 << 18, count), 1.0)\n"
-        "    tf.experimental.lms_exclude(tensor)\n"
-        "    return tensor\n"
-        "first, a = held(24), tf.fill((1 << 18, 15), 2.0)\n"
-        "between = tf.fill((251 << 14,), 1.0)\n"
-        "last = held(8)\n"
-        "del between\n"
-        "parts = tf.raw_ops.SplitV(value=a, size_splits=[9, 6], axis=1, num_split=2)\n"
-        "print([float(tf.reduce_sum(part)) for part in parts])\n"
-    )
-    said = programs.run(code, pool=64, env={"TF_LMS": "1"})
-    assert said.splitlines()[-1] == str([18.0 * 2**18, 12.0 * 2**18])
-
-
 def test_an_operand_of_another_size_does_not_lie_between(programs, eager_moves):
     """What an operation took with an operand of nearly that size says nothing of this one."""
     code = (
