@@ -219,7 +219,7 @@ def test_what_a_loop_keeps_for_its_gradient_moves(programs):
 LIST_MAKERS = {
     "zeros": "tf.zeros_like(items(range(12), 12))",
     "sum": "tf.raw_ops.AddN(inputs=[items(range(8), 8), items(range(8), 8)])",
-    "from a tensor": ("raw.TensorListFromTensor(tensor=tf.fill((12, N), 1.0), element_shape=[N])"),
+    "from a tensor": "raw.TensorListFromTensor(tensor=tf.fill((12, N), 1.0), element_shape=[N])",
     "scattered": (
         "raw.TensorListScatterV2(tensor=tf.fill((12, N), 1.0), indices=list(range(12)),\n"
         "    element_shape=[N], num_elements=12)"
