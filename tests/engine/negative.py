@@ -8,76 +8,35 @@ Exit status: 0 all failed as they must, 1 some safeguard is untested, 2 wrong us
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import core_build
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+sys.path.insert(0, str(core_build.HERE.parent / "safeguards"))
+import safeguards
+from safeguards import Safeguard, SafeguardError
 
-SAFEGUARDS = core_build.HERE.parent / "safeguards.toml"
 KIND = "engine"
 
 
-class SafeguardError(Exception):
-    """An entry that is wrong, or whose test does not fail."""
-
-
-@dataclass(frozen=True)
-class Safeguard:
-    id: str
-    why: str
-    test: str
-    file: str
-    search: str
-    replace: str
-    build: str = "plain17"
-    options: tuple[str, ...] = ()
-
-
-def load(path: Path = SAFEGUARDS) -> list[Safeguard]:
+def load() -> list[Safeguard]:
     """The entries of kind "engine", checked."""
-    entries: list[dict[str, Any]] = tomllib.loads(path.read_text())["safeguard"]
-    result: list[Safeguard] = []
-    for entry in entries:
-        if entry["kind"] != KIND:
-            continue
-        fields: dict[str, Any] = {
-            k: tuple(v) if k == "options" else v for k, v in entry.items() if k != "kind"
-        }
-        try:
-            safeguard = Safeguard(**fields)
-        except TypeError as error:
-            raise SafeguardError(f"{path.name}: {entry.get('id')}: {error}") from error
-        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", safeguard.id):
-            raise SafeguardError(f"{path.name}: {safeguard.id!r} is no lower-case hyphenated id")
+    found = safeguards.load(KIND)
+    for safeguard in found:
         if safeguard.test not in core_build.case_names():
             raise SafeguardError(f"{safeguard.id}: there is no test {safeguard.test}")
         if safeguard.build not in core_build.VARIANTS:
             raise SafeguardError(f"{safeguard.id}: there is no build {safeguard.build}")
-        result.append(safeguard)
-    if len({s.id for s in result}) != len(result):
-        raise SafeguardError(f"{path.name}: an id occurs twice")
-    return result
+    return found
 
 
-def mutate(safeguard: Safeguard, text: str) -> str:
-    count = text.count(safeguard.search)
-    if count != 1:
-        raise SafeguardError(
-            f"{safeguard.id}: its search text occurs {count} times in {safeguard.file} instead of "
-            "once; adapt the entry to the code"
-        )
-    return text.replace(safeguard.search, safeguard.replace)
+def without(safeguard: Safeguard) -> str:
+    """The file of lms/core without the safeguard. Raises SafeguardError."""
+    return safeguards.without(safeguard, core_build.CORE, core_build.CORE.glob("*.[hc]*"))
 
 
 def check(safeguard: Safeguard) -> str:
@@ -92,8 +51,7 @@ def check(safeguard: Safeguard) -> str:
     with tempfile.TemporaryDirectory() as folder:
         core = Path(folder) / "core"
         shutil.copytree(core_build.CORE, core)
-        file = core / safeguard.file
-        file.write_text(mutate(safeguard, file.read_text()))
+        (core / safeguard.file).write_text(without(safeguard))
         program = core_build.build(safeguard.build, core)
     try:
         done = core_build.run_case(program, safeguard.test, *safeguard.options, timeout=120)
@@ -111,12 +69,12 @@ def check(safeguard: Safeguard) -> str:
 
 def main(arguments: list[str]) -> int:
     try:
-        safeguards = load()
-        unknown = set(arguments) - {s.id for s in safeguards}
+        known = load()
+        unknown = set(arguments) - {s.id for s in known}
         if unknown:
             print(f"no safeguard of kind {KIND} is called {', '.join(sorted(unknown))}")
             return 2
-        chosen = [s for s in safeguards if not arguments or s.id in arguments]
+        chosen = [s for s in known if not arguments or s.id in arguments]
     except SafeguardError as error:
         print(error)
         return 2

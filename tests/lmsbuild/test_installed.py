@@ -88,7 +88,7 @@ def test_wheel_carries_what_the_repository_has(wheel: Path) -> None:
     tracked = plain_git(REPOSITORY, "ls-files", "-z").split("\0")
     folders = (
         *("patches/", "lms/", "examples/", "tools/simcuda/"),
-        *("tests/engine/", "tests/regression/", "tests/simcuda/"),
+        *("tests/engine/", "tests/regression/", "tests/simcuda/", "tests/safeguards/"),
     )
     wanted = [name for name in tracked if name.startswith(folders)]
     assert len(wanted) > 80
@@ -96,6 +96,19 @@ def test_wheel_carries_what_the_repository_has(wheel: Path) -> None:
         if (REPOSITORY / name).is_file():
             assert held[f"lmsbuild/_project/{name}"] == (REPOSITORY / name).read_bytes()
     assert not [name for name in held if name.endswith((".pyc", ".so"))]
+
+
+def test_safeguards_are_read_in_an_environment_without_lmsbuild(installed: Installed) -> None:
+    (tests,) = installed.script.parents[1].glob("lib/python*/site-packages/lmsbuild/_project/tests")
+    code = (
+        "import sys; sys.modules['lmsbuild'] = None; sys.path.insert(0, sys.argv[1])\n"
+        "from safeguards import load, spans\n"
+        "print(len(load('engine')), spans('a.py', b'def f(): 0'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tests / "safeguards")], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "Span(name='f'" in done.stdout, done.stderr
 
 
 def test_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

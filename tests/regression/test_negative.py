@@ -26,20 +26,15 @@ import pytest
 import torch
 from lms_device import HERE
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+sys.path.insert(0, str(HERE.parent / "safeguards"))
+import safeguards
+from safeguards import Safeguard
 
 pytestmark = pytest.mark.negative
 PLUGIN = lms_device.is_plugin()
 KIND = "plugin" if PLUGIN else "torch"
-VERSION = [int(part) for part in torch.__version__.split(".")[:2]]
-SAFEGUARDS = {
-    entry["id"]: entry
-    for entry in tomllib.loads((HERE.parent / "safeguards.toml").read_text())["safeguard"]
-    if entry["kind"] == KIND and entry.get("since", VERSION) <= VERSION
-}
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+SAFEGUARDS = [s for s in safeguards.load(KIND) if s.since <= VERSION]
 
 
 @dataclass
@@ -94,11 +89,16 @@ class Rebuilder:
         if not PLUGIN:
             (self.package / "include").symlink_to(self.official / "include")
 
+    def root(self, file: str) -> Path:
+        """What `file` lies in: the source tree, or where the packages are."""
+        return self.official.parent if file.endswith(".py") else self.source
+
     def original(self, file: str) -> str:
-        """A source file, or a Python file of the package, as it is."""
-        if file.endswith(".py"):
-            return (self.official.parent / file).read_text()
-        return (self.source / file).read_text()
+        return (self.root(file) / file).read_text()
+
+    def without(self, safeguard: Safeguard) -> str:
+        runtime = [file for library in LIBRARIES for file in self.sources(library)]
+        return safeguards.without(safeguard, self.root(safeguard.file), runtime)
 
     def compile(self, file: Path, target: Path) -> None:
         cuda = os.environ.get("SIMCUDA_CUDA_INCLUDE", "").split(os.pathsep)
@@ -241,20 +241,20 @@ def stock_python(pytestconfig: Any) -> str:
 
 
 def test_with_every_safeguard_the_tests_pass(rebuilder: Rebuilder, stock_python: str) -> None:
-    tests = sorted({entry["test"] for entry in SAFEGUARDS.values()})
+    tests = sorted({safeguard.test for safeguard in SAFEGUARDS})
     status, output = rebuilder.run(tests, stock_python)
     assert status == 0, output
 
 
-@pytest.mark.parametrize("name", SAFEGUARDS)
-def test_without_it_its_test_fails(rebuilder: Rebuilder, stock_python: str, name: str) -> None:
-    entry = SAFEGUARDS[name]
-    text = rebuilder.original(entry["file"])
-    assert text.count(entry["search"]) == 1, f"{entry['search']!r} is not in {entry['file']} once"
+@pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda s: s.id)
+def test_without_it_its_test_fails(
+    rebuilder: Rebuilder, stock_python: str, safeguard: Safeguard
+) -> None:
+    text = rebuilder.without(safeguard)
     try:
-        rebuilder.mutate(entry["file"], text.replace(entry["search"], entry["replace"]))
-        status, output = rebuilder.run([entry["test"]], stock_python)
+        rebuilder.mutate(safeguard.file, text)
+        status, output = rebuilder.run([safeguard.test], stock_python)
     finally:
-        rebuilder.restore(entry["file"])
+        rebuilder.restore(safeguard.file)
     # 1: it failed. A crash or a hang shows it, too. 2 to 5: pytest did not run it.
-    assert status == 1 or status < 0, f"{entry['test']} passes without {name}:\n{output}"
+    assert status == 1 or status < 0, f"{safeguard.test} passes without {safeguard.id}:\n{output}"

@@ -40,6 +40,10 @@ TEST_TOOLS = (
     "psutil",
     "pyyaml",
     "setuptools<80",
+    # Of the suite that turns safeguards off, which is not for the Pythons of old tags.
+    "tree-sitter>=0.24,<1; python_version >= '3.10'",
+    "tree-sitter-cpp>=0.23,<1; python_version >= '3.10'",
+    "tree-sitter-python>=0.23,<1; python_version >= '3.10'",
 )
 
 
@@ -109,15 +113,20 @@ def interpreter(version: str) -> str:
 
 def requirements(wheel: Path, python: str, machine: str | None = None) -> list[str]:
     """What the wheel requires on Python `python` and `machine` (this one), and numpy."""
+    return [*_applicable(wheelfile.requirements(wheel), python, machine), "numpy"]
+
+
+def _applicable(texts: Sequence[str], python: str, machine: str | None = None) -> list[str]:
+    """Those of the requirements whose markers hold, without the markers."""
     facts = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     facts["platform_machine"] = machine or platform.machine()
     found = []
-    for text in wheelfile.requirements(wheel):
+    for text in texts:
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate(facts):
             requirement.marker = None
             found.append(str(requirement))
-    return [*found, "numpy"]
+    return found
 
 
 def light_requirements(wheel: Path, python: str) -> list[str]:
@@ -143,7 +152,8 @@ def prepare(
     """
     path = target.work / f"env-{kind}"
     light = [] if on_gpu else light_requirements(wheel, python)
-    packages = [*light, *target.tag.pins, *tools, *(["numpy"] if on_gpu else [])]
+    numpy = ["numpy"] if on_gpu else []
+    packages = [*light, *target.tag.pins, *_applicable(tools, python), *numpy]
     base = inside.python if inside else interpreter(python)
     facts = {
         "wheel": sha256_large_file(wheel, hash_memory()),

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every safeguard names one place of the code, and a wrong entry is told what to correct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import core_build
+import negative  # noqa: F401  (finds the module of the next line but one)
+import pytest
+import safeguards
+from safeguards import Safeguard, SafeguardError
+
+from lmsbuild.frameworks import Target, resolve
+from lmsbuild.layout import runtime_files
+from lmsbuild.plugin import CODE, source_files
+from lmsbuild.plugin import resolve as resolve_plugin
+from lmsbuild.project import find_project
+from lmsbuild.series import series_of
+
+TAGS = {"torch": "v2.6.0", "tensorflow": "v2.14.1"}
+ENTRIES = [(kind, entry) for kind in safeguards.KINDS for entry in safeguards.load(kind)]
+PROGRAM = """
+struct Engine {
+  void enter(int a) {
+    pin(a);
+    bring_in(a, true);
+  }
+  void leave(int a) { pin(a); }
+};
+void Engine_free() { unpin(7); }
+"""
+
+
+def hooked(target: Target, file: str) -> str:
+    """What the patches of a tag show of a file of upstream's, as it is then."""
+    return "\n".join(
+        line.text
+        for patch in series_of(target).patches
+        for hunk in patch.hunks_of(file)
+        for line in hunk.lines
+        if line.kind != "-"
+    )
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each kind a folder with the runtime's files at their places."""
+    project = find_project()
+    found = {kind: tmp_path_factory.mktemp(kind) for kind in safeguards.KINDS}
+    contents: dict[str, dict[str, bytes]] = {
+        "engine": {file.name: file.read_bytes() for file in core_build.CORE.iterdir()},
+        "plugin": {
+            path.removeprefix(f"{CODE}/"): content
+            for path, content in source_files(resolve_plugin(project, "2.6.0")).items()
+        },
+    }
+    for kind, tag in TAGS.items():
+        files = runtime_files(resolve(project, tag))
+        contents[kind] = {path: file.read_bytes() for path, file in files.items()}
+    for kind, files_of_kind in contents.items():
+        for path, content in files_of_kind.items():
+            file = found[kind] / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "safeguard"), ENTRIES, ids=[f"{kind}-{entry.id}" for kind, entry in ENTRIES]
+)
+def test_entry_fits_the_code(trees: dict[str, Path], kind: str, safeguard: Safeguard) -> None:
+    root = trees[kind]
+    if kind in TAGS and not (root / safeguard.file).exists():
+        shown = hooked(resolve(find_project(), TAGS[kind]), safeguard.file)
+        assert shown, f"{safeguard.id}: no patch of {TAGS[kind]} touches {safeguard.file}"
+        # Whole, and so by its function, the file is only in a patched tree: there the suite
+        # `negative` looks.
+        for search in safeguard.search:
+            assert "".join(search.split()) in "".join(shown.split()), safeguard.id
+        return
+    beside = [file for file in root.rglob("*") if file.is_file()]
+    text = safeguards.without(safeguard, root, beside)
+    assert text != (root / safeguard.file).read_text()
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Callable[..., Safeguard]:
+    (tmp_path / "engine.cpp").write_text(PROGRAM)
+
+    def make(**changed: Any) -> Safeguard:
+        values = {"search": ("pin(a);",), "replace": ("",), "function": "Engine::enter", **changed}
+        return Safeguard(**{"id": "a-b", "why": "", "file": "engine.cpp", "test": "t", **values})
+
+    return make
+
+
+def test_the_function_tells_equal_texts_apart(
+    tmp_path: Path, entry: Callable[..., Safeguard]
+) -> None:
+    text = safeguards.without(entry(search=("pin( a )\n;",), replace=("hold(a);",)), tmp_path)
+    assert text == PROGRAM.replace("pin(a);", "hold(a);", 1)
+    text = safeguards.without(entry(function="Engine::leave"), tmp_path)
+    assert text == PROGRAM.replace("{ pin(a); }", "{  }")
+
+
+def test_two_places_of_one_safeguard(tmp_path: Path, entry: Callable[..., Safeguard]) -> None:
+    both = entry(search=("pin(a);", "bring_in(a, true);"), replace=("", "pin(a);"))
+    assert safeguards.without(both, tmp_path) == PROGRAM.replace("pin(a);", "", 1).replace(
+        "bring_in(a, true);", "pin(a);"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"function": ""}, "2 times instead of once in engine.cpp; .*name the function"),
+        ({"search": ("unpin(7);",)}, "nowhere in Engine::enter of .*the text is in Engine_free$"),
+        ({"search": ("unpin(8);",)}, "nowhere in Engine::enter of .*nearest there is 'pin"),
+        ({"function": "Engine::entre", "search": ("x(a);",)}, "no such function.*Engine::enter"),
+        ({"search": ("moved(a);",)}, "nowhere .*the text is in Moved::here of .*other.cpp"),
+        ({"file": "gone.cpp", "search": ("moved(a);",)}, "no gone.cpp; .*Moved::here of .*other"),
+    ],
+    ids=["twice", "other-function", "nearest", "no-function", "moved", "no-file"],
+)
+def test_a_wrong_entry_is_told_what_to_correct(
+    tmp_path: Path, entry: Callable[..., Safeguard], changed: dict[str, Any], says: str
+) -> None:
+    other = tmp_path / "other.cpp"
+    other.write_text("void Moved::here() { moved(a); }\n")
+    with pytest.raises(SafeguardError, match=f"(?s)^a-b: .*{says}"):
+        safeguards.without(entry(**changed), tmp_path, [other])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ['id = "A"', 'id = "a"\nkind = "x"', 'id = "a"\nsearch = ["x", "y"]', 'id = "a"\nsearch = " "'],
+    ids=["id", "field", "lists", "nothing"],
+)
+def test_a_file_with_errors(tmp_path: Path, wrong: str) -> None:
+    rest = 'why = ""\nfile = "f"\nreplace = ""\ntest = "t"\n'
+    rest += "" if "search" in wrong else 'search = "s"\n'
+    (tmp_path / "torch.toml").write_text(f"[[safeguard]]\n{wrong}\n{rest}")
+    with pytest.raises(SafeguardError, match=r"torch\.toml: "):
+        safeguards.load("torch", tmp_path)
