@@ -11,33 +11,33 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Hole {
   double cost = kNever;
-  std::size_t blocks = 0;
+  std::size_t length = 0;  // in blocks
   std::size_t segment = 0, begin = 0, end = 0;
 };
 
 void best_hole(const Segment& segment, std::size_t index, std::size_t need, Hole* best) {
-  const auto& cells = segment.cells;
+  const auto& blocks = segment.blocks;
   std::size_t begin = 0, bytes = 0;
   double cost = 0;
-  for (std::size_t end = 0; end < cells.size(); ++end) {
-    if (cells[end].state == Cell::State::kBusy) {
+  for (std::size_t end = 0; end < blocks.size(); ++end) {
+    if (blocks[end].state == Block::State::kBusy) {
       begin = end + 1;
       bytes = 0;
       cost = 0;
       continue;
     }
-    bytes += cells[end].bytes;
-    if (cells[end].state == Cell::State::kIdle) cost += cells[end].cost;
-    while (bytes - cells[begin].bytes >= need) {
-      bytes -= cells[begin].bytes;
-      if (cells[begin].state == Cell::State::kIdle) cost -= cells[begin].cost;
+    bytes += blocks[end].bytes;
+    if (blocks[end].state == Block::State::kIdle) cost += blocks[end].cost;
+    while (bytes - blocks[begin].bytes >= need) {
+      bytes -= blocks[begin].bytes;
+      if (blocks[begin].state == Block::State::kIdle) cost -= blocks[begin].cost;
       ++begin;
     }
     if (bytes < need) continue;
-    const std::size_t blocks = end + 1 - begin;
-    if (cost < best->cost || (cost == best->cost && blocks < best->blocks)) {
+    const std::size_t length = end + 1 - begin;
+    if (cost < best->cost || (cost == best->cost && length < best->length)) {
       best->cost = cost;
-      best->blocks = blocks;
+      best->length = length;
       best->segment = index;
       best->begin = begin;
       best->end = end + 1;
@@ -59,10 +59,10 @@ std::vector<Whole> empty_able(const std::vector<Segment>& segments) {
     Whole whole;
     whole.index = i;
     bool busy = false;
-    for (const Cell& cell : segments[i].cells) {
-      busy = busy || cell.state == Cell::State::kBusy;
-      whole.bytes += cell.bytes;
-      if (cell.state == Cell::State::kIdle) whole.cost += cell.cost;
+    for (const Block& block : segments[i].blocks) {
+      busy = busy || block.state == Block::State::kBusy;
+      whole.bytes += block.bytes;
+      if (block.state == Block::State::kIdle) whole.cost += block.cost;
     }
     if (!busy && whole.bytes > 0) wholes.push_back(whole);
   }
@@ -112,8 +112,8 @@ std::vector<Whole> best_cover(std::vector<Whole> wholes, std::size_t need, doubl
 
 void add_victims(const Segment& segment, std::size_t begin, std::size_t end, Choice* choice) {
   for (std::size_t i = begin; i < end; ++i) {
-    if (segment.cells[i].state == Cell::State::kIdle) {
-      choice->victims.push_back(segment.cells[i].victim);
+    if (segment.blocks[i].state == Block::State::kIdle) {
+      choice->victims.push_back(segment.blocks[i].victim);
     }
   }
 }
@@ -144,7 +144,7 @@ Choice choose_victims(const std::vector<Segment>& segments, const Request& reque
   choice.cost = cover_cost;
   for (const Whole& whole : cover) {
     choice.segments.push_back(whole.index);
-    add_victims(segments[whole.index], 0, segments[whole.index].cells.size(), &choice);
+    add_victims(segments[whole.index], 0, segments[whole.index].blocks.size(), &choice);
   }
   return choice;
 }

@@ -8,7 +8,7 @@
 namespace lms {
 
 // One block of a segment, as the framework's allocator has it.
-struct Cell {
+struct Block {
   enum class State : std::uint8_t { kFree, kIdle, kBusy };
   State state;
   std::size_t bytes;
@@ -18,7 +18,7 @@ struct Cell {
 
 // Neighbouring blocks of one device allocation, in address order.
 struct Segment {
-  std::vector<Cell> cells;
+  std::vector<Block> blocks;
   bool can_hold;    // same pool and stream as the request: a hole in it serves the request
   bool releasable;  // can be given back to the device as a whole
 };
@@ -27,7 +27,7 @@ struct Request {
   std::size_t hole_bytes;  // what a hole inside a segment must measure
   std::size_t
       release_bytes;    // what must be given back to the device for a new segment; 0: no such way
-  double release_cost;  // of giving back and allocating anew, in the unit of Cell::cost
+  double release_cost;  // of giving back and allocating anew, in the unit of Block::cost
 };
 
 struct Choice {

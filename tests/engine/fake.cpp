@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
-
-#include "victims.h"
 
 namespace fake {
 
@@ -160,6 +159,13 @@ bool Arena::contains(const void* ptr) const {
   return ptr >= base_ && ptr < base_ + last.first + last.second.bytes;
 }
 
+bool Arena::empty() const { return spans_.size() == 1 && spans_.begin()->second.free; }
+
+std::size_t Arena::bytes() const {
+  const auto& last = *spans_.rbegin();
+  return last.first + last.second.bytes;
+}
+
 std::vector<Arena::Block> Arena::blocks() const {
   std::vector<Block> blocks;
   for (const auto& span : spans_) {
@@ -233,9 +239,14 @@ Scope::~Scope() {
 
 // ---- the backend
 
-Backend::Backend(Device& device, std::size_t streams, std::size_t arena_bytes)
-    : device_(device), streams_(streams) {
-  for (std::size_t i = 0; i < streams; ++i) arenas_.emplace_back(arena_bytes);
+Backend::Backend(Device& device, std::size_t streams, std::size_t pool_bytes,
+                 std::size_t segment_bytes)
+    : device_(device), streams_(streams), pools_(streams), segment_bytes_(segment_bytes) {
+  if (segment_bytes > 0) {
+    device_left_ = streams * pool_bytes;
+  } else {
+    for (Pool& pool : pools_) pool.emplace_back(pool_bytes);
+  }
 }
 
 void Backend::attach(lms::Engine* engine, lms::HostPool* host) {
@@ -243,8 +254,8 @@ void Backend::attach(lms::Engine* engine, lms::HostPool* host) {
   host_ = host;
 }
 
-Arena& Backend::arena_(lms::Stream home) {
-  return arenas_.at(reinterpret_cast<std::uintptr_t>(home) - 1);
+Backend::Pool& Backend::pool_(lms::Stream home) {
+  return pools_.at(reinterpret_cast<std::uintptr_t>(home) - 1);
 }
 
 StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
@@ -258,11 +269,13 @@ StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
   return storage;
 }
 
-void* Backend::try_allocate_(std::size_t bytes, lms::Stream home) {
+void* Backend::take_free_(std::size_t bytes, lms::Stream home) {
   void* ptr = nullptr;
   {
     std::lock_guard<std::mutex> lock(allocator_mutex_);
-    ptr = arena_(home).allocate(bytes);
+    for (Arena& segment : pool_(home)) {
+      if ((ptr = segment.allocate(bytes)) != nullptr) break;
+    }
   }
   if (ptr != nullptr) {
     // The new owner may write at once, as far as its own stream is concerned.
@@ -271,45 +284,160 @@ void* Backend::try_allocate_(std::size_t bytes, lms::Stream home) {
   return ptr;
 }
 
-void* Backend::allocate_(std::size_t bytes, lms::Stream home) {
-  if (void* ptr = try_allocate_(bytes, home)) return ptr;
-  Scope scope;
-  std::lock_guard<std::recursive_mutex> lock(engine_->mutex());
-  for (;;) {
-    if (void* ptr = try_allocate_(bytes, home)) return ptr;  // another thread made room meanwhile
-    if (!make_room_(bytes, home)) throw OutOfMemory();
-  }
+namespace {
+std::size_t segment_of(std::size_t bytes, std::size_t usual) {
+  const std::size_t need = (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+  return std::max(need, usual);
+}
+}  // namespace
+
+bool Backend::grow_(std::size_t bytes, std::size_t usual, lms::Stream home) {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  const std::size_t size = segment_of(bytes, usual);
+  if (size > device_left_) return false;
+  device_left_ -= size;
+  pool_(home).emplace_back(size);
+  return true;
 }
 
-bool Backend::make_room_(std::size_t bytes, lms::Stream home) {
-  lms::Segment segment;
-  segment.can_hold = true;
-  segment.releasable = false;
-  const auto candidates = engine_->candidates(0, /*everything=*/false);
-  {
-    std::lock_guard<std::mutex> lock(allocator_mutex_);
-    for (const Arena::Block& block : arena_(home).blocks()) {
-      lms::Cell cell{lms::Cell::State::kBusy, block.bytes, 0, 0};
-      if (block.free) cell.state = lms::Cell::State::kFree;
-      for (std::size_t i = 0; i < candidates.size(); ++i) {
-        if (block.free || candidates[i].extent.ptr != block.ptr) continue;
-        cell = {lms::Cell::State::kIdle, block.bytes, candidates[i].cost, i};
+class Backend::Lists final : public lms::BlockLists {
+ public:
+  Lists(Backend& backend, std::size_t bytes, lms::Stream home)
+      : backend_(backend), bytes_(bytes), home_(home), usual_(backend.segment_bytes_) {}
+
+  void* taken() const { return taken_; }
+
+  bool take_free_block() override {
+    if (over_limit() == 0) taken_ = backend_.take_free_(bytes_, home_);
+    return taken_ != nullptr;
+  }
+
+  bool take_new_segment() override {
+    return backend_.grow_(bytes_, usual_, home_) && take_free_block();
+  }
+
+  bool shrink_segment() override {
+    const bool larger = segment_of(bytes_, usual_) > segment_of(bytes_, 0);
+    usual_ = 0;
+    return larger;
+  }
+
+  std::vector<lms::Segment> segments(const lms::IdleMap& idle) override {
+    std::lock_guard<std::mutex> lock(backend_.allocator_mutex_);
+    listed_.clear();
+    std::vector<lms::Segment> result;
+    for (Pool& pool : backend_.pools_) {
+      for (const Arena& arena : pool) {
+        lms::Segment segment;
+        segment.can_hold = &pool == &backend_.pool_(home_);
+        segment.releasable = backend_.segment_bytes_ > 0;
+        for (const Arena::Block& block : arena.blocks()) {
+          segment.blocks.push_back(block.free ? lms::free_block(block.bytes)
+                                              : lms::used_block(block.ptr, block.bytes, idle));
+        }
+        result.push_back(std::move(segment));
+        listed_.push_back(arena.blocks().front().ptr);
       }
-      segment.cells.push_back(cell);
+    }
+    return result;
+  }
+
+  void release_segments(const std::vector<std::size_t>& indices) override {
+    std::vector<const void*> chosen;
+    for (const std::size_t index : indices) chosen.push_back(listed_.at(index));
+    release_if_([&](const Arena& segment) {
+      return std::any_of(chosen.begin(), chosen.end(),
+                         [&](const void* ptr) { return segment.contains(ptr); });
+    });
+  }
+
+  void settle_and_release() override {
+    release_if_([](const Arena&) { return true; });
+  }
+
+  std::size_t shortfall() override {
+    if (backend_.segment_bytes_ == 0) return 0;
+    std::lock_guard<std::mutex> lock(backend_.allocator_mutex_);
+    const std::size_t size = segment_of(bytes_, usual_), left = backend_.device_left_;
+    return size > left ? size - left : 1;
+  }
+
+  std::size_t over_limit() override {
+    const std::size_t wanted = backend_.in_use() + segment_of(bytes_, 0), limit = backend_.limit;
+    return limit > 0 && wanted > limit ? wanted - limit : 0;
+  }
+
+ private:
+  template <class Chosen>
+  void release_if_(const Chosen& chosen) {
+    if (backend_.segment_bytes_ == 0) return;
+    backend_.device_.drain();  // as a device does before it takes memory back
+    std::lock_guard<std::mutex> lock(backend_.allocator_mutex_);
+    for (Pool& pool : backend_.pools_) {
+      for (auto segment = pool.begin(); segment != pool.end();) {
+        const bool goes = segment->empty() && chosen(*segment);
+        if (goes) backend_.device_left_ += segment->bytes();
+        segment = goes ? pool.erase(segment) : std::next(segment);
+      }
     }
   }
-  const lms::Choice choice = lms::choose_victims({segment}, {bytes, 0, 0});
-  if (choice.kind != lms::Choice::Kind::kHole) return false;
-  for (std::size_t victim : choice.victims) {
-    if (!engine_->evict(candidates[victim].key)) return false;
+
+  Backend& backend_;
+  const std::size_t bytes_;
+  const lms::Stream home_;
+  std::size_t usual_;  // of a new segment
+  void* taken_ = nullptr;
+  std::vector<const void*> listed_;  // a block of each of the last `segments()`
+};
+
+void* Backend::allocate_(std::size_t bytes, lms::Stream home) {
+  if (limit == 0) {
+    if (void* ptr = take_free_(bytes, home)) return ptr;
+    while (grow_(bytes, segment_bytes_, home)) {
+      if (void* ptr = take_free_(bytes, home)) return ptr;  // unless another thread took it
+    }
   }
-  return true;
+  Scope scope;
+  lms::RoomRequest request;
+  request.bytes = bytes;
+  lms::Route route;
+  void* ptr = make_room(request, home, &route);
+  if (ptr == nullptr) throw OutOfMemory();
+  return ptr;
+}
+
+void* Backend::make_room(lms::RoomRequest request, lms::Stream home, lms::Route* route) {
+  Lists lists(*this, request.bytes, home);
+  request.bytes = segment_of(request.bytes, 0);
+  *route = lms::make_room(*engine_, lists, request);
+  routes.count(*route);
+  return lists.taken();
+}
+
+std::size_t Backend::in_use() {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  std::size_t bytes = 0;
+  for (const Pool& pool : pools_) {
+    for (const Arena& segment : pool) {
+      for (const Arena::Block& block : segment.blocks()) bytes += block.free ? 0 : block.bytes;
+    }
+  }
+  return bytes;
+}
+
+std::size_t Backend::segments() {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  std::size_t count = 0;
+  for (const Pool& pool : pools_) count += pool.size();
+  return count;
 }
 
 void Backend::free_block_(void* ptr) {
   std::lock_guard<std::mutex> lock(allocator_mutex_);
-  for (Arena& arena : arenas_) {
-    if (arena.contains(ptr)) return arena.free(ptr);
+  for (Pool& pool : pools_) {
+    for (Arena& segment : pool) {
+      if (segment.contains(ptr)) return segment.free(ptr);
+    }
   }
   throw std::logic_error("freed what is no block");
 }

@@ -15,6 +15,7 @@
 
 #include "engine.h"
 #include "host_pool.h"
+#include "reclaim.h"
 #include "types.h"
 
 // A framework and a device for the engine to run on. Memory holds real bytes, and a stream is a
@@ -109,6 +110,8 @@ class Arena {
   void* allocate(std::size_t bytes);  // nullptr when there is no room
   void free(void* ptr);
   bool contains(const void* ptr) const;
+  bool empty() const;
+  std::size_t bytes() const;
 
   struct Block {
     void* ptr;
@@ -213,7 +216,10 @@ struct Counts {
 // host pool, device. Streams 0 to `streams` - 1 are the program's.
 class Backend final : public lms::Backend {
  public:
-  Backend(Device& device, std::size_t streams, std::size_t arena_bytes);
+  // Each stream's pool is one segment of `pool_bytes`, or gets segments of at least `segment_bytes`
+  // from a device that has `pool_bytes` for each stream, and gives them back.
+  Backend(Device& device, std::size_t streams, std::size_t pool_bytes,
+          std::size_t segment_bytes = 0);
   void attach(lms::Engine* engine, lms::HostPool* host);
   lms::Stream out() const { return stream(streams_); }
   lms::Stream in() const { return stream(streams_ + 1); }
@@ -221,6 +227,9 @@ class Backend final : public lms::Backend {
 
   // The framework's allocator: evicts what is idle when its pool is full. Throws OutOfMemory.
   StorageRef create(std::size_t bytes, lms::Stream home);
+  // The block of a request that may go less far than `create` does; null when that does not do.
+  void* make_room(lms::RoomRequest request, lms::Stream home, lms::Route* route);
+  void free(void* ptr) { free_block_(ptr); }
   // New memory for the storage, in the pool of its home; its bytes are whatever `work` makes of the
   // old ones, on its home stream.
   void replace(Storage* storage, std::size_t bytes,
@@ -249,6 +258,12 @@ class Backend final : public lms::Backend {
   std::atomic<int> fail_page_out{0};
   std::atomic<bool> immovable{false};
 
+  // Bytes that live blocks and a request may have together; 0: no limit. Under the engine's lock.
+  std::size_t limit = 0;
+  std::size_t in_use();
+  std::size_t segments();
+  lms::RouteCounts routes;
+
   Counts counts;                     // under the engine's lock
   std::set<lms::Key> retained;       // under the engine's lock
   std::vector<std::string> journal;  // of the calls that move, when `journaling`
@@ -257,19 +272,23 @@ class Backend final : public lms::Backend {
 
  private:
   friend class StorageRef;
+  class Lists;
+  using Pool = std::vector<Arena>;  // segments
   void* allocate_(std::size_t bytes, lms::Stream home);
-  void* try_allocate_(std::size_t bytes, lms::Stream home);
-  bool make_room_(std::size_t bytes, lms::Stream home);
+  void* take_free_(std::size_t bytes, lms::Stream home);
+  bool grow_(std::size_t bytes, std::size_t usual, lms::Stream home);
   void dispose_(Storage* storage);
   void free_block_(void* ptr);
-  Arena& arena_(lms::Stream home);
+  Pool& pool_(lms::Stream home);
 
   Device& device_;
   const std::size_t streams_;
   lms::Engine* engine_ = nullptr;
   lms::HostPool* host_ = nullptr;
   std::mutex allocator_mutex_;
-  std::vector<Arena> arenas_;  // one pool for each home stream
+  std::vector<Pool> pools_;  // by home stream
+  std::size_t segment_bytes_ = 0;
+  std::size_t device_left_ = 0;  // bytes that are in no segment
 };
 
 }  // namespace fake

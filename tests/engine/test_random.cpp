@@ -56,7 +56,8 @@ class World {
         device_(seed, fake::Backend::streams_needed(streams_)),
         memory_(kMaxLive * kMaxBytes),
         pool_(memory_, 512 * (1 + setup_.below(16))),
-        backend_(device_, streams_, 4096 + 1024 * setup_.below(16)),
+        backend_(device_, streams_, 4096 + 1024 * setup_.below(16),
+                 setup_.one_in(2) ? 0 : 1024 * (1 + setup_.below(8))),
         engine_(new Engine(backend_, pool_)) {
     backend_.attach(engine_.get(), &pool_);
     engine_->set_min_bytes(0);
@@ -100,6 +101,7 @@ class World {
   const std::vector<std::string>& log() const { return log_; }
   // What a sum of worlds must have seen for the test to mean anything.
   const fake::Counts& counts() const { return backend_.counts; }
+  const lms::RouteCounts& routes() const { return backend_.routes; }
   EngineStats stats() { return engine_->stats(0); }
   std::size_t out_of_memory() const { return out_of_memory_; }
 
@@ -467,7 +469,7 @@ class World {
   }
 
   void settings_(Random* random) {
-    switch (random->below(6)) {
+    switch (random->below(7)) {
       case 0: {
         limit_ = !random->one_in(4) ? 0 : 512 * random->below(48);
         say_("host limit " + std::to_string(limit_));
@@ -483,6 +485,9 @@ class World {
       case 4:
         engine_->set_chaos(random->one_in(4));
         return say_(engine_->chaos() ? "chaos" : "no chaos");
+      case 5:
+        backend_.limit = random->one_in(2) ? 0 : 1024 * (4 + random->below(32));
+        return say_("device limit " + std::to_string(backend_.limit));
       default:
         engine_->reset_peaks(0);
         pool_.reset_peaks();
@@ -685,6 +690,7 @@ struct Run {
 struct Coverage {
   std::int64_t outs = 0, clean = 0, ins = 0, overwrites = 0, silent = 0, refused = 0;
   std::size_t out_of_memory = 0;
+  std::int64_t routes[lms::kRoutes] = {};
   void add(World* world) {
     outs += world->counts().outs;
     clean += world->counts().clean_outs;
@@ -693,6 +699,9 @@ struct Coverage {
     silent += world->stats().silent_writes;
     refused += world->stats().host_refused;
     out_of_memory += world->out_of_memory();
+    for (std::size_t i = 0; i < lms::kRoutes; ++i) {
+      routes[i] += world->routes().of(static_cast<lms::Route>(i));
+    }
   }
 };
 
@@ -774,8 +783,15 @@ TEST(random_programs) {
         static_cast<long long>(coverage.ins), static_cast<long long>(coverage.overwrites),
         static_cast<long long>(coverage.silent), static_cast<long long>(coverage.refused),
         coverage.out_of_memory);
+    for (const std::int64_t taken : coverage.routes) {
+      std::printf("route: %lld\n", static_cast<long long>(taken));
+    }
   }
   // Programs in which nothing happens prove nothing.
   CHECK(coverage.outs > 0 && coverage.clean > 0 && coverage.ins > 0 && coverage.overwrites > 0);
   CHECK(coverage.silent > 0 && coverage.refused > 0 && coverage.out_of_memory > 0);
+  for (const lms::Route route : {lms::Route::kEvictOne, lms::Route::kEvictSome,
+                                 lms::Route::kEvictAll, lms::Route::kReplaceSegments}) {
+    CHECK(coverage.routes[static_cast<std::size_t>(route)] > 0);
+  }
 }

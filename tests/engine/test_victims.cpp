@@ -10,35 +10,36 @@
 
 namespace {
 
-using lms::Cell;
+using lms::Block;
 using lms::Choice;
 using lms::Segment;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-Cell free_cell(std::size_t bytes) { return {Cell::State::kFree, bytes, 0, 0}; }
-Cell busy_cell(std::size_t bytes) { return {Cell::State::kBusy, bytes, 0, 0}; }
-Cell idle_cell(std::size_t bytes, double cost, std::size_t victim) {
-  return {Cell::State::kIdle, bytes, cost, victim};
+Block free_block(std::size_t bytes) { return {Block::State::kFree, bytes, 0, 0}; }
+Block busy_block(std::size_t bytes) { return {Block::State::kBusy, bytes, 0, 0}; }
+Block idle_block(std::size_t bytes, double cost, std::size_t victim) {
+  return {Block::State::kIdle, bytes, cost, victim};
 }
 
 std::vector<Segment> random_segments(fake::Random* random, std::size_t max_segments,
-                                     std::size_t max_cells) {
+                                     std::size_t max_blocks) {
   std::vector<Segment> segments(1 + random->below(max_segments));
   std::size_t victim = 0;
   for (Segment& segment : segments) {
     segment.can_hold = !random->one_in(4);
     segment.releasable = !random->one_in(4);
-    const std::size_t busy = 2 + random->below(8), cells = random->below(max_cells + 1);
-    for (std::size_t i = 0; i < cells; ++i) {
+    const std::size_t busy = 2 + random->below(8), blocks = random->below(max_blocks + 1);
+    for (std::size_t i = 0; i < blocks; ++i) {
       const std::size_t bytes = 1 + random->below(20);
       if (random->one_in(busy)) {
-        segment.cells.push_back(busy_cell(bytes));
+        segment.blocks.push_back(busy_block(bytes));
       } else if (random->one_in(3)) {
-        segment.cells.push_back(free_cell(bytes));
+        segment.blocks.push_back(free_block(bytes));
       } else {
         // Whole numbers: sums are exact, and there are ties.
-        segment.cells.push_back(idle_cell(bytes, static_cast<double>(random->below(30)), victim++));
+        segment.blocks.push_back(
+            idle_block(bytes, static_cast<double>(random->below(30)), victim++));
       }
     }
   }
@@ -49,13 +50,13 @@ double brute_force_hole(const std::vector<Segment>& segments, std::size_t need) 
   double best = kNever;
   for (const Segment& segment : segments) {
     if (!segment.can_hold) continue;
-    for (std::size_t begin = 0; begin < segment.cells.size(); ++begin) {
+    for (std::size_t begin = 0; begin < segment.blocks.size(); ++begin) {
       std::size_t bytes = 0;
       double cost = 0;
-      for (std::size_t end = begin; end < segment.cells.size(); ++end) {
-        if (segment.cells[end].state == Cell::State::kBusy) break;
-        bytes += segment.cells[end].bytes;
-        cost += segment.cells[end].cost;
+      for (std::size_t end = begin; end < segment.blocks.size(); ++end) {
+        if (segment.blocks[end].state == Block::State::kBusy) break;
+        bytes += segment.blocks[end].bytes;
+        cost += segment.blocks[end].cost;
         if (bytes >= need) best = std::min(best, cost);
       }
     }
@@ -72,10 +73,10 @@ struct Whole {
 Whole whole(const Segment& segment) {
   Whole result{0, 0};
   if (!segment.releasable) return result;
-  for (const Cell& cell : segment.cells) {
-    if (cell.state == Cell::State::kBusy) return {0, 0};
-    result.bytes += cell.bytes;
-    result.cost += cell.cost;
+  for (const Block& block : segment.blocks) {
+    if (block.state == Block::State::kBusy) return {0, 0};
+    result.bytes += block.bytes;
+    result.cost += block.cost;
   }
   return result;
 }
@@ -98,7 +99,7 @@ double brute_force_cover(const std::vector<Segment>& segments, std::size_t need)
 std::set<std::size_t> idle_of(const Segment& segment, std::size_t begin, std::size_t end) {
   std::set<std::size_t> victims;
   for (std::size_t i = begin; i < end; ++i) {
-    if (segment.cells[i].state == Cell::State::kIdle) victims.insert(segment.cells[i].victim);
+    if (segment.blocks[i].state == Block::State::kIdle) victims.insert(segment.blocks[i].victim);
   }
   return victims;
 }
@@ -106,11 +107,11 @@ std::set<std::size_t> idle_of(const Segment& segment, std::size_t begin, std::si
 // The victims are the idle blocks of one run without a busy block that is long enough.
 bool leaves_hole(const Segment& segment, const Choice& choice, std::size_t need) {
   const std::set<std::size_t> victims(choice.victims.begin(), choice.victims.end());
-  for (std::size_t begin = 0; begin < segment.cells.size(); ++begin) {
+  for (std::size_t begin = 0; begin < segment.blocks.size(); ++begin) {
     std::size_t bytes = 0;
-    for (std::size_t end = begin; end < segment.cells.size(); ++end) {
-      if (segment.cells[end].state == Cell::State::kBusy) break;
-      bytes += segment.cells[end].bytes;
+    for (std::size_t end = begin; end < segment.blocks.size(); ++end) {
+      if (segment.blocks[end].state == Block::State::kBusy) break;
+      bytes += segment.blocks[end].bytes;
       if (bytes >= need && idle_of(segment, begin, end + 1) == victims) return true;
     }
   }
@@ -163,7 +164,7 @@ TEST(victims_cover_is_within_factor_two) {
       CHECK(whole(segments[index]).bytes > 0);  // releasable, without a busy block
       bytes += whole(segments[index]).bytes;
       cost += whole(segments[index]).cost;
-      const auto idle = idle_of(segments[index], 0, segments[index].cells.size());
+      const auto idle = idle_of(segments[index], 0, segments[index].blocks.size());
       victims.insert(idle.begin(), idle.end());
     }
     CHECK(bytes >= need);
@@ -176,9 +177,9 @@ TEST(victims_cover_is_within_factor_two) {
 // By cost per byte alone the large segment comes before the one that is really needed.
 TEST(victims_cover_skips_a_segment_that_is_too_large) {
   std::vector<Segment> segments(3);
-  segments[0].cells = {idle_cell(99, 1, 0)};
-  segments[1].cells = {idle_cell(1000, 10.2, 1)};
-  segments[2].cells = {idle_cell(1, 1, 2)};
+  segments[0].blocks = {idle_block(99, 1, 0)};
+  segments[1].blocks = {idle_block(1000, 10.2, 1)};
+  segments[2].blocks = {idle_block(1, 1, 2)};
   for (Segment& segment : segments) {
     segment.can_hold = false;
     segment.releasable = true;
@@ -212,19 +213,19 @@ TEST(victims_take_the_cheaper_way) {
 }
 
 TEST(victims_busy_block_breaks_a_run) {
-  Segment segment{{idle_cell(4, 1, 0), busy_cell(1), idle_cell(4, 1, 1)}, true, true};
+  Segment segment{{idle_block(4, 1, 0), busy_block(1), idle_block(4, 1, 1)}, true, true};
   CHECK(lms::choose_victims({segment}, {5, 5, 0}).kind == Choice::Kind::kNone);
   CHECK(lms::choose_victims({segment}, {4, 0, 0}).kind == Choice::Kind::kHole);
-  segment.cells[1] = free_cell(1);
+  segment.blocks[1] = free_block(1);
   const Choice choice = lms::choose_victims({segment}, {9, 0, 0});
   CHECK(choice.kind == Choice::Kind::kHole);
   CHECK(choice.victims == (std::vector<std::size_t>{0, 1}));
 }
 
 TEST(victims_only_where_the_request_fits) {
-  const Segment other_pool{{idle_cell(8, 1, 0)}, false, false};
+  const Segment other_pool{{idle_block(8, 1, 0)}, false, false};
   CHECK(lms::choose_victims({other_pool}, {4, 4, 0}).kind == Choice::Kind::kNone);
-  const Segment dear{{idle_cell(8, 5, 1)}, true, false};
+  const Segment dear{{idle_block(8, 5, 1)}, true, false};
   const Choice choice = lms::choose_victims({other_pool, dear}, {4, 4, 0});
   CHECK(choice.kind == Choice::Kind::kHole);
   CHECK(choice.victims == std::vector<std::size_t>{1});
@@ -232,14 +233,14 @@ TEST(victims_only_where_the_request_fits) {
 
 TEST(victims_ties) {
   // Of runs that cost the same, the one of fewer blocks; of ways that cost the same, the hole.
-  const Segment many{{idle_cell(2, 2, 0), idle_cell(2, 2, 1)}, true, true};
-  const Segment one{{idle_cell(4, 4, 2)}, true, true};
+  const Segment many{{idle_block(2, 2, 0), idle_block(2, 2, 1)}, true, true};
+  const Segment one{{idle_block(4, 4, 2)}, true, true};
   Choice choice = lms::choose_victims({many, one}, {4, 0, 0});
   CHECK(choice.victims == std::vector<std::size_t>{2});
   choice = lms::choose_victims({one}, {4, 4, 0});
   CHECK(choice.kind == Choice::Kind::kHole);
   // A hole that is there already costs nothing.
-  const Segment open{{idle_cell(4, 0, 0), free_cell(4)}, true, true};
+  const Segment open{{idle_block(4, 0, 0), free_block(4)}, true, true};
   choice = lms::choose_victims({open}, {4, 0, 0});
   CHECK_EQ(choice.cost, 0.0);
   CHECK(choice.victims.size() <= 1);

@@ -175,7 +175,7 @@ class SnapshotLists final : public BlockLists {
   }
 
   // The allocator gives back what is cached, and tries again, by itself.
-  bool take_new_segment(bool /*retry*/) override {
+  bool take_new_segment() override {
     if (!small_segment_) {
       taken_ = allocator_.attempt(request_, Reach::kAll);
       return taken_ != nullptr;
@@ -208,10 +208,11 @@ class SnapshotLists final : public BlockLists {
       ::lms::Segment segment;
       segment.can_hold = common && listed.is_large == large && listed.stream == request_->stream;
       segment.releasable = common;  // of an expandable segment, each mapped range is listed
-      segment.cells.reserve(listed.blocks.size());
+      segment.blocks.reserve(listed.blocks.size());
       auto* ptr = reinterpret_cast<char*>(listed.address);
       for (const auto& block : listed.blocks) {
-        segment.cells.push_back(cell(ptr, block.active, block.size, idle));
+        segment.blocks.push_back(block.active ? ::lms::used_block(ptr, block.size, idle)
+                                              : ::lms::free_block(block.size));
         ptr += block.size;
       }
       result.push_back(std::move(segment));
@@ -231,18 +232,6 @@ class SnapshotLists final : public BlockLists {
   }
 
  private:
-  static ::lms::Cell cell(void* ptr, bool active, size_t bytes, const IdleMap& idle) {
-    using State = ::lms::Cell::State;
-    if (!active) {
-      return {State::kFree, bytes, 0, 0};
-    }
-    const auto found = idle.find(ptr);
-    if (found == idle.end()) {
-      return {State::kBusy, bytes, 0, 0};
-    }
-    return {State::kIdle, bytes, found->second.cost, found->second.victim};
-  }
-
   Allocator& allocator_;
   Request* const request_;
   void* taken_ = nullptr;
@@ -282,7 +271,7 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
   Request request{device, bytes, stream};
   if (void* ptr = attempt(&request, Reach::kFits)) {
-    count(device, request.missed ? Route::kCudaMalloc : Route::kFreelist);
+    count(device, request.missed ? Route::kNewSegment : Route::kFreeBlock);
     return ptr;
   }
   const ReleaseScope release;
@@ -294,8 +283,8 @@ void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
       if (scope.make_room(lists, need, /*last_resort=*/false)) {
         return lists.taken();
       }
-      if (lists.take_new_segment(/*retry=*/false)) {
-        count(device, Route::kCudaMalloc);
+      if (lists.take_new_segment()) {
+        count(device, Route::kNewSegment);
         return lists.taken();
       }
     }

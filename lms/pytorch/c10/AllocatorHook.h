@@ -6,27 +6,19 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/Lms.h>
-#include <c10/cuda/lms/core/victims.h>
+#include <c10/cuda/lms/core/reclaim.h>
 
 #include <atomic>
 #include <cstddef>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 // Where CUDACachingAllocator and the engine meet. Lock order: engine, then allocator.
 namespace c10::cuda::lms {
 
-// How an allocation was satisfied.
-enum class Route : uint8_t {
-  kFreelist,
-  kCudaMalloc,
-  kReclaimOne,
-  kReclaimFragments,
-  kReclaimAll,
-  kCudaMallocRetry,
-  kCount,
-};
+using ::lms::BlockLists;
+using ::lms::IdleMap;
+using ::lms::Route;
 
 namespace detail {
 extern std::atomic<bool> reclaiming;
@@ -84,30 +76,6 @@ class EngineScope {
 // Whether this thread may hold the engine's lock: then the allocator must not run Python.
 bool in_engine() noexcept;
 
-// What `make_room` needs of the allocator that calls it, which holds both locks.
-class BlockLists {
- public:
-  // Idle storages by the address of their block: cost and index for a Cell.
-  struct Idle {
-    double cost;
-    size_t victim;
-  };
-  using IdleMap = std::unordered_map<void*, Idle>;
-
-  virtual ~BlockLists() = default;
-  virtual bool take_free_block() = 0;
-  virtual bool take_new_segment(bool retry) = 0;
-  // Makes a new segment no larger than the request needs; false if it is so already.
-  virtual bool shrink_segment() = 0;
-  virtual std::vector<::lms::Segment> segments(const IdleMap& idle) = 0;
-  // Gives the last `segments()` of these indices, now without a live block, back to the device.
-  virtual void release_segments(const std::vector<size_t>& indices) = 0;
-  // Completes frees that wait for an event, and gives cached segments back to the device.
-  virtual void settle_and_release() = 0;
-  // What must be given back to the device before a new segment for the request fits; 0 if none may.
-  virtual size_t shortfall() = 0;
-};
-
 // Takes the engine's lock for one reclaim. To be made while the allocator's lock is not held.
 class ReclaimScope {
  public:
@@ -116,8 +84,8 @@ class ReclaimScope {
   ReclaimScope(const ReclaimScope&) = delete;
   ReclaimScope& operator=(const ReclaimScope&) = delete;
 
-  // Evicts idle storages until a block for `bytes` was taken from `lists`. False when nothing
-  // helps.
+  // Evicts idle storages until a block for `bytes` was taken from `lists`, whose allocator's lock
+  // the caller may hold by now. False when nothing helps.
   bool make_room(BlockLists& lists, size_t bytes, bool last_resort);
 
  private:

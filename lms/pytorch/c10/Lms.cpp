@@ -23,10 +23,10 @@ std::atomic<size_t> soft_limit{0};
 
 namespace {
 
-constexpr size_t kRoutes = static_cast<size_t>(Route::kCount);
-constexpr std::array<const char*, kRoutes> kRouteNames = {"freelist",    "cudamalloc",
-                                                          "reclaim_one", "reclaim_fragments",
-                                                          "reclaim_all", "cudamalloc_retry"};
+// IBM's names of the routes, in the order of ::lms::Route.
+constexpr std::array<const char*, ::lms::kRoutes> kRouteNames = {"freelist",    "cudamalloc",
+                                                                 "reclaim_one", "reclaim_fragments",
+                                                                 "reclaim_all", "cudamalloc_retry"};
 
 // Ops that were already past the op boundary when it was first installed hold no pins and were not
 // counted. Nothing is evicted until they had this long to launch.
@@ -54,8 +54,7 @@ struct State {
   std::mutex threads_mutex;
   std::vector<ThreadRecord*> threads;
 
-  std::mutex routes_mutex;
-  std::vector<std::array<int64_t, kRoutes>> routes;
+  std::array<::lms::RouteCounts, C10_COMPILE_TIME_MAX_GPUS> routes;
 
   State() { backend.set_host(&host); }
 };
@@ -360,13 +359,7 @@ size_t limit_headroom(size_t reserved) noexcept {
 }
 
 void detail::count_route(DeviceIndex device, Route route) {
-  State& s = state();
-  std::lock_guard<std::mutex> lock(s.routes_mutex);
-  const auto index = static_cast<size_t>(device);
-  if (s.routes.size() <= index) {
-    s.routes.resize(index + 1);
-  }
-  ++s.routes[index][static_cast<size_t>(route)];
+  state().routes[static_cast<size_t>(device)].count(route);
 }
 
 ReclaimScope::ReclaimScope(DeviceIndex device) : device_(device) { state().engine.mutex().lock(); }
@@ -389,77 +382,16 @@ bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream) {
   return Backend::record_stream(pointer, stream);
 }
 
-namespace {
-
-bool take_any(BlockLists& lists) {
-  if (lists.take_free_block()) {
-    return true;
-  }
-  lists.settle_and_release();
-  return lists.take_free_block() || lists.take_new_segment(/*retry=*/true) ||
-         (lists.shrink_segment() && lists.take_new_segment(/*retry=*/true));
-}
-
-}  // namespace
-
 bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, bool last_resort) {
   if (!reclaiming()) {  // switched off while no lock was held
     return false;
   }
-  ::lms::Engine& engine = state().engine;
-  if (lists.take_free_block()) {  // another thread made room while no lock was held
-    return count(device_, Route::kFreelist);
-  }
-  for (;;) {
-    const auto candidates = engine.candidates(device_, /*everything=*/false);
-    if (candidates.empty()) {
-      break;
-    }
-    BlockLists::IdleMap idle;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
-    }
-    const auto segments = lists.segments(idle);
-    ::lms::Request request;
-    request.hole_bytes = bytes;
-    request.release_bytes = last_resort ? lists.shortfall() : 0;
-    request.release_cost = 2 << 20;  // cudaFree waits for the device: worth moving a few pages
-    const ::lms::Choice choice = ::lms::choose_victims(segments, request);
-    if (choice.kind == ::lms::Choice::Kind::kNone) {
-      break;
-    }
-    const bool evicted =
-        std::all_of(choice.victims.begin(), choice.victims.end(),
-                    [&](size_t victim) { return engine.evict(candidates[victim].key); });
-    if (!evicted) {
-      break;  // host memory is at its limit
-    }
-    if (choice.kind == ::lms::Choice::Kind::kHole) {
-      if (lists.take_free_block()) {
-        return count(device_,
-                     choice.victims.size() > 1 ? Route::kReclaimFragments : Route::kReclaimOne);
-      }
-    } else {
-      lists.release_segments(choice.segments);
-      if (lists.take_new_segment(/*retry=*/true)) {
-        return count(device_, Route::kCudaMallocRetry);
-      }
-    }
-    if (choice.victims.empty()) {
-      break;  // nothing moved: trying again would find the same
-    }
-  }
-  if (!last_resort) {
-    return false;
-  }
-  // What is below the minimum size moves only when nothing else helps.
-  for (const bool everything : {false, true}) {
-    engine.evict_all(device_, everything);
-    if (take_any(lists)) {
-      return count(device_, Route::kReclaimAll);
-    }
-  }
-  return false;
+  ::lms::RoomRequest request;
+  request.device = device_;
+  request.bytes = bytes;
+  request.whole_segments = request.everything = last_resort;
+  const Route route = ::lms::make_room(state().engine, lists, request);
+  return route != Route::kNone && count(device_, route);
 }
 
 // ---- statistics
@@ -490,13 +422,9 @@ std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
   }
   put("reclaimed", e.reclaimed);
   put("reclaimed_bytes", e.reclaimed_bytes);
-  {
-    std::lock_guard<std::mutex> lock(s.routes_mutex);
-    const auto index = static_cast<size_t>(device);
-    for (size_t route = 0; route < kRoutes; ++route) {
-      put(std::string("alloc_distribution.") + kRouteNames[route],
-          index < s.routes.size() ? s.routes[index][route] : 0);
-    }
+  for (size_t route = 0; route < ::lms::kRoutes; ++route) {
+    put(std::string("alloc_distribution.") + kRouteNames[route],
+        s.routes[static_cast<size_t>(device)].of(static_cast<Route>(route)));
   }
   put("lms.enabled", enabled());
   put("lms.device_limit", device_limit());
@@ -535,13 +463,8 @@ void reset_peak_stats(DeviceIndex device) {
 }
 
 void reset_accumulated_stats(DeviceIndex device) {
-  State& s = state();
-  s.engine.reset_accumulated(device);
-  std::lock_guard<std::mutex> lock(s.routes_mutex);
-  const auto index = static_cast<size_t>(device);
-  if (index < s.routes.size()) {
-    s.routes[index] = {};
-  }
+  state().engine.reset_accumulated(device);
+  state().routes[static_cast<size_t>(device)].reset();
 }
 
 std::string describe(DeviceIndex device) {

@@ -48,18 +48,18 @@ std::vector<::lms::Segment> BfcAccess::Segments(BfcAllocator* allocator, const I
     for (auto handle = allocator->region_manager_.get_handle(region.ptr());
          handle != BfcAllocator::kInvalidChunkHandle;) {
       const auto* chunk = allocator->ChunkFromHandle(handle);
-      ::lms::Cell cell;
-      cell.state = chunk->in_use() ? ::lms::Cell::State::kBusy : ::lms::Cell::State::kFree;
-      cell.bytes = chunk->size;
-      cell.cost = 0;
-      cell.victim = 0;
+      ::lms::Block block;
+      block.state = chunk->in_use() ? ::lms::Block::State::kBusy : ::lms::Block::State::kFree;
+      block.bytes = chunk->size;
+      block.cost = 0;
+      block.victim = 0;
       const auto found = chunk->in_use() ? idle.find(chunk->ptr) : idle.end();
       if (found != idle.end()) {
-        cell.state = ::lms::Cell::State::kIdle;
-        cell.cost = found->second.cost;
-        cell.victim = found->second.index;
+        block.state = ::lms::Block::State::kIdle;
+        block.cost = found->second.cost;
+        block.victim = found->second.index;
       }
-      segment.cells.push_back(cell);
+      segment.blocks.push_back(block);
       handle = chunk->next;
     }
     segments.push_back(std::move(segment));

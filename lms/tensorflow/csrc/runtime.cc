@@ -336,14 +336,14 @@ bool Runtime::GrowSlabs(Pool* pool) {
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
     size_t room = 0;
     std::vector<size_t> victims;
-    for (auto cell = segment->cells.rbegin(); cell != segment->cells.rend(); ++cell) {
-      if (cell->state == ::lms::Cell::State::kBusy) {
+    for (auto block = segment->blocks.rbegin(); block != segment->blocks.rend(); ++block) {
+      if (block->state == ::lms::Block::State::kBusy) {
         room = 0;
         victims.clear();
         continue;
       }
-      if (cell->state == ::lms::Cell::State::kIdle) victims.push_back(cell->victim);
-      room += cell->bytes;
+      if (block->state == ::lms::Block::State::kIdle) victims.push_back(block->victim);
+      room += block->bytes;
       if (room < bytes) continue;
       for (const size_t victim : victims) {
         if (!engine_.evict(candidates[victim].key)) return false;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reclaim.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace lms {
+namespace {
+
+// Of giving segments back and asking for another, in bytes moved: the device finishes all of its
+// work before it takes memory back, which takes about as long as to copy this much.
+constexpr double kReleaseCost = 2 << 20;
+
+Route route_of(std::size_t evicted) { return evicted > 1 ? Route::kEvictSome : Route::kEvictOne; }
+
+struct Step {
+  Route route;
+  bool moved;  // something did: it may be worth another step
+};
+
+// Any storage will do: the least recently used, which come first.
+Step evict_to_limit(Engine& engine, BlockLists& lists, const std::vector<Candidate>& candidates) {
+  std::size_t evicted = 0;
+  for (const Candidate& candidate : candidates) {
+    if (lists.over_limit() == 0) break;
+    if (engine.evict(candidate.key)) ++evicted;
+  }
+  if (evicted > 0 && lists.take_free_block()) return {route_of(evicted), true};
+  return {Route::kNone, evicted > 0};
+}
+
+Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& request) {
+  const auto candidates = engine.candidates(request.device, request.any_size);
+  if (candidates.empty()) return {Route::kNone, false};
+  if (lists.over_limit() > 0) return evict_to_limit(engine, lists, candidates);
+  IdleMap idle;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
+  }
+  const Choice choice =
+      choose_victims(lists.segments(idle),
+                     {request.bytes, request.whole_segments ? lists.shortfall() : 0, kReleaseCost});
+  if (choice.kind == Choice::Kind::kNone) return {Route::kNone, false};
+  for (const std::size_t victim : choice.victims) {
+    if (!engine.evict(candidates[victim].key)) return {Route::kNone, false};  // host memory is full
+  }
+  const bool moved = !choice.victims.empty();  // else another step would find the same
+  if (choice.kind == Choice::Kind::kHole) {
+    if (lists.take_free_block()) return {route_of(choice.victims.size()), moved};
+  } else {
+    lists.release_segments(choice.segments);
+    if (lists.take_new_segment()) return {Route::kReplaceSegments, moved};
+  }
+  return {Route::kNone, moved};
+}
+
+bool take_any(BlockLists& lists) {
+  if (lists.take_free_block()) return true;
+  lists.settle_and_release();
+  return lists.take_free_block() || lists.take_new_segment() ||
+         (lists.shrink_segment() && lists.take_new_segment());
+}
+
+}  // namespace
+
+Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request) {
+  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  if (lists.take_free_block()) return Route::kFreeBlock;  // made by another thread meanwhile
+  Step step = {Route::kNone, true};
+  while (step.route == Route::kNone && step.moved) step = evict_cheapest(engine, lists, request);
+  if (step.route != Route::kNone || !request.everything) return step.route;
+  for (const bool any_size : {false, true}) {
+    engine.evict_all(request.device, any_size);
+    if (take_any(lists)) return Route::kEvictAll;
+  }
+  return Route::kNone;
+}
+
+}  // namespace lms

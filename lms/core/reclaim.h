@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "engine.h"
+#include "victims.h"
+
+namespace lms {
+
+// How an allocator came by a block.
+enum class Route : std::uint8_t {
+  kFreeBlock,        // one was free
+  kNewSegment,       // the device had memory for a new segment
+  kEvictOne,         // one storage made way, at most
+  kEvictSome,        // several did
+  kEvictAll,         // all that was idle did
+  kReplaceSegments,  // segments were given back to the device for a new one
+  kNone,             // there is no room
+};
+constexpr std::size_t kRoutes = static_cast<std::size_t>(Route::kNone);
+
+// How often each route was taken. Thread-safe, without a lock.
+class RouteCounts {
+ public:
+  void count(Route route) noexcept {
+    if (route != Route::kNone) at(route).fetch_add(1, std::memory_order_relaxed);
+  }
+  std::int64_t of(Route route) const noexcept {
+    return counts_[static_cast<std::size_t>(route)].load(std::memory_order_relaxed);
+  }
+  void reset() noexcept {
+    for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::int64_t>& at(Route route) { return counts_[static_cast<std::size_t>(route)]; }
+  std::atomic<std::int64_t> counts_[kRoutes]{};
+};
+
+// Idle storages by the address of their block.
+struct Idle {
+  double cost;         // for Block::cost
+  std::size_t victim;  // for Block::victim
+};
+using IdleMap = std::unordered_map<const void*, Idle>;
+
+inline Block free_block(std::size_t bytes) { return {Block::State::kFree, bytes, 0, 0}; }
+// Of a block that cannot be taken, whoever has it.
+inline Block busy_block(std::size_t bytes) { return {Block::State::kBusy, bytes, 0, 0}; }
+// Of the block at `ptr`, which is in use: idle if its storage is.
+inline Block used_block(const void* ptr, std::size_t bytes, const IdleMap& idle) {
+  const auto found = idle.find(ptr);
+  if (found == idle.end()) return busy_block(bytes);
+  return {Block::State::kIdle, bytes, found->second.cost, found->second.victim};
+}
+
+// An allocator as `make_room` sees it: one object for each request that found no room, which keeps
+// the block that it took. An adaptor implements it over its allocator's own lists.
+//
+// The engine's lock is held in every call. The allocator's may be held throughout or taken in each
+// call, always after the engine's: what another thread takes in between is made up for.
+//
+// An allocator that cannot be told what to do (the plug-in's, BFC) answers `take_free_block` and
+// `take_new_segment` by attempts to allocate, the same for both where it grows by itself. What else
+// a request comes with (a time before which the block must have been free, a special place) is
+// the attempt's, not the loop's. Where there is nothing to settle or to shrink, the call does
+// nothing.
+class BlockLists {
+ public:
+  virtual ~BlockLists() = default;
+  // Takes a block that is free, within all limits.
+  virtual bool take_free_block() = 0;
+  // Asks the device for a segment, within all limits, and takes a block of it.
+  virtual bool take_new_segment() = 0;
+  // From now on asks for no more than the request needs, or for a place that it should rather not
+  // have. False if it does so already.
+  virtual bool shrink_segment() { return false; }
+  // All segments with a free or an idle block, with every block of them.
+  virtual std::vector<Segment> segments(const IdleMap& idle) = 0;
+  // Gives the last `segments()` of these indices, now without a live block, back to the device.
+  virtual void release_segments(const std::vector<std::size_t>& indices) = 0;
+  // Completes frees that wait for the device, and gives it back all segments that are wholly free.
+  virtual void settle_and_release() = 0;
+  // Bytes to give back to the device before a new segment for the request fits; 0 if none ever
+  // will.
+  virtual std::size_t shortfall() = 0;
+  // Bytes by which blocks in use and the request exceed a limit on both: so many must leave,
+  // wherever they are, before a block may be taken.
+  virtual std::size_t over_limit() { return 0; }
+};
+
+struct RoomRequest {
+  int device = 0;
+  std::size_t bytes = 0;       // of the block, as the allocator rounds it
+  bool whole_segments = true;  // segments may be emptied and given back to the device for it
+  bool any_size = false;       // what is below the minimum size may be chosen as well
+  bool everything = true;      // when no choice makes room, all that is idle goes
+};
+
+// Evicts idle storages until a block was taken from `lists`, the cheapest first (choose_victims),
+// at last all, and what is below the minimum size after the rest. kNone when nothing helps. Takes
+// the engine's lock, so it is to be called with none that comes after it.
+Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request);
+
+}  // namespace lms

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "engine.h"
+#include "fake.h"
+#include "harness.h"
+#include "host_pool.h"
+#include "reclaim.h"
+
+namespace {
+
+using fake::StorageRef;
+using fake::stream;
+using lms::Place;
+using lms::RoomRequest;
+using lms::Route;
+
+constexpr std::size_t kUnit = 1024;
+
+// One stream, with memory for `units` storages of kUnit bytes.
+struct Rig {
+  explicit Rig(std::size_t units, std::size_t segment_units = 0, std::size_t streams = 1)
+      : device(1, fake::Backend::streams_needed(streams)),
+        memory(64 * kUnit),
+        pool(memory, kUnit),
+        backend(device, streams, units * kUnit / streams, segment_units * kUnit),
+        engine(backend, pool) {
+    backend.attach(&engine, &pool);
+    engine.set_min_bytes(0);
+  }
+  ~Rig() {
+    made.clear();
+    engine.purge();
+  }
+
+  // Storages that the engine knows, oldest first, in neighbouring blocks.
+  void make(std::size_t count, std::size_t units = 1, lms::Stream home = stream(0)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      made.push_back(backend.create(units * kUnit, home));
+      fake::Scope scope;
+      engine.note(nullptr, made.back().get(), home);
+      lms::Engine::Frame frame;
+      engine.leave(frame);  // time goes on
+    }
+  }
+  void* room(RoomRequest request) {
+    fake::Scope scope;
+    void* ptr = backend.make_room(request, stream(0), &route);
+    device.drain();
+    CHECK_EQ(device.failure(), "");
+    CHECK((ptr != nullptr) == (route != Route::kNone));
+    return ptr;
+  }
+  void* room(std::size_t units) {
+    RoomRequest request;
+    request.bytes = units * kUnit;
+    return room(request);
+  }
+  // Which storages are on the host.
+  std::vector<std::size_t> out() const {
+    std::vector<std::size_t> result;
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (made[i]->place == Place::kHost) result.push_back(i);
+    }
+    return result;
+  }
+  void check_out(const std::vector<std::size_t>& expected) const { CHECK(out() == expected); }
+
+  fake::Device device;
+  fake::HostMemory memory;
+  lms::HostPool pool;
+  fake::Backend backend;
+  lms::Engine engine;
+  std::vector<StorageRef> made;
+  Route route = Route::kNone;
+};
+
+}  // namespace
+
+TEST(reclaim_takes_what_is_free_first) {
+  Rig rig(4);
+  rig.make(3);
+  CHECK(rig.room(1) != nullptr);
+  CHECK(rig.route == Route::kFreeBlock);
+  rig.check_out({});
+}
+
+TEST(reclaim_evicts_the_least_recently_used) {
+  Rig rig(4);
+  rig.make(4);
+  CHECK(rig.room(1) != nullptr);
+  CHECK(rig.route == Route::kEvictOne);
+  rig.check_out({0});
+}
+
+TEST(reclaim_evicts_neighbours) {
+  Rig rig(4);
+  rig.make(4);
+  rig.engine.pin(rig.made[1].get(), stream(0));
+  CHECK(rig.room(2) != nullptr);
+  CHECK(rig.route == Route::kEvictSome);
+  rig.check_out({2, 3});
+  rig.engine.unpin(rig.made[1].get());
+}
+
+// Only the whole of another pool's segment can go to the device, for a new one of this pool.
+TEST(reclaim_gives_segments_of_other_pools_back) {
+  Rig rig(4, 2, 2);
+  rig.make(2, 1, stream(1));
+  rig.make(2, 1, stream(1));
+  CHECK(rig.room(1) != nullptr);
+  CHECK(rig.route == Route::kReplaceSegments);
+  rig.check_out({0, 1});
+  CHECK_EQ(rig.backend.segments(), 2u);
+}
+
+TEST(reclaim_keeps_segments_when_asked_to) {
+  Rig rig(4, 2, 2);
+  rig.make(4, 1, stream(1));
+  RoomRequest request;
+  request.bytes = kUnit;
+  request.whole_segments = request.everything = false;
+  CHECK(rig.room(request) == nullptr);
+  rig.check_out({});
+}
+
+// Nothing lies so that a choice would make room: everything goes, and the segments with it.
+TEST(reclaim_evicts_all_at_last) {
+  Rig rig(6, 2, 2);
+  rig.make(2);
+  rig.make(2, 1, stream(1));
+  rig.make(2, 1, stream(1));
+  rig.engine.pin(rig.made[0].get(), stream(0));
+  rig.engine.set_min_bytes(kUnit + 1);
+  CHECK(rig.room(3) != nullptr);
+  CHECK(rig.route == Route::kEvictAll);
+  rig.check_out({1, 2, 3, 4, 5});
+  rig.engine.unpin(rig.made[0].get());
+}
+
+TEST(reclaim_moves_small_ones_after_the_rest) {
+  Rig rig(6);
+  rig.make(1);     // 0
+  rig.make(1, 2);  // 1
+  rig.make(1);     // 2
+  rig.make(1, 2);  // 3
+  rig.engine.set_min_bytes(2 * kUnit);
+  RoomRequest request;
+  request.bytes = 3 * kUnit;
+  request.everything = false;
+  CHECK(rig.room(request) == nullptr);
+  rig.check_out({});
+  request.any_size = true;
+  CHECK(rig.room(request) != nullptr);
+  rig.check_out({0, 1});
+}
+
+TEST(reclaim_stops_without_everything) {
+  Rig rig(4);
+  rig.make(4);
+  rig.engine.pin(rig.made[1].get(), stream(0));
+  RoomRequest request;
+  request.bytes = 3 * kUnit;
+  request.everything = false;
+  CHECK(rig.room(request) == nullptr);
+  rig.check_out({});
+  rig.engine.unpin(rig.made[1].get());
+}
+
+// A segment that is as large as usual does not fit beside what is in use, one for the request does,
+// and by then nothing small has to go.
+TEST(reclaim_shrinks_the_segment_at_last) {
+  Rig rig(7, 4);
+  rig.make(1);
+  rig.make(1, 2);
+  rig.make(1);
+  rig.engine.pin(rig.made[0].get(), stream(0));
+  rig.engine.set_min_bytes(2 * kUnit);
+  CHECK(rig.room(3) != nullptr);
+  CHECK(rig.route == Route::kEvictAll);
+  rig.check_out({1});
+  CHECK_EQ(rig.backend.segments(), 2u);
+  rig.engine.unpin(rig.made[0].get());
+}
+
+// Whatever was used least recently, wherever it lies: the limit is on what is in use, not on a
+// hole.
+TEST(reclaim_comes_below_a_limit) {
+  Rig rig(8);
+  rig.make(4);
+  rig.backend.limit = 5 * kUnit;
+  rig.engine.pin(rig.made[1].get(), stream(0));
+  CHECK(rig.room(3) != nullptr);
+  CHECK(rig.route == Route::kEvictSome);
+  rig.check_out({0, 2});
+  CHECK_EQ(rig.backend.in_use(), 5 * kUnit);
+  CHECK(rig.room(5) == nullptr);
+  rig.check_out({0, 2, 3});
+  rig.engine.unpin(rig.made[1].get());
+}
+
+TEST(reclaim_ends_when_host_memory_is_full) {
+  Rig rig(4);
+  rig.make(4);
+  rig.memory.capacity = kUnit;
+  CHECK(rig.room(2) == nullptr);
+  CHECK(rig.route == Route::kNone);
+  CHECK_EQ(rig.out().size(), 1u);
+  CHECK(rig.room(1) != nullptr);
+}
+
+// Another thread takes what was made free before it can be taken here: as long as something moves,
+// there is another chance.
+TEST(reclaim_goes_on_when_a_hole_was_taken) {
+  struct Taken final : lms::BlockLists {
+    explicit Taken(Rig& owner) : rig(owner) {}
+    bool take_free_block() override {
+      ++looks;
+      return rig.out().size() == 3;
+    }
+    bool take_new_segment() override { return false; }
+    std::vector<lms::Segment> segments(const lms::IdleMap& idle) override {
+      std::vector<lms::Segment> result(1);
+      result[0].can_hold = true;
+      result[0].releasable = false;
+      for (const StorageRef& storage : rig.made) {
+        if (storage->place == Place::kDevice) {
+          result[0].blocks.push_back(lms::used_block(storage->ptr, kUnit, idle));
+          result[0].blocks.push_back(lms::busy_block(1));
+        }
+      }
+      return result;
+    }
+    void release_segments(const std::vector<std::size_t>&) override {}
+    void settle_and_release() override {}
+    std::size_t shortfall() override { return 0; }
+    Rig& rig;
+    int looks = 0;
+  };
+  Rig rig(4);
+  rig.make(4);
+  Taken lists(rig);
+  RoomRequest request;
+  request.bytes = kUnit;
+  request.everything = false;
+  fake::Scope scope;
+  CHECK(lms::make_room(rig.engine, lists, request) == Route::kEvictOne);
+  CHECK_EQ(lists.looks, 4);
+  rig.check_out({0, 1, 2});
+  CHECK_EQ(rig.device.failure(), "");
+}
+
+TEST(reclaim_finds_nothing_idle) {
+  Rig rig(2);
+  rig.make(2);
+  for (const StorageRef& storage : rig.made) rig.engine.pin(storage.get(), stream(0));
+  CHECK(rig.room(1) == nullptr);
+  for (const StorageRef& storage : rig.made) rig.engine.unpin(storage.get());
+}
+
+TEST(reclaim_counts_routes) {
+  lms::RouteCounts counts;
+  counts.count(Route::kEvictAll);
+  counts.count(Route::kEvictAll);
+  counts.count(Route::kNone);
+  CHECK_EQ(counts.of(Route::kEvictAll), 2);
+  CHECK_EQ(counts.of(Route::kFreeBlock), 0);
+  counts.reset();
+  CHECK_EQ(counts.of(Route::kEvictAll), 0);
+}
