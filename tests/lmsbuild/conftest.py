@@ -15,8 +15,8 @@ from lmsbuild_engine import engine as running_engine
 from lmsbuild_wheels import offer
 from lmsbuild_world import REPOSITORY, UPSTREAM, World, enter_world, make_world
 
-from lmsbuild.console import Console
-from lmsbuild.project import Project, find_project
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import Project, find_project
 
 
 @pytest.hookimpl(tryfirst=True)

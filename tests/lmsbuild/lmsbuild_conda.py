@@ -30,8 +30,8 @@ from rattler import (
 from rattler import install as install_packages
 from rattler_build import assemble_package
 
-from lmsbuild.channel import Channel
-from lmsbuild.channelserver import server
+from lmsbuild.conda.channel import Channel
+from lmsbuild.conda.channelserver import server
 
 CONDA = """
 [frameworks.alpha.conda]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from lmsbuild_world import REPOSITORY, real_checkout
 
-from lmsbuild.checkout import working_path
-from lmsbuild.console import Console
-from lmsbuild.download import official_wheel
-from lmsbuild.frameworks import Target
-from lmsbuild.overlay import header_folders, unpack
-from lmsbuild.pipeline import applied, fetched
-from lmsbuild.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
+from lmsbuild.base.console import Console
+from lmsbuild.checkout.checkout import working_path
+from lmsbuild.ship.pipeline import applied, fetched
+from lmsbuild.tags.download import official_wheel
+from lmsbuild.tags.frameworks import Target
+from lmsbuild.wheel.overlay import header_folders, unpack
+from lmsbuild.wheel.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
 from simcuda.builder import Tools, build_runtime
 
 sys.path.insert(0, str(REPOSITORY / "tests" / "engine"))

@@ -25,10 +25,10 @@ import psutil
 import pytest
 from docker.client import DockerClient
 
-from lmsbuild import cache
-from lmsbuild.console import Console
-from lmsbuild.debian import codename, main_archive
-from lmsbuild.hashing import sha256_value
+from lmsbuild.base import cache
+from lmsbuild.base.console import Console
+from lmsbuild.base.hashing import sha256_value
+from lmsbuild.checkout.debian import codename, main_archive
 
 _SECONDS = 60
 # A short path: that of a socket has at most 108 characters.

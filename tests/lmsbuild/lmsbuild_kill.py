@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lmsbuild_world import REPOSITORY, plain_git
 
-from lmsbuild.transaction import fingerprint
+from lmsbuild.base.transaction import fingerprint
 
 _SITE = """
 import os, signal, sys

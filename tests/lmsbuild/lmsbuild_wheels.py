@@ -15,9 +15,9 @@ from pathlib import Path
 
 from lmsbuild_world import REPOSITORY, UPSTREAM, ZERO, World, write
 
-from lmsbuild import cache
-from lmsbuild.hashing import sha256_file
-from lmsbuild.refresh import refresh
+from lmsbuild.base import cache
+from lmsbuild.base.hashing import sha256_file
+from lmsbuild.checkout.refresh import refresh
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 # libcore must go on exporting what libuser imports.

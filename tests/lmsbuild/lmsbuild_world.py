@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from lmsbuild.frameworks import Target, resolve
-from lmsbuild.git import Git
-from lmsbuild.project import Project
-from lmsbuild.refresh import refresh
+from lmsbuild.base.git import Git
+from lmsbuild.base.project import Project
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.tags.frameworks import Target, resolve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ZERO = "0" * 64

@@ -10,8 +10,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from lmsbuild import debian
-from lmsbuild.errors import SourceError
+from lmsbuild.base.errors import SourceError
+from lmsbuild.checkout import debian
 
 _PACKAGES = ("git", "libc6", "libpcre2-8-0", "zlib1g")
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import World, plain_git, write
 
-from lmsbuild.apply import apply
-from lmsbuild.checkout import fetch, standing_in
-from lmsbuild.console import Console
-from lmsbuild.errors import LmsbuildError, PatchError, TreeStateError
-from lmsbuild.git import Git
-from lmsbuild.refresh import refresh
-from lmsbuild.series import series_of
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import LmsbuildError, PatchError, TreeStateError
+from lmsbuild.base.git import Git
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.checkout import fetch, standing_in
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.series.series import series_of
 
 
 def bare_am(world: World) -> Path:
@@ -236,7 +236,7 @@ def test_users_commits_on_an_older_version_are_kept(world: World, console: Conso
 
 
 def test_patch_of_an_mbox_applies_with_git_alone(world: World) -> None:
-    from lmsbuild.series import export, export_name
+    from lmsbuild.series.series import export, export_name
 
     file = world.folder / export_name(world.target)
     file.write_bytes(export(world.target))
@@ -256,7 +256,7 @@ def test_interrupt_restores(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lmsbuild.apply._check_result", interrupted)
+    monkeypatch.setattr("lmsbuild.checkout.apply._check_result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         apply(world.target, clone, console)
     assert untouched(clone, head)

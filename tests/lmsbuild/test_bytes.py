@@ -16,15 +16,15 @@ import other_git
 import pytest
 from lmsbuild_world import REPOSITORY, UPSTREAM, World, plain_git, write
 
-from lmsbuild.apply import apply
-from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, FileError, SourceError
-from lmsbuild.frameworks import targets
-from lmsbuild.git import Git
-from lmsbuild.project import Project
-from lmsbuild.refresh import refresh, runtime_patch
-from lmsbuild.series import export, patch_files
-from lmsbuild.verify import verify
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ConfigError, FileError, SourceError
+from lmsbuild.base.git import Git
+from lmsbuild.base.project import Project
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.refresh import refresh, runtime_patch
+from lmsbuild.checkout.verify import verify
+from lmsbuild.series.series import export, patch_files
+from lmsbuild.tags.frameworks import targets
 
 pytestmark = pytest.mark.default
 

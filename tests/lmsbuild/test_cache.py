@@ -18,10 +18,10 @@ import pytest
 from lmsbuild_wheels import let_go, run
 from lmsbuild_world import REPOSITORY, World, plain_git
 
-from lmsbuild import cache
-from lmsbuild.checkout import fetch
-from lmsbuild.console import Console
-from lmsbuild.errors import UsageError
+from lmsbuild.base import cache
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.checkout.checkout import fetch
 
 MIB = 1 << 20
 
@@ -86,8 +86,8 @@ def test_failed_and_interrupted_entries_leave_nothing(folder: Path) -> None:
 # A process that holds, or is making, the entry `a`.
 HOLDER = """
 import sys, time
-from lmsbuild import cache
-from lmsbuild.console import Console
+from lmsbuild.base import cache
+from lmsbuild.base.console import Console
 def fill(path):
     if sys.argv[1] == "making":
         print("ready", flush=True)

@@ -26,11 +26,11 @@ from lmsbuild_wheels import run, start
 from lmsbuild_world import REPOSITORY, leave, small_disk
 from rattler import Gateway, solve
 
-from lmsbuild.channel import Channel, Rule
-from lmsbuild.channelserver import server
-from lmsbuild.condapackage import inspect
-from lmsbuild.console import Console
-from lmsbuild.errors import ChannelError, FileError, PackageError, PortError, SubdirError
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ChannelError, FileError, PackageError, PortError, SubdirError
+from lmsbuild.conda.channel import Channel, Rule
+from lmsbuild.conda.channelserver import server
+from lmsbuild.conda.condapackage import inspect
 
 
 @pytest.fixture
@@ -93,9 +93,9 @@ def test_command_line(channel: Channel, box: Path) -> None:
 APART = """
 import os, signal, sys
 from pathlib import Path
-from lmsbuild.channel import Channel
-from lmsbuild.condapackage import inspect
-from lmsbuild.console import Console
+from lmsbuild.conda.channel import Channel
+from lmsbuild.conda.condapackage import inspect
+from lmsbuild.base.console import Console
 channel, console = Channel(Path(sys.argv[1])), Console(json_mode=True)
 try:
 {code}

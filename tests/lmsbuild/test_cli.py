@@ -16,10 +16,10 @@ import click
 import pytest
 from lmsbuild_world import REPOSITORY, World, plain_git
 
-from lmsbuild import docs
 from lmsbuild.__main__ import run
-from lmsbuild.cli import COMMANDS, WALKTHROUGH, cli
-from lmsbuild.errors import FileError
+from lmsbuild.base.errors import FileError
+from lmsbuild.cli import docs
+from lmsbuild.cli.group import COMMANDS, WALKTHROUGH, cli
 
 
 def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -70,13 +70,13 @@ def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_page_is_as_rendered() -> None:
     page = REPOSITORY / "docs" / "cli.md"
-    assert page.read_text(encoding="utf-8") == docs.render(), "run python -m lmsbuild.docs"
+    assert page.read_text(encoding="utf-8") == docs.render(), "run python -m lmsbuild.cli.docs"
 
 
 def test_table_of_tags_is_as_rendered() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert "| `pytorch:v2.6.0` |" in text
-    assert text == docs.render_readme(text), "run python -m lmsbuild.docs"
+    assert text == docs.render_readme(text), "run python -m lmsbuild.cli.docs"
 
 
 def test_from_tag_to_export(world: World) -> None:
@@ -222,7 +222,7 @@ def test_defect_shows_no_traceback(
     def broken(*_: object) -> None:
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr("lmsbuild.frameworks.load", broken)
+    monkeypatch.setattr("lmsbuild.tags.frameworks.load", broken)
     assert run(["export", "v1.0"]) == 1
     (log,) = (world.folder / "work/logs").iterdir()
     assert "RuntimeError: surprise" in log.read_text() and "Traceback" in log.read_text()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import REPOSITORY, World
 
-from lmsbuild.completion import SHELLS
+from lmsbuild.cli.completion import SHELLS
 
 # Completes like lmsbuild; run, it says what it was given.
 WRAPPER = """#!/bin/sh

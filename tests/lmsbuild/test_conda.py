@@ -25,14 +25,8 @@ from lmsbuild_world import REPOSITORY, World, leave, small_disk
 from packaging.requirements import Requirement
 from rattler.exceptions import SolverError
 
-from lmsbuild import conda, wheelfile
-from lmsbuild import device as devices
-from lmsbuild.channel import Channel
-from lmsbuild.conda import Plan, from_libraries, make, mapped, required, table
-from lmsbuild.condabuild import beside
-from lmsbuild.condapackage import files_of, inspect, metadata
-from lmsbuild.console import Console
-from lmsbuild.errors import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import (
     ConfigError,
     FileError,
     MismatchError,
@@ -41,12 +35,19 @@ from lmsbuild.errors import (
     UsageError,
     WheelError,
 )
-from lmsbuild.frameworks import Target, resolve, targets
-from lmsbuild.plugin import resolve as resolve_plugin
-from lmsbuild.project import Project
-from lmsbuild.staging import stage
-from lmsbuild.testchannel import TestChannel
-from lmsbuild.wheelfile import WheelName
+from lmsbuild.base.project import Project
+from lmsbuild.conda import conda
+from lmsbuild.conda.channel import Channel
+from lmsbuild.conda.conda import Plan, from_libraries, make, mapped, required, table
+from lmsbuild.conda.condapackage import files_of, inspect, metadata
+from lmsbuild.conda.staging import stage
+from lmsbuild.conda.testchannel import TestChannel
+from lmsbuild.places import device as devices
+from lmsbuild.ship.condabuild import beside
+from lmsbuild.tags.frameworks import Target, resolve, targets
+from lmsbuild.wheel import wheelfile
+from lmsbuild.wheel.plugin import resolve as resolve_plugin
+from lmsbuild.wheel.wheelfile import WheelName
 
 KNOWN = table(Project(REPOSITORY))
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import REPOSITORY, World
 
-from lmsbuild.console import Console
+from lmsbuild.base.console import Console
 
 PROGRAM = """
 import sys, time
 sys.path.insert(0, {tools!r})
-from lmsbuild import console
+from lmsbuild.base import console
 console.QUIET_SECONDS = 0.6
 shown = console.Console(markdown={markdown})
 with shown.running("everything"):
@@ -179,7 +179,7 @@ def test_a_part_is_told_of_rather_than_the_whole(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the whole is old enough before its part is."""
-    monkeypatch.setattr("lmsbuild.console.QUIET_SECONDS", 1.0)
+    monkeypatch.setattr("lmsbuild.base.console.QUIET_SECONDS", 1.0)
     console = Console()
     with console.task("whole"):
         time.sleep(0.3)

@@ -19,14 +19,14 @@ from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
 from lmsbuild_wheels import PYTHON, run, start
 from lmsbuild_world import World, real_checkout
 
-from lmsbuild.cache import scratch
-from lmsbuild.console import Console
-from lmsbuild.container import compiler
-from lmsbuild.engine import OWNER
-from lmsbuild.errors import CompileError, RebuildError
-from lmsbuild.frameworks import resolve
-from lmsbuild.overlay import header_folders
-from lmsbuild.project import Project, cache_dir
+from lmsbuild.base.cache import scratch
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import CompileError, RebuildError
+from lmsbuild.base.project import Project, cache_dir
+from lmsbuild.places.docker import OWNER
+from lmsbuild.places.tagcontainer import compiler
+from lmsbuild.tags.frameworks import resolve
+from lmsbuild.wheel.overlay import header_folders
 
 pytestmark = [pytest.mark.net, pytest.mark.default]
 
@@ -78,7 +78,7 @@ def test_files_are_the_users(
     monkeypatch.setattr(os, "getgid", lambda: 5678)
     (cache_dir() / "tmp").mkdir()
     (cache_dir() / "tmp").chmod(0o777)
-    monkeypatch.setattr("lmsbuild.cache.tempfile.mkdtemp", open_to_all)
+    monkeypatch.setattr("lmsbuild.base.cache.tempfile.mkdtemp", open_to_all)
     with (
         compiler(world.target, world.upstream, debian, PYTHON, console) as found,
         scratch() as folder,

@@ -20,9 +20,9 @@ import pytest
 from lmsbuild_wheels import PYTHON, let_go, run
 from lmsbuild_world import REPOSITORY, UPSTREAM, World, write
 
-from lmsbuild.console import Console
-from lmsbuild.download import download_url
-from lmsbuild.errors import MismatchError, SourceError
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import MismatchError, SourceError
+from lmsbuild.tags.download import download_url
 
 CONTENT = os.urandom(300_000)
 
@@ -133,8 +133,8 @@ def test_partial_file_that_is_too_long(server: Server, to: Path, console: Consol
 def test_killed_download_goes_on(server: Server, to: Path, console: Console) -> None:
     server.slowly = True
     code = (
-        "import sys; from pathlib import Path; from lmsbuild.console import Console\n"
-        "from lmsbuild.download import download_url\n"
+        "import sys; from pathlib import Path; from lmsbuild.base.console import Console\n"
+        "from lmsbuild.tags.download import download_url\n"
         "download_url(sys.argv[1], Path(sys.argv[2]), Console())"
     )
     process = subprocess.Popen(

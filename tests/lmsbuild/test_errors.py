@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import REPOSITORY, World
 
-from lmsbuild import errors
 from lmsbuild.__main__ import run
-from lmsbuild.errors import STOPPED, FileError, GitError, all_errors
-from lmsbuild.git import Git
+from lmsbuild.base import errors
+from lmsbuild.base.errors import STOPPED, FileError, GitError, all_errors
+from lmsbuild.base.git import Git
 
 PACKAGE = REPOSITORY / "tools" / "lmsbuild"
 FORM = re.compile(r"\S.* because .*\S; \S", re.DOTALL)

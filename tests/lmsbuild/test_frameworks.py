@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lmsbuild_world import World
 
-from lmsbuild import cmake
-from lmsbuild.errors import ConfigError, UnknownTagError
-from lmsbuild.frameworks import load, resolve, targets
-from lmsbuild.project import Project, find_project
-from lmsbuild.series import series_of
+from lmsbuild.base.errors import ConfigError, UnknownTagError
+from lmsbuild.base.project import Project, find_project
+from lmsbuild.series.series import series_of
+from lmsbuild.tags import sourcelists
+from lmsbuild.tags.frameworks import load, resolve, targets
 
 
 @pytest.mark.parametrize("spec", ["v1.0", "1.0", "alpha:v1.0", "alpha:1.0"])
@@ -79,4 +79,4 @@ def test_cmake_variable_is_read(first: list[str], second: list[str]) -> None:
         f"# set(SRCS no.cpp)\nset(OTHER other.cpp)\nset(SRCS\n{listed})\n"
         f"list(APPEND SRCS {' '.join(second)})\nadd_library(x ${{SRCS}})\n"
     )
-    assert cmake.variable(text, "SRCS") == first + second
+    assert sourcelists.variable(text, "SRCS") == first + second

@@ -17,11 +17,11 @@ from lmsbuild_engine import Engine
 from lmsbuild_wheels import run, start
 from lmsbuild_world import UPSTREAM, World, enter_world, make_world
 
-from lmsbuild.engine import OWNER
-from lmsbuild.errors import ConfigError
-from lmsbuild.frameworks import resolve
-from lmsbuild.full import free_memory, parallel, settings
-from lmsbuild.project import Project
+from lmsbuild.base.errors import ConfigError
+from lmsbuild.base.project import Project
+from lmsbuild.places.docker import OWNER
+from lmsbuild.places.full import free_memory, parallel, settings
+from lmsbuild.tags.frameworks import resolve
 
 PYTHON = "3.11"  # of the image
 PARTS = 6

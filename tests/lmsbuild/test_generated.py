@@ -8,8 +8,8 @@ import pytest
 from google.protobuf import descriptor_pool
 from lmsbuild_world import write
 
-from lmsbuild.errors import CompileError, MismatchError, WheelError
-from lmsbuild.generated import api_imports, descriptor, exports, proto_module, with_imports
+from lmsbuild.base.errors import CompileError, MismatchError, WheelError
+from lmsbuild.wheel.generated import api_imports, descriptor, exports, proto_module, with_imports
 
 BEFORE = """syntax = "proto3";
 package p;

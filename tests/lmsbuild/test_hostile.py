@@ -12,10 +12,10 @@ from lmsbuild_kill import snapshot
 from lmsbuild_world import World, plain_git, write
 
 from lmsbuild.__main__ import run
-from lmsbuild.apply import apply, undo
-from lmsbuild.console import Console
-from lmsbuild.git import checkout_git
-from lmsbuild.series import series_of
+from lmsbuild.base.console import Console
+from lmsbuild.base.git import checkout_git
+from lmsbuild.checkout.apply import apply, undo
+from lmsbuild.series.series import series_of
 
 pytestmark = pytest.mark.default
 

@@ -26,12 +26,12 @@ from lmsbuild_engine import Engine, import_image
 from lmsbuild_wheels import PYTHON, make_wheel, run, start
 from lmsbuild_world import World
 
-from lmsbuild.engine import connect
-from lmsbuild.errors import EnginePermissionError, MismatchError, WheelError
-from lmsbuild.frameworks import resolve, targets
-from lmsbuild.full import settings
-from lmsbuild.image import KINDS, check_wheel, recipe
-from lmsbuild.project import Project
+from lmsbuild.base.errors import EnginePermissionError, MismatchError, WheelError
+from lmsbuild.base.project import Project
+from lmsbuild.places.docker import connect
+from lmsbuild.places.full import settings
+from lmsbuild.places.image import KINDS, check_wheel, recipe
+from lmsbuild.tags.frameworks import resolve, targets
 
 IMAGES = """
 [frameworks.alpha.tags."v1.0".images.compiler]

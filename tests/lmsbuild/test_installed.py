@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import REPOSITORY, World, plain_git
 
-from lmsbuild.cli import COMMANDS
-from lmsbuild.frameworks import targets
-from lmsbuild.project import Project, find_project
-from lmsbuild.series import export
+from lmsbuild.base.project import Project, find_project
+from lmsbuild.cli.group import COMMANDS
+from lmsbuild.series.series import export
+from lmsbuild.tags.frameworks import targets
 
 BUILD = """
 import sys
@@ -187,7 +187,7 @@ IMPORT_ALL = """
 import importlib, pkgutil
 import lmsbuild
 for module in pkgutil.walk_packages(lmsbuild.__path__, "lmsbuild."):
-    if not module.name.startswith(("lmsbuild._project", "lmsbuild.programs")):
+    if not module.name.startswith("lmsbuild._project") and ".programs" not in module.name:
         importlib.import_module(module.name)
 """
 
@@ -204,6 +204,6 @@ def test_where_the_project_is(
     monkeypatch.chdir(tmp_path)
     found = find_project()
     assert found.root == REPOSITORY and not found.installed  # that of this package
-    monkeypatch.setattr("lmsbuild.project.PACKAGE_DATA", REPOSITORY)
+    monkeypatch.setattr("lmsbuild.base.project.PACKAGE_DATA", REPOSITORY)
     monkeypatch.delenv("LMSBUILD_WORK")
     assert found.installed and found.work == tmp_path / "work"

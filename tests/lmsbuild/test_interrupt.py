@@ -97,7 +97,7 @@ def test_checkout_stays_as_it_was(world: World, tmp_path: Path) -> None:
 
 POOL = """
 from concurrent.futures import ThreadPoolExecutor
-from lmsbuild import interrupt, log
+from lmsbuild.base import interrupt, log
 interrupt.install()
 try:
     with ThreadPoolExecutor(2) as pool:
@@ -145,7 +145,7 @@ def test_signals_that_are_ignored_stay_so(world: World) -> None:
     """As under nohup."""
     text = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from lmsbuild import interrupt\n"
+        "from lmsbuild.base import interrupt\n"
         "interrupt.install()\n"
         "assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN\n"
         "assert signal.getsignal(signal.SIGTERM) is interrupt._handle\n"

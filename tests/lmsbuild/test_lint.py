@@ -7,12 +7,12 @@ import pytest
 from lmsbuild_world import UPSTREAM, World, write
 
 from lmsbuild.__main__ import run
-from lmsbuild.errors import LintError
-from lmsbuild.git import Git
-from lmsbuild.lint import Finding, lint, missing_test
-from lmsbuild.project import Project
-from lmsbuild.refresh import RUNTIME_SUBJECT, refresh
-from lmsbuild.series import patch_files
+from lmsbuild.base.errors import LintError
+from lmsbuild.base.git import Git
+from lmsbuild.base.project import Project
+from lmsbuild.checkout.refresh import RUNTIME_SUBJECT, refresh
+from lmsbuild.series.lint import Finding, lint, missing_test
+from lmsbuild.series.series import patch_files
 
 TEST = "Test: tests/test_alpha.py::test_alpha"
 GOOD = f"""Call the engine

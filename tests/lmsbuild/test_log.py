@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import log
+from lmsbuild.base import log
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ import pytest
 from lmsbuild_world import World
 
 from lmsbuild.__main__ import run
-from lmsbuild.apply import apply
-from lmsbuild.console import Console
-from lmsbuild.functions import Span, enclosing, spans
-from lmsbuild.mapping import series_map
-from lmsbuild.refresh import refresh
+from lmsbuild.base.console import Console
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.checkout.touches import series_map
+from lmsbuild.series.functions import Span, enclosing, spans
 
 CPP = b"""\
 namespace a {

@@ -12,11 +12,11 @@ import tree_sitter_groovy
 from click.testing import CliRunner
 from lmsbuild_world import REPOSITORY, World
 
-from lmsbuild import matrix
+from lmsbuild.base.errors import ConfigError, SeriesError, UsageError
+from lmsbuild.base.project import Project
 from lmsbuild.commands.matrix import command
-from lmsbuild.errors import ConfigError, SeriesError, UsageError
-from lmsbuild.frameworks import Frameworks, load
-from lmsbuild.project import Project
+from lmsbuild.tags import matrix
+from lmsbuild.tags.frameworks import Frameworks, load
 
 RUNNERS = """
 [matrix.runners.x86_64]

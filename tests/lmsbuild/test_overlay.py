@@ -15,11 +15,8 @@ import pytest
 from lmsbuild_wheels import ENGINE, PYTHON, check_record, edit, let_go, make_wheel, run
 from lmsbuild_world import World, write
 
-from lmsbuild import overlay, wheelfile
-from lmsbuild.apply import apply
-from lmsbuild.checkout import fetch
-from lmsbuild.console import Console
-from lmsbuild.errors import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import (
     CompileError,
     ConfigError,
     DownloadError,
@@ -28,8 +25,11 @@ from lmsbuild.errors import (
     UsageError,
     WheelError,
 )
-from lmsbuild.hashing import sha256_bytes, sha256_file
-from lmsbuild.refresh import refresh
+from lmsbuild.base.hashing import sha256_bytes, sha256_file
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.checkout import fetch
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.wheel import overlay, wheelfile
 
 
 def build(world: World, console: Console) -> overlay.Built:

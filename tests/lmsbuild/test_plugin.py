@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 from lmsbuild_world import REPOSITORY
 
-from lmsbuild import new_release, plugin, wheelfile
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, DownloadError, UnknownTagError, UsageError
-from lmsbuild.pipeline import plugin_wheel
-from lmsbuild.project import Project
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ConfigError, DownloadError, UnknownTagError, UsageError
+from lmsbuild.base.project import Project
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import plugin_wheel
+from lmsbuild.tags import new_release
+from lmsbuild.wheel import plugin, wheelfile
 
 PROJECT = Project(REPOSITORY)
 

@@ -20,11 +20,11 @@ from lmsbuild_engine import Engine, base_image, import_image, missing
 from lmsbuild_wheels import run
 from lmsbuild_world import UPSTREAM, World, enter_world, make_world
 
-from lmsbuild.console import Console
-from lmsbuild.container import running
-from lmsbuild.engine import connect
-from lmsbuild.frameworks import resolve
-from lmsbuild.project import cache_dir, find_project
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import cache_dir, find_project
+from lmsbuild.places.container import running
+from lmsbuild.places.docker import connect
+from lmsbuild.tags.frameworks import resolve
 
 pytestmark = [pytest.mark.net, pytest.mark.default]
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import REPOSITORY, plain_git
 
-from lmsbuild import cmake
-from lmsbuild.apply import apply
-from lmsbuild.checkout import fetch
-from lmsbuild.console import Console
-from lmsbuild.frameworks import resolve, targets
-from lmsbuild.git import Git
-from lmsbuild.project import Project
-from lmsbuild.refresh import refresh
-from lmsbuild.series import series_of
-from lmsbuild.verify import verify
+from lmsbuild.base.console import Console
+from lmsbuild.base.git import Git
+from lmsbuild.base.project import Project
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.checkout import fetch
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.checkout.verify import verify
+from lmsbuild.series.series import series_of
+from lmsbuild.tags import sourcelists
+from lmsbuild.tags.frameworks import resolve, targets
 
 pytestmark = pytest.mark.net
 
@@ -40,6 +40,6 @@ def test_series_on_the_real_source(
     tree = Git(ours).text("rev-parse", "HEAD^{tree}")
     assert plain_git(bare, "rev-parse", "HEAD^{tree}") == tree
     for library in target.tag.overlay.libraries:
-        cmake.check_sources(library, ours)
+        sourcelists.check_sources(library, ours)
     assert not refresh(target, ours, dry_run=True).written
     assert all(check.state == "ok" for check in verify(target, console, ours).checks)

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from lmsbuild_world import UPSTREAM, World, hook_files, plain_git, write
 
 from lmsbuild.__main__ import run
-from lmsbuild.apply import apply
-from lmsbuild.checkout import fetch
-from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, ConflictError, MismatchError, TreeStateError
-from lmsbuild.format import format_patches, mail_of
-from lmsbuild.git import Git
-from lmsbuild.hashing import git_blob
-from lmsbuild.refresh import RUNTIME_SUBJECT, refresh, runtime_patch
-from lmsbuild.series import patch_files, series_of
-from lmsbuild.verify import verify
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ConfigError, ConflictError, MismatchError, TreeStateError
+from lmsbuild.base.git import Git
+from lmsbuild.base.hashing import git_blob
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.checkout import fetch
+from lmsbuild.checkout.refresh import RUNTIME_SUBJECT, refresh, runtime_patch
+from lmsbuild.checkout.verify import verify
+from lmsbuild.series.format import format_patches, mail_of
+from lmsbuild.series.series import patch_files, series_of
 
 
 def snapshot(world: World) -> dict[str, bytes]:

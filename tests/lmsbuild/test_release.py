@@ -15,12 +15,12 @@ from lmsbuild_conda import make as make_small
 from lmsbuild_wheels import PYTHON, run
 from lmsbuild_world import World, leave, small_disk, write
 
-from lmsbuild import pipeline
-from lmsbuild import release as releases
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, EngineError, RebuildError
-from lmsbuild.release import Release, explain, read, rebuild, release
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ConfigError, EngineError, RebuildError
+from lmsbuild.ship import pipeline
+from lmsbuild.ship import release as releases
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.release import Release, explain, read, rebuild, release
 
 CHOICES = Choices("git", None, None, PYTHON, None, 2)
 

@@ -14,8 +14,8 @@ import pytest
 from lmsbuild_wheels import ENGINE, edit, run
 from lmsbuild_world import REPOSITORY, World
 
-from lmsbuild.hashing import sha256_file
-from lmsbuild.overlay import MANIFEST
+from lmsbuild.base.hashing import sha256_file
+from lmsbuild.wheel.overlay import MANIFEST
 
 pytestmark = pytest.mark.default
 

@@ -12,14 +12,14 @@ import pytest
 from lmsbuild_wheels import let_go
 from lmsbuild_world import UPSTREAM, World, plain_git, write
 
-from lmsbuild import debian
-from lmsbuild.apply import apply
-from lmsbuild.checkout import fetch
-from lmsbuild.console import Console
-from lmsbuild.errors import MismatchError, SourceError, TreeStateError
-from lmsbuild.git import Git
-from lmsbuild.hashing import sha256_file
-from lmsbuild.series import series_of
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import MismatchError, SourceError, TreeStateError
+from lmsbuild.base.git import Git
+from lmsbuild.base.hashing import sha256_file
+from lmsbuild.checkout import debian
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.checkout import fetch
+from lmsbuild.series.series import series_of
 
 
 def unpacked(world: World, name: str = "alpha-1.0") -> Path:

@@ -14,9 +14,9 @@ from lmsbuild_kill import Killer, snapshot
 from lmsbuild_world import World, plain_git, write
 
 from lmsbuild.__main__ import run
-from lmsbuild.errors import TreeStateError, UsageError
-from lmsbuild.switch import CheckoutTransaction
-from lmsbuild.transaction import SWITCHING, FileTransaction
+from lmsbuild.base.errors import TreeStateError, UsageError
+from lmsbuild.base.transaction import SWITCHING, FileTransaction
+from lmsbuild.checkout.switch import CheckoutTransaction
 
 
 class Tool:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import REPOSITORY, World, write
 
-from lmsbuild.console import Console
-from lmsbuild.device import Device
-from lmsbuild.environment import Environment, interpreter, packages_for
-from lmsbuild.errors import MissingToolError, SuiteError, UsageError
-from lmsbuild.picture import MIB, Trace, draw, terminal
-from lmsbuild.suite import Order, parse_shard, read_junit, run_suites, suites
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import MissingToolError, SuiteError, UsageError
+from lmsbuild.places.device import Device
+from lmsbuild.places.environment import Environment, interpreter, packages_for
+from lmsbuild.trials.picture import MIB, Trace, draw, terminal
+from lmsbuild.trials.suite import Order, parse_shard, read_junit, run_suites, suites
 
 CONFTEST = """
 def pytest_addoption(parser):

@@ -15,13 +15,13 @@ import pytest
 from lmsbuild_kill import snapshot
 from lmsbuild_world import REPOSITORY, World, plain_git, write
 
-from lmsbuild.apply import apply, undo
-from lmsbuild.console import Console
-from lmsbuild.errors import LmsbuildError, TreeStateError
-from lmsbuild.git import Git, checkout_git
-from lmsbuild.refresh import refresh
-from lmsbuild.series import series_of
-from lmsbuild.transaction import abort
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import LmsbuildError, TreeStateError
+from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.transaction import abort
+from lmsbuild.checkout.apply import apply, undo
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.series.series import series_of
 
 pytestmark = pytest.mark.default
 FILE_ERROR, GIT_ERROR, BUSY = 18, 15, 16
@@ -343,6 +343,6 @@ def test_a_failure_says_nothing_is_left_to_abort(world: World, console: Console)
     world.commit(clone, {"core/alloc.cpp": "other\n"}, "Other")
     with pytest.raises(LmsbuildError):
         apply(world.target, clone, console)
-    from lmsbuild.switch import CheckoutTransaction
+    from lmsbuild.checkout.switch import CheckoutTransaction
 
     assert abort(CheckoutTransaction, clone, clone / ".git/lmsbuild") is None

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import write
 
-from lmsbuild.errors import BusyError, FileError, TreeStateError, UnfinishedError
-from lmsbuild.transaction import (
+from lmsbuild.base.errors import BusyError, FileError, TreeStateError, UnfinishedError
+from lmsbuild.base.transaction import (
     FINISHED,
     PREPARING,
     SWITCHING,
@@ -303,7 +303,7 @@ def test_the_lock_of_a_killed_process_is_no_obstacle(root: Path) -> None:
     lock = state(root) / "lock"
     program = (
         "import os, subprocess, sys, pathlib\n"
-        "from lmsbuild.transaction import hold\n"
+        "from lmsbuild.base.transaction import hold\n"
         "with hold(pathlib.Path(sys.argv[1]), 'apply', pathlib.Path('.')) as lock:\n"
         "    subprocess.Popen(['sleep', '0.5'], pass_fds=[lock])\n"
         "    os.kill(os.getpid(), 9)\n"

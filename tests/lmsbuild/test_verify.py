@@ -9,15 +9,15 @@ import pytest
 from lmsbuild_world import World, plain_git, write
 
 from lmsbuild.__main__ import run
-from lmsbuild.apply import apply
-from lmsbuild.checkout import fetch
-from lmsbuild.console import Console
-from lmsbuild.errors import ConfigError, SeriesError, TreeStateError
-from lmsbuild.git import Git
-from lmsbuild.project import Project
-from lmsbuild.refresh import refresh
-from lmsbuild.series import patch_files, series_of
-from lmsbuild.verify import Verified, verify
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ConfigError, SeriesError, TreeStateError
+from lmsbuild.base.git import Git
+from lmsbuild.base.project import Project
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.checkout import fetch
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.checkout.verify import Verified, verify
+from lmsbuild.series.series import patch_files, series_of
 
 ORDER = ["form", "chain", "runtime", "preimage", "apply", "build"]
 

@@ -13,7 +13,7 @@ from lmsbuild_kill import Killer
 from lmsbuild_wheels import ENGINE, check_record, edit, run
 from lmsbuild_world import World, small_disk
 
-from lmsbuild.hashing import sha256_file
+from lmsbuild.base.hashing import sha256_file
 
 pytestmark = pytest.mark.default
 

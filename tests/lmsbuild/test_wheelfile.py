@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from lmsbuild_wheels import build_libraries, check_record, make_wheel
 
-from lmsbuild import elf, wheelfile
-from lmsbuild.errors import WheelError
-from lmsbuild.platform_tag import platform_tag
+from lmsbuild.base.errors import WheelError
+from lmsbuild.wheel import elf, wheelfile
+from lmsbuild.wheel.platform_tag import platform_tag
 
 
 @pytest.fixture(scope="module")

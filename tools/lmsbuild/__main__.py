@@ -13,10 +13,10 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmsbuild import interrupt
+from lmsbuild.base import interrupt
 
 if TYPE_CHECKING:
-    from lmsbuild.errors import LmsbuildError
+    from lmsbuild.base.errors import LmsbuildError
 
 BROKEN_PIPE = 141  # what a shell gives for SIGPIPE
 
@@ -43,17 +43,18 @@ def run(arguments: list[str]) -> int:
     """Run one command and give its exit code."""
     import click
 
-    from lmsbuild import log, usage
-    from lmsbuild.errors import FileError, GitError, LmsbuildError, UsageError
+    from lmsbuild.base import log
+    from lmsbuild.base.errors import FileError, GitError, LmsbuildError, UsageError
+    from lmsbuild.cli import usage
 
     log.start(arguments)
     report = _Report("--json" in arguments, "--debug" in arguments or _debugging())
     try:
-        from lmsbuild.cli import cli
+        from lmsbuild.cli.group import cli
 
         _check_folder()
         if "_LMSBUILD_COMPLETE" in os.environ:
-            from lmsbuild.completion import answer
+            from lmsbuild.cli.completion import answer
 
             return answer(cli)
         # Not cli.main: it exits by itself on a closed pipe, and hides what a signal raises.
@@ -108,8 +109,8 @@ class _Report:
     def _say(
         self, kind: str, message: str, code: int, details: dict[str, object], with_log: bool
     ) -> int:
-        from lmsbuild import log
-        from lmsbuild.console import Console, jsonable
+        from lmsbuild.base import log
+        from lmsbuild.base.console import Console, jsonable
 
         if self.debug:
             with contextlib.suppress(OSError):
@@ -128,7 +129,7 @@ class _Report:
 
 
 def _check_folder() -> None:
-    from lmsbuild.errors import FileError
+    from lmsbuild.base.errors import FileError
 
     try:
         os.getcwd()  # noqa: PTH109
@@ -168,7 +169,7 @@ def _flush(code: int) -> int:
             if code == 0 and error.errno == errno.EPIPE:
                 code = BROKEN_PIPE
             elif code == 0:
-                from lmsbuild.errors import FileError
+                from lmsbuild.base.errors import FileError
 
                 report = _Report(False, _debugging())
                 code = report.failure(FileError.of(error, "standard output"))

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from lmsbuild import checkout
-from lmsbuild.console import Console
-from lmsbuild.frameworks import targets
-from lmsbuild.options import dry_run_option, examples, into_option, json_option, tag_choice
-from lmsbuild.overlay import abandon
-from lmsbuild.project import find_project
-from lmsbuild.status import places, wheel_folders
-from lmsbuild.switch import CheckoutTransaction, state_of
-from lmsbuild.transaction import PROJECT_STATE, FileTransaction, abort
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.base.transaction import PROJECT_STATE, FileTransaction, abort
+from lmsbuild.checkout import checkout
+from lmsbuild.checkout.switch import CheckoutTransaction, state_of
+from lmsbuild.cli.options import dry_run_option, examples, into_option, json_option, tag_choice
+from lmsbuild.tags.frameworks import targets
+from lmsbuild.upkeep.status import places, wheel_folders
+from lmsbuild.wheel.overlay import abandon
 
 _WORDS = {
     "nothing": "had changed nothing, cleaned up",

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import click
 
-from lmsbuild import device as devices
-from lmsbuild.bench import Benchmark
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.errors import UsageError
-from lmsbuild.frameworks import resolve
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     build_options,
     dry_run_option,
     examples,
@@ -21,9 +18,12 @@ from lmsbuild.options import (
     markdown_option,
     tag_argument,
 )
-from lmsbuild.pipeline import prepared_for
-from lmsbuild.plugin import resolve as resolve_plugin
-from lmsbuild.project import find_project
+from lmsbuild.places import device as devices
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import prepared_for
+from lmsbuild.tags.frameworks import resolve
+from lmsbuild.trials.bench import Benchmark
+from lmsbuild.wheel.plugin import resolve as resolve_plugin
 
 
 @click.command(

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich import filesize
 
-from lmsbuild.console import Console
-from lmsbuild.errors import ChannelError, UsageError
-from lmsbuild.interrupt import Interrupted
-from lmsbuild.options import dry_run_option, examples, json_option
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ChannelError, UsageError
+from lmsbuild.base.interrupt import Interrupted
+from lmsbuild.cli.options import dry_run_option, examples, json_option
 
 if TYPE_CHECKING:
-    from lmsbuild.channel import Channel
+    from lmsbuild.conda.channel import Channel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _channel(path: Path) -> Channel:
-    from lmsbuild.channel import Channel
+    from lmsbuild.conda.channel import Channel
 
     return Channel(path)
 
@@ -157,7 +157,7 @@ def prune(
     channel: Path, keep: int | None, days: float | None, dry_run: bool, console: Console
 ) -> None:
     """Remove old packages from CHANNEL by rule, but never what a package that stays needs."""
-    from lmsbuild.channel import Rule
+    from lmsbuild.conda.channel import Rule
 
     if keep is None and days is None:
         raise UsageError(
@@ -191,7 +191,7 @@ def prune(
 @json_option
 def serve(channel: Path, host: str, port: int, console: Console) -> None:
     """Serve CHANNEL over http until Ctrl-C or SIGTERM, for a few clients, read-only."""
-    from lmsbuild.channelserver import server
+    from lmsbuild.conda.channelserver import server
 
     # A server that is told to end has not failed.
     with server(_channel(channel), host, port) as running, suppress(Interrupted):

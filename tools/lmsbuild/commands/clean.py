@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 from rich import filesize
 
-from lmsbuild.cleaning import Item, cached, clean, leftovers, worked
-from lmsbuild.console import Console
-from lmsbuild.frameworks import resolve, targets
-from lmsbuild.options import dry_run_option, examples, json_option
-from lmsbuild.project import find_project
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import dry_run_option, examples, json_option
+from lmsbuild.tags.frameworks import resolve, targets
+from lmsbuild.upkeep.cleaning import Item, cached, clean, leftovers, worked
 
 
 @click.command(

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import click
 
-from lmsbuild.completion import SHELLS, script
-from lmsbuild.console import Console
-from lmsbuild.options import examples, json_option
+from lmsbuild.base.console import Console
+from lmsbuild.cli.completion import SHELLS, script
+from lmsbuild.cli.options import examples, json_option
 
 
 @click.command(

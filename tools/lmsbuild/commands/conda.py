@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     build_options,
     container_option,
     dry_run_option,
@@ -18,7 +18,7 @@ from lmsbuild.options import (
     markdown_option,
     tag_argument,
 )
-from lmsbuild.project import find_project
+from lmsbuild.ship.choices import Choices
 
 
 @click.command(
@@ -87,7 +87,7 @@ def command(
     The package needs what the wheel needs, under conda's names (conda-recipes/dependencies.toml),
     and its recipe's tests have passed.
     """
-    from lmsbuild.condabuild import Order, build
+    from lmsbuild.ship.condabuild import Order, build
 
     order = Order(tag, plugin, arch, given, kind, channels, in_container, base_image, test_channel)
     done = build(find_project(), order, choices, console, output, dry_run)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.doctor import checks
-from lmsbuild.errors import MissingToolError
-from lmsbuild.options import examples, json_option
-from lmsbuild.project import cache_path, find_project
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import MissingToolError
+from lmsbuild.base.project import cache_path, find_project
+from lmsbuild.cli.options import examples, json_option
+from lmsbuild.places.doctor import checks
 
 
 @click.command("doctor", epilog=examples("lmsbuild doctor", "lmsbuild doctor --json"))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.errors import FileError, UsageError
-from lmsbuild.frameworks import resolve
-from lmsbuild.hashing import sha256_bytes, write_output
-from lmsbuild.options import dry_run_option, examples, json_option, tag_argument
-from lmsbuild.project import find_project
-from lmsbuild.series import export, export_name, series_of
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import FileError, UsageError
+from lmsbuild.base.hashing import sha256_bytes, write_output
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import dry_run_option, examples, json_option, tag_argument
+from lmsbuild.series.series import export, export_name, series_of
+from lmsbuild.tags.frameworks import resolve
 
 
 @click.command(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.checkout import default_path
-from lmsbuild.console import Console
-from lmsbuild.frameworks import resolve
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.checkout.checkout import default_path
+from lmsbuild.cli.options import (
     dry_run_option,
     examples,
     into_option,
@@ -20,8 +20,8 @@ from lmsbuild.options import (
     source_option,
     tag_argument,
 )
-from lmsbuild.pipeline import fetched
-from lmsbuild.project import find_project
+from lmsbuild.ship.pipeline import fetched
+from lmsbuild.tags.frameworks import resolve
 
 
 @click.command(

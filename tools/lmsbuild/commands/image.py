@@ -7,14 +7,10 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.download import wheels_for
-from lmsbuild.engine import ARCHITECTURES, connect, machine
-from lmsbuild.errors import UsageError
-from lmsbuild.frameworks import resolve
-from lmsbuild.image import KINDS, build, check_wheel, recipe, runtime_wheels
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     base_image_option,
     build_options,
     dry_run_option,
@@ -23,8 +19,12 @@ from lmsbuild.options import (
     markdown_option,
     tag_argument,
 )
-from lmsbuild.pipeline import wheel as overlay_wheel
-from lmsbuild.project import find_project
+from lmsbuild.places.docker import ARCHITECTURES, connect, machine
+from lmsbuild.places.image import KINDS, build, check_wheel, recipe, runtime_wheels
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import wheel as overlay_wheel
+from lmsbuild.tags.download import wheels_for
+from lmsbuild.tags.frameworks import resolve
 
 
 @click.command(

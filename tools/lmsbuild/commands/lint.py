@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.errors import LintError
-from lmsbuild.lint import lint
-from lmsbuild.options import chosen, examples, json_option, tags_option
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import LintError
+from lmsbuild.cli.options import chosen, examples, json_option, tags_option
+from lmsbuild.series.lint import lint
 
 
 @click.command("lint", epilog=examples("lmsbuild lint v2.6.0", "lmsbuild lint --all --json"))

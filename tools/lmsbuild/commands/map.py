@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.frameworks import resolve, targets
-from lmsbuild.mapping import Touched, no_such_file, series_map
-from lmsbuild.options import clone_option, examples, json_option, tag_choice
-from lmsbuild.project import find_project
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.checkout.touches import Touched, no_such_file, series_map
+from lmsbuild.cli.options import clone_option, examples, json_option, tag_choice
+from lmsbuild.tags.frameworks import resolve, targets
 
 
 @click.command(

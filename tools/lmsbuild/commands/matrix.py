@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import click
 
-from lmsbuild import matrix
-from lmsbuild.console import Console
-from lmsbuild.errors import UsageError
-from lmsbuild.frameworks import load, resolve
-from lmsbuild.options import dry_run_option, examples, json_option
-from lmsbuild.project import find_project
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import dry_run_option, examples, json_option
+from lmsbuild.tags import matrix
+from lmsbuild.tags.frameworks import load, resolve
 
 
 @click.command(

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.new_release import add
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     dry_run_option,
     examples,
     jobs_option,
@@ -21,9 +20,10 @@ from lmsbuild.options import (
     python_option,
     tag_argument,
 )
-from lmsbuild.pipeline import plugin_wheel
-from lmsbuild.plugin import resolve
-from lmsbuild.project import find_project
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import plugin_wheel
+from lmsbuild.tags.new_release import add
+from lmsbuild.wheel.plugin import resolve
 
 
 @click.command(

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.errors import MismatchError
-from lmsbuild.frameworks import resolve
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import MismatchError
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     build_options,
     container_option,
     dry_run_option,
@@ -20,10 +19,11 @@ from lmsbuild.options import (
     json_option,
     markdown_option,
 )
-from lmsbuild.pipeline import container_for
-from lmsbuild.project import find_project
-from lmsbuild.release import explain, read, rebuild
-from lmsbuild.series import series_of
+from lmsbuild.series.series import series_of
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import container_for
+from lmsbuild.ship.release import explain, read, rebuild
+from lmsbuild.tags.frameworks import resolve
 
 
 @click.command(

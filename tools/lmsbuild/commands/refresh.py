@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.errors import UsageError
-from lmsbuild.frameworks import resolve
-from lmsbuild.options import dry_run_option, examples, json_option, tag_argument
-from lmsbuild.project import find_project
-from lmsbuild.refresh import find_checkout, refresh
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.checkout.refresh import find_checkout, refresh
+from lmsbuild.cli.options import dry_run_option, examples, json_option, tag_argument
+from lmsbuild.tags.frameworks import resolve
 
 
 @click.command(

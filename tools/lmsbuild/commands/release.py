@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.frameworks import resolve
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     build_options,
     container_option,
     dry_run_option,
@@ -19,9 +18,10 @@ from lmsbuild.options import (
     markdown_option,
     tag_argument,
 )
-from lmsbuild.pipeline import container_for
-from lmsbuild.project import find_project
-from lmsbuild.release import release
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import container_for
+from lmsbuild.ship.release import release
+from lmsbuild.tags.frameworks import resolve
 
 
 @click.command(
@@ -78,7 +78,7 @@ def command(
     def packages(wheel: Path) -> list[Path]:
         if not conda:
             return []
-        from lmsbuild.condabuild import Order, build
+        from lmsbuild.ship.condabuild import Order, build
 
         given = None if dry_run else wheel
         order = Order(target.label, False, "linux-64", given, "auto", ())
@@ -87,7 +87,7 @@ def command(
 
     digests = {}
     if images:
-        from lmsbuild.image import digest
+        from lmsbuild.places.image import digest
 
         digests = {name: digest(name) for name in images}
     done = release(target, choices, console, output, dry_run, container, more, digests, packages)

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import click
 
-from lmsbuild import device as devices
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.demo import demonstrate, table
-from lmsbuild.frameworks import resolve
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     build_options,
     dry_run_option,
     examples,
@@ -18,8 +15,11 @@ from lmsbuild.options import (
     markdown_option,
     tag_argument,
 )
-from lmsbuild.pipeline import prepared
-from lmsbuild.project import find_project
+from lmsbuild.places import device as devices
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import prepared
+from lmsbuild.tags.frameworks import resolve
+from lmsbuild.trials.demo import demonstrate, table
 
 STEPS = ("fetch", "apply", "wheel", "environments", "device", "demonstration")
 

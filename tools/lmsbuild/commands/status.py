@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.options import examples, into_option, json_option, tag_choice
-from lmsbuild.project import find_project
-from lmsbuild.status import HALF, CheckoutStatus, ProjectStatus, places, status
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import examples, into_option, json_option, tag_choice
+from lmsbuild.upkeep.status import HALF, CheckoutStatus, ProjectStatus, places, status
 
 _SHOWN = 5
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.frameworks import Target, targets
-from lmsbuild.options import examples, json_option
-from lmsbuild.project import find_project
-from lmsbuild.series import patch_files
+from lmsbuild.base.console import Console
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import examples, json_option
+from lmsbuild.series.series import patch_files
+from lmsbuild.tags.frameworks import Target, targets
 
 
 @click.command("tags", epilog=examples("lmsbuild tags", "lmsbuild tags --json"))

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lmsbuild import device as devices
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.environment import TEST_TOOLS
-from lmsbuild.errors import SuiteError, UsageError
-from lmsbuild.frameworks import Target, resolve
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import SuiteError, UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.cli.options import (
     base_image_option,
     build_options,
     dry_run_option,
@@ -25,13 +22,16 @@ from lmsbuild.options import (
     suite_argument,
     tag_argument,
 )
-from lmsbuild.pipeline import fetched, patched, prepared_for
-from lmsbuild.plugin import resolve as resolve_plugin
-from lmsbuild.project import find_project
-from lmsbuild.suite import SIMULATOR, TIERS, Order, parse_shard, run_suites, suites
+from lmsbuild.places import device as devices
+from lmsbuild.places.environment import TEST_TOOLS
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import fetched, patched, prepared_for
+from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.trials.suite import SIMULATOR, TIERS, Order, parse_shard, run_suites, suites
+from lmsbuild.wheel.plugin import resolve as resolve_plugin
 
 if TYPE_CHECKING:
-    from lmsbuild.container import Inside
+    from lmsbuild.places.container import Inside
 
 _SHOWN = 10  # failures named on the console; the report has all
 
@@ -151,6 +151,6 @@ def command(
 def _box(
     target: Target, tree: Path, base_image: str | None, python: str, console: Console
 ) -> contextlib.AbstractContextManager[Inside]:
-    from lmsbuild.container import suites as container
+    from lmsbuild.places.tagcontainer import suites as container
 
     return container(target, tree, base_image, python, console)

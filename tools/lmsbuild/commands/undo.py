@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.apply import Undone, undo
-from lmsbuild.console import Console
-from lmsbuild.errors import UsageError
-from lmsbuild.options import dry_run_option, examples, into_option, json_option, tag_choice
-from lmsbuild.project import find_project
-from lmsbuild.status import places
-from lmsbuild.switch import last_of
-from lmsbuild.transaction import PROJECT_STATE, undo_files
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.base.transaction import PROJECT_STATE, undo_files
+from lmsbuild.checkout.apply import Undone, undo
+from lmsbuild.checkout.switch import last_of
+from lmsbuild.cli.options import dry_run_option, examples, into_option, json_option, tag_choice
+from lmsbuild.upkeep.status import places
 
 
 @click.command(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.console import Console
-from lmsbuild.errors import SeriesError
-from lmsbuild.options import chosen, clone_option, examples, json_option, tags_option
-from lmsbuild.verify import verify
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import SeriesError
+from lmsbuild.checkout.verify import verify
+from lmsbuild.cli.options import chosen, clone_option, examples, json_option, tags_option
 
 
 @click.command(

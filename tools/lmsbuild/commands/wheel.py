@@ -8,13 +8,11 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.checkout import working_path
-from lmsbuild.choices import Choices
-from lmsbuild.console import Console
-from lmsbuild.engine import ARCHITECTURES, machine
-from lmsbuild.errors import UsageError
-from lmsbuild.frameworks import Target, resolve
-from lmsbuild.options import (
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.checkout.checkout import working_path
+from lmsbuild.cli.options import (
     base_image_option,
     build_options,
     dry_run_option,
@@ -24,8 +22,10 @@ from lmsbuild.options import (
     output_option,
     tag_argument,
 )
-from lmsbuild.pipeline import container_for, patched, wheel
-from lmsbuild.project import find_project
+from lmsbuild.places.docker import ARCHITECTURES, machine
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import container_for, patched, wheel
+from lmsbuild.tags.frameworks import Target, resolve
 
 
 @click.command(
@@ -108,8 +108,8 @@ def _full(
     target: Target, path: Path, arch: str | None, base_image: str | None, output: Path | None,
     choices: Choices, dry_run: bool, console: Console,
 ) -> None:  # fmt: skip
-    from lmsbuild.full import build_full, settings
-    from lmsbuild.image import recipe
+    from lmsbuild.places.full import build_full, settings
+    from lmsbuild.places.image import recipe
 
     python = target.python(choices.python)
     how = settings(target)

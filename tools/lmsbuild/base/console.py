@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees: terse lines on stdout, progress on stderr for whatever takes over 2 s.
+
+Everything longer goes to the log. Colour and moving bars are for terminals only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from pydantic import BaseModel
+from rich import box, filesize
+from rich.console import Console as RichConsole
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from lmsbuild.base import log
+from lmsbuild.base.interrupt import Interrupted
+
+QUIET_SECONDS = 2.0
+LINE_SECONDS = 15.0
+_TICK_SECONDS = 0.1
+_LEAST_WIDTH = 40
+_UNLIMITED = 10_000  # columns of what is no terminal
+_STYLES = {"ok": "green", "MISSING": "bold red", "failed": "bold red"}
+
+
+class Task:
+    """Something that takes time; safe to update from any thread.
+
+    `size` (bytes), `digest` and `note` are what a caller wants told about a step.
+    """
+
+    def __init__(self, title: str, total: float | None) -> None:
+        self.title = title
+        self.depth = 0  # steps that it is part of
+        self.seconds = 0.0
+        self.size: int | None = None
+        self.digest = ""
+        self.note = ""
+        self.command = False  # stands for the whole command
+        self.whole = True  # no task has begun inside it
+        self.total = total
+        self.done = 0.0
+        self.began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def update(self, done: float, total: float | None = None) -> None:
+        with self._lock:
+            self.done = done
+            self.total = total if total is not None else self.total
+
+    def advance(self, amount: float = 1) -> None:
+        with self._lock:
+            self.done += amount
+
+    @property
+    def share(self) -> str:
+        return f" {100 * self.done / self.total:.0f}%" if self.total else ""
+
+
+class _Display:
+    """Shows the running tasks that are older than QUIET_SECONDS, from a thread of its own.
+
+    On a terminal as bars; else the innermost one as a line every LINE_SECONDS.
+    """
+
+    def __init__(self, console: RichConsole, live: bool) -> None:
+        self._console = console
+        self._live = live
+        self._tasks: list[Task] = []
+        self._told: set[Task] = set()
+        self._last_line = -LINE_SECONDS
+        self._bars: Progress | None = None
+        self._bar_of: dict[Task, TaskID] = {}
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self.resting = False
+
+    def add(self, task: Task) -> None:
+        with self._lock:
+            if self._tasks:
+                self._tasks[-1].whole = False
+            self._tasks.append(task)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, daemon=True)
+                self._thread.start()
+
+    def remove(self, task: Task) -> None:
+        with self._lock:
+            self._tasks.remove(task)
+            self._told.discard(task)
+            bar = self._bar_of.pop(task, None)
+            if self._bars and bar is not None:
+                self._bars.remove_task(bar)
+            if not self._bar_of:
+                self._hide()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Nothing is drawn inside, and no bar is in the way."""
+        with self._lock:
+            self._hide()
+            yield
+
+    def _hide(self) -> None:
+        if self._bars:
+            self._bars.stop()
+        self._bars = None
+        self._bar_of.clear()
+
+    def _loop(self) -> None:
+        while True:
+            time.sleep(_TICK_SECONDS)
+            with self._lock:
+                if not self._tasks or self.resting:
+                    self._thread = None
+                    return
+                now = time.monotonic()
+                old = [task for task in self._tasks if now - task.began >= QUIET_SECONDS]
+                # The command as a whole is shown where it has no parts that could be.
+                old = old[1:] if len(old) > 1 and old[0].command else old
+                if old and self._live:
+                    self._draw(old)
+                elif old and not self._soon(now):
+                    self._print(old[-1], now)
+
+    def _soon(self, now: float) -> bool:
+        """Whether the innermost task will be old enough in a moment, and told of instead."""
+        return QUIET_SECONDS / 2 <= now - self._tasks[-1].began < QUIET_SECONDS
+
+    def _draw(self, tasks: list[Task]) -> None:
+        if self._bars is None:
+            self._bars = Progress(
+                SpinnerColumn("dots" if self._console.encoding.startswith("utf") else "line"),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._bars.start()
+        for task in tasks:
+            if task not in self._bar_of:
+                self._bar_of[task] = self._bars.add_task(task.title, total=task.total)
+                self._bars.tasks[-1].start_time = task.began
+            self._bars.update(self._bar_of[task], completed=task.done, total=task.total)
+
+    def _print(self, task: Task, now: float) -> None:
+        """A task that has no parts is told of at once, any other when nothing was for a while."""
+        new = task.whole and task not in self._told
+        if new or now - self._last_line >= LINE_SECONDS:
+            self._told.add(task)
+            self._last_line = now
+            line = f"  {task.title}:{task.share} ({now - task.began:.0f} s)"
+            self._console.print(line, markup=False)
+
+
+class Console:
+    """Output of one command.
+
+    With `json_mode` stdout holds one JSON value and nothing else, with `markdown` the summary of
+    the steps and nothing else.
+    """
+
+    def __init__(self, json_mode: bool = False, markdown: bool = False) -> None:
+        self.json_mode = json_mode
+        self.markdown = markdown
+        self.steps: list[Task] = []
+        self._out = _rich(sys.stdout)
+        self._err = _rich(sys.stderr)
+        self._display = _Display(self._err, _is_live(sys.stderr))
+        self._depth = 0
+        self._summarised = False
+
+    def say(self, text: str) -> None:
+        if not self.json_mode:
+            self._print(text)
+
+    def warn(self, text: str) -> None:
+        log.note(f"warning: {text}")
+        with self._display.hidden():
+            self._err.print(Text.assemble(("warning: ", "yellow"), text))
+
+    def fail(self, message: str, log_file: Path | None) -> None:
+        """Why the command failed, last, so that it is what stays in view."""
+        if log_file:
+            self._err.print(f"full log: {log_file}", markup=False, style="dim")
+        self._err.print(Text.assemble(("error: ", "bold red"), message))
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if self.json_mode:
+            return
+        table = Table(
+            title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        )
+        for name in header:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+        self._print(table)
+
+    def result(self, value: object) -> None:
+        """The end of a command that succeeded: its machine-readable result with --json, else the
+        summary of its steps if they took long."""
+        if self.json_mode:
+            sys.stdout.write(json.dumps(self._with_steps(value), default=jsonable, indent=2))
+            sys.stdout.write("\n")
+            return
+        if sum(step.seconds for step in self.steps if step.depth == 0) >= QUIET_SECONDS:
+            self._summarise()
+
+    @contextmanager
+    def running(self, command: str) -> Iterator[None]:
+        """Progress for whatever part of a command has none of its own."""
+        task = Task(command, None)
+        task.command = True
+        self._display.add(task)
+        try:
+            yield
+        finally:
+            self._display.remove(task)
+            if self.markdown:  # also of a command that failed
+                self._summarise()
+
+    def rest(self) -> None:
+        """No more progress: what is left is to wait, for as long as the user likes."""
+        self._display.resting = True
+
+    @contextmanager
+    def task(self, title: str, total: float | None = None) -> Iterator[Task]:
+        """Progress for a part of the work. `total` is the amount that makes it 100%."""
+        task = Task(title, total)
+        self._display.add(task)
+        log.note(f"{title}: begins")
+        try:
+            yield task
+        except BaseException as error:
+            task.note = task.note or "failed"
+            if isinstance(error, Interrupted):
+                error.during = error.during or title
+            raise
+        finally:
+            self._display.remove(task)
+            task.seconds = time.monotonic() - task.began
+            log.note(f"{title}: {task.note or 'done'} after {task.seconds:.2f} s")
+
+    @contextmanager
+    def step(self, title: str, total: float | None = None) -> Iterator[Task]:
+        """A task that is a line of the summary at the end of the command."""
+        with self.task(title, total) as task:
+            task.depth = self._depth
+            self.steps.append(task)
+            self._depth += 1
+            try:
+                yield task
+            finally:
+                self._depth -= 1
+
+    def _print(self, text: str | Table) -> None:
+        with self._display.hidden():
+            (self._err if self.markdown else self._out).print(text, markup=False)
+
+    def _with_steps(self, value: object) -> object:
+        if not self.steps:
+            return value
+        plain = value if isinstance(value, dict) else jsonable(value)
+        steps = [
+            {
+                "step": step.title,
+                "depth": step.depth,
+                "seconds": round(step.seconds, 2),
+                "size": step.size,
+                "hash": step.digest,
+                "note": step.note,
+            }
+            for step in self.steps
+        ]
+        return {**plain, "steps": steps, "log": log.path()} if isinstance(plain, dict) else value
+
+    def _summarise(self) -> None:
+        if self._summarised:
+            return
+        self._summarised = True
+        rows = [
+            (
+                "  " * step.depth + step.title,
+                f"{step.seconds:.1f} s",
+                "" if step.size is None else filesize.decimal(step.size),
+                step.digest[:12],
+                step.note,
+            )
+            for step in self.steps
+        ]
+        header = ("step", "time", "size", "hash", "")
+        used = [i for i in range(len(header)) if i < 2 or any(row[i] for row in rows)]
+        rows_used = [[row[i] for i in used] for row in rows]
+        if self.markdown:
+            lines = [[header[i] for i in used], ["---"] * len(used), *rows_used]
+            for line in lines:
+                cells = (cell.replace("|", r"\|") for cell in line)
+                sys.stdout.write(f"| {' | '.join(cells)} |\n")
+        else:
+            self.table("", [header[i] for i in used], rows_used)
+            if log.path():
+                self.say(f"full log: {log.path()}")
+
+
+class _Rich(RichConsole):
+    def on_broken_pipe(self) -> None:
+        """rich would exit; here it is the command that ends."""
+        raise BrokenPipeError
+
+
+def _rich(stream: TextIO) -> RichConsole:
+    """rich decides on colour (NO_COLOR, FORCE_COLOR, TERM); text is never broken by it."""
+    found = _Rich(file=stream, highlight=False, soft_wrap=True)
+    found.width = max(found.width, _LEAST_WIDTH) if stream.isatty() else _UNLIMITED
+    return found
+
+
+def _is_live(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def jsonable(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Path):
+        return str(value)
+    return str(value)

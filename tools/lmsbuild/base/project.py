@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where things are: the project, its work folders and the user's cache."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from lmsbuild.base.errors import ConfigError, FileError
+
+MARKER = Path("patches") / "frameworks.toml"
+# Filled by the build of the package (pyproject.toml), not there in a checkout.
+PACKAGE_DATA = Path(__file__).resolve().parents[1] / "_project"
+
+
+@dataclass(frozen=True)
+class Project:
+    """The patches, the runtime's sources and the suites: a checkout of this repository, or what an
+    installed lmsbuild carries of it."""
+
+    root: Path
+
+    @property
+    def installed(self) -> bool:
+        """Part of an installed package: to be read only."""
+        return self.root == PACKAGE_DATA
+
+    @property
+    def frameworks_file(self) -> Path:
+        return self.root / MARKER
+
+    @property
+    def patches(self) -> Path:
+        return self.root / "patches"
+
+    @property
+    def tools(self) -> Path:
+        """The folder that simcuda can be imported from."""
+        return self.root / "tools"
+
+    @property
+    def work(self) -> Path:
+        """Checkouts, environments and builds: `work` in the checkout of the project, or in the
+        current folder when lmsbuild is installed. LMSBUILD_WORK moves it to another disk."""
+        override = os.environ.get("LMSBUILD_WORK")
+        if override:
+            return Path(override).expanduser().absolute()
+        return (Path.cwd() if self.installed else self.root) / "work"
+
+
+def find_project() -> Project:
+    """LMSBUILD_ROOT, else the checkout that the user stands in, else the one that this package
+    lies in, else what the installed package carries. Raises ConfigError."""
+    override = os.environ.get("LMSBUILD_ROOT")
+    if override:
+        root = Path(override).expanduser().absolute()
+        if not (root / MARKER).is_file():
+            raise ConfigError(
+                f"LMSBUILD_ROOT={root} cannot be used because it has no {MARKER}; "
+                "point it at a checkout of the project"
+            )
+        return Project(root)
+    cwd = Path.cwd()
+    for root in [cwd, *cwd.parents, *Path(__file__).resolve().parents, PACKAGE_DATA]:
+        if (root / MARKER).is_file():
+            return Project(root)
+    raise ConfigError(
+        f"the project was not found because neither a folder from {cwd} upwards nor lmsbuild "
+        f"itself has {MARKER}; set LMSBUILD_ROOT to a checkout of the project or install lmsbuild "
+        "again"
+    )
+
+
+def cache_path() -> Path:
+    """Where downloads and objects that can be had again go; LMSBUILD_CACHE overrides."""
+    override = os.environ.get("LMSBUILD_CACHE")
+    path = Path(override).expanduser() if override else platformdirs.user_cache_path("lmsbuild")
+    if not override and not path.is_absolute():
+        raise FileError(
+            "there is no cache folder because this user has no home folder; set LMSBUILD_CACHE to "
+            "a folder that can be written"
+        )
+    return path.absolute()
+
+
+def cache_dir() -> Path:
+    """cache_path, made if need be. Raises FileError."""
+    path = cache_path()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"the cache folder {path} cannot be made because {error.strerror}; set LMSBUILD_CACHE "
+            "to a folder that can be written"
+        ) from error
+    return path
+
+
+def make_folder(path: Path) -> None:
+    """Make `path` if need be. Raises FileError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, FileExistsError) as error:
+        raise FileError(
+            f"the folder {path} cannot be made because {error.filename}: {error.strerror}; choose "
+            "another place with --into or --output, or set LMSBUILD_WORK"
+        ) from error

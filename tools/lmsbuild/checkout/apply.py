@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put a series on a checkout with `git am`: all of it, or the checkout stays as it was.
+
+`git am` runs in a shadow of the checkout, where it may fail. Only its verified result is switched
+to, in one transaction; so a conflict, a hostile setting or a full disk never reaches the checkout.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import GitError, LmsbuildError, PatchError, TreeStateError
+from lmsbuild.base.git import Git, check_sound, checkout_git
+from lmsbuild.base.transaction import Journal, check_as_left, put_back
+from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
+from lmsbuild.checkout.edits import holds_refreshed
+from lmsbuild.checkout.shadow import Shadow, bring_blobs, git_path
+from lmsbuild.checkout.switch import (
+    NOTHING,
+    CheckoutTransaction,
+    branch_of,
+    check_unchanged,
+    last_of,
+    recorded,
+    resolve,
+    state_of,
+)
+from lmsbuild.series.patchstate import (
+    EMPTY,
+    NOT_REACHED,
+    Conflict,
+    PatchState,
+    error,
+    explain,
+    is_empty,
+    sides,
+    stopped,
+    survey,
+)
+from lmsbuild.series.scratch import changed
+from lmsbuild.series.series import Patch, Series, check_preimage, names, series_of
+from lmsbuild.tags.frameworks import Target
+
+AM_OPTIONS = (
+    "--keep-cr",
+    "--keep-non-patch",
+    "--whitespace=nowarn",
+    "--no-scissors",
+    "--no-gpg-sign",
+    "--no-3way",
+    "--committer-date-is-author-date",
+    "--quiet",
+)
+
+
+@dataclass(frozen=True)
+class Applied:
+    path: Path
+    patches: list[str]  # applied by this call
+    already: int  # patches that were there
+    head: str
+    replaced: bool = False  # an older version of the series was taken off first
+    states: list[PatchState] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    start: str  # HEAD as it is
+    base: str  # what the patches go onto
+    tag_code: str  # the commit below the whole series
+    todo: list[Patch]
+    already: int
+    replaced: bool
+
+
+def apply(target: Target, path: Path, console: Console, dry_run: bool = False) -> Applied:
+    """Apply the series of `target` to the checkout at `path`.
+
+    Raises TreeStateError when the checkout is not fit, PatchError when a patch does not apply;
+    in both cases the checkout is as it was before. The states of the patches are shown then.
+    """
+    try:
+        return _apply(target, path, console, dry_run)
+    except LmsbuildError as failure:
+        _show(failure, console)
+        raise
+
+
+def _show(failure: LmsbuildError, console: Console) -> None:
+    """The details of a failure that its message has no room for."""
+    states, conflict = failure.details.get("states"), failure.details.get("conflict")
+    if isinstance(states, list):
+        console.table("", ("patch", "state"), [(state.patch, state.state) for state in states])
+    if isinstance(conflict, Conflict):
+        for line in sides(conflict):
+            console.say(line)
+    if states:
+        console.say("nothing of this is in the checkout, which is as it was")
+
+
+def _apply(target: Target, path: Path, console: Console, dry_run: bool) -> Applied:
+    user = open_checkout(target, path)
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
+    if pending:
+        pending.check_complete()
+    check_nothing_under_way(user)
+    series = series_of(target)
+    _check_not_empty(target, series.patches)
+    if dry_run or _has_all(series, user):
+        with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
+            shadow = Shadow(user, Path(name))
+            plan, tip = _prepare(target, user, series, shadow)
+            for change in changed(shadow.git, plan.start, tip):
+                check_unchanged(user, change)
+        return _applied(path, plan, plan.start)
+    with (
+        console.task(f"applying the series of {target.label}"),
+        CheckoutTransaction.on(user, f"apply {target.label}", tag=target.label) as transaction,
+    ):
+        shadow = transaction.shadow
+        plan, tip = _prepare(target, user, series, shadow)
+        changes = changed(shadow.git, plan.start, tip)
+        transaction.journal.data.update(start=plan.start, head=tip, patches=names(plan.todo))
+        after = {change.path: change.after for change in changes if change.after.blob != NOTHING}
+        transaction.switch_to(changes, shadow.contents(after))
+        transaction.move_refs(tip, base=plan.tag_code, applied=tip, before=plan.start)
+        shadow.hand_over()
+        transaction.commit()
+    return _applied(path, plan, tip)
+
+
+def _applied(path: Path, plan: _Plan, head: str) -> Applied:
+    states = stopped(plan.todo, len(plan.todo))
+    return Applied(path, names(plan.todo), plan.already, head, plan.replaced, states)
+
+
+def open_checkout(target: Target, path: Path) -> Git:
+    """git in the checkout of the framework at `path`. Raises TreeStateError if it is none."""
+    check_sound(path)
+    user = checkout_git(path) if path.is_dir() else None
+    if user is None:
+        raise TreeStateError(
+            f"the series cannot be applied because {path} is no git checkout; run `lmsbuild fetch "
+            f"{target.tag_name}` or stand in a clone of {target.framework_name}"
+        )
+    if not is_framework(target, user.path):
+        raise TreeStateError(
+            f"the series cannot be applied because {path} is no clone of "
+            f"{target.framework_name} (it lacks one of {', '.join(target.framework.recognise)}); "
+            "stand in one or give --into"
+        )
+    return user
+
+
+def _check_not_empty(target: Target, patches: list[Patch]) -> None:
+    empty = [patch for patch in patches if is_empty(patch)]
+    if empty:
+        other = empty[0].data.strip() and not empty[0].data.startswith(b"From ")
+        what = "it is no mail with a diff" if other else "it is empty"
+        raise PatchError(
+            f"{empty[0].name} does not apply because {what}; remove it, or write the series "
+            f"anew with `lmsbuild refresh {target.tag_name}`",
+            patch=empty[0].name,
+            states=[PatchState(p.name, EMPTY if p in empty else NOT_REACHED) for p in patches],
+        )
+
+
+def is_own(target: Target, user: Git) -> bool:
+    """On the base lie only commits that `apply` made itself or that `refresh` put into the
+    patches: nothing would be lost with them."""
+    own = recorded(user, "applied") == user.head() or holds_refreshed(target, user)
+    return own and recorded(user, "base") != NOTHING
+
+
+def _has_all(series: Series, user: Git) -> bool:
+    try:
+        return series.applied(user) == len(series.patches)
+    except TreeStateError:
+        return False
+
+
+def _prepare(target: Target, user: Git, series: Series, shadow: Shadow) -> tuple[_Plan, str]:
+    """Run `git am` in the shadow; the plan and the commit that it gave."""
+    _check_clean(user, shadow)
+    plan = _plan(target, user, series, shadow)
+    if not plan.todo:
+        return plan, plan.start
+    bring_blobs(user, plan.base, list(series.before))
+    shadow.stand_on(plan.base)
+    files = [str(patch.path.resolve()) for patch in plan.todo]
+    try:
+        shadow.git.run("am", *AM_OPTIONS, "--", *files)
+    except GitError as failure:
+        raise _conflict(target, plan.todo, shadow, failure) from None
+    _check_result(shadow.git, series)
+    return plan, shadow.git.head()
+
+
+def _plan(target: Target, user: Git, series: Series, shadow: Shadow) -> _Plan:
+    start = user.head()
+    try:
+        count = series.applied(user)
+    except TreeStateError as mismatch:
+        base = recorded(user, "base")
+        if not is_own(target, user):
+            _explain_other_code(target, user, series, shadow, mismatch)
+            raise
+        # An older version of the series.
+        check_preimage(target, user, base, str(user.path))
+        count = series.applied(user, base)
+        return _Plan(start, base, base, series.patches[count:], count, True)
+    if count == 0:
+        check_preimage(target, user, start, str(user.path))
+    tag_code = start if count == 0 else recorded(user, "base")
+    return _Plan(start, start, tag_code, series.patches[count:], count, False)
+
+
+def _explain_other_code(
+    target: Target, user: Git, series: Series, shadow: Shadow, mismatch: TreeStateError
+) -> None:
+    """Raise PatchError when a patch conflicts with the checkout's code, else add the states."""
+    applied = recorded(user, "applied")
+    if applied != NOTHING and user.ok("merge-base", "--is-ancestor", applied, "HEAD"):
+        return  # an older version of the series with commits on it: that is what must be said
+    bring_blobs(user, "HEAD", list(series.before))
+    shadow.stand_on(user.head())
+    states, conflict = survey(shadow.git, series.patches)
+    if conflict:
+        raise error(states, conflict, _advice(target)) from mismatch
+    mismatch.details["states"] = states
+
+
+def _advice(target: Target) -> str:
+    return (
+        f"take the tag's own source (`lmsbuild apply {target.tag_name} --into NEW_FOLDER` fetches "
+        f"it), or check the patch with `lmsbuild verify {target.tag_name}`"
+    )
+
+
+def _conflict(
+    target: Target, patches: list[Patch], shadow: Shadow, failure: GitError
+) -> LmsbuildError:
+    try:
+        index = int((shadow.repository / "rebase-apply" / "next").read_text()) - 1
+    except (OSError, ValueError):
+        index = 0
+    index = min(index, len(patches) - 1)
+    conflict = explain(shadow.git, patches[index], failure.output)
+    if conflict is None:  # a full disk, say
+        return failure
+    return error(stopped(patches, index), conflict, _advice(target))
+
+
+def _check_clean(user: Git, shadow: Shadow) -> None:
+    """Raise TreeStateError when the user has changes or untracked files.
+
+    Line ends and filters of the user's can make an unchanged file look changed to one who does
+    not know them, and the other way round. So a change is what both git without settings and the
+    user's own git call one.
+    """
+    index = git_path(user, "index")
+    copy = shadow.repository / "users-index"
+    if index.exists():
+        shutil.copy2(index, copy)
+    shadow.git.run("update-ref", "--no-deref", "HEAD", user.head())
+    changes = shadow.over(copy).changes()
+    if changes:
+        try:
+            theirs = {entry[3:] for entry in Git(user.path, user.extra_env, as_user=True).changes()}
+            changes = [entry for entry in changes if entry[3:] in theirs]
+        except GitError:
+            pass
+    if changes:
+        shown = ", ".join(entry[3:] for entry in changes[:3])
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+        raise TreeStateError(
+            f"the series cannot be applied because {user.path} is not clean ({shown}{more}); "
+            "commit, stash or remove these changes first",
+            changes=changes,
+        )
+
+
+def _check_result(git: Git, series: Series) -> None:
+    after = series.after()
+    found = git.blobs("HEAD", list(after))
+    wrong = {file for file, blob in after.items() if found.get(file, NOTHING) != blob}
+    if wrong:
+        raise PatchError(
+            f"the series was not applied because {sorted(wrong)[0]} did not come out as the patch "
+            "says; write the patch anew with `lmsbuild refresh`",
+            file=sorted(wrong)[0],
+        )
+
+
+@dataclass(frozen=True)
+class Undone:
+    path: Path
+    command: str  # what was taken back
+    head: str | None  # the commit that is HEAD again; None when it was not a checkout
+
+
+def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
+    """Take back the last finished `apply` of a checkout.
+
+    Raises TreeStateError, with nothing done, when there is none or when commits or changes of the
+    user's lie on it.
+    """
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
+    if pending:
+        pending.check_complete()
+    last = last_of(user)
+    if last is None:
+        raise TreeStateError(
+            f"nothing can be taken back because no `lmsbuild apply` finished in {user.path} since "
+            "the last undo; `lmsbuild status` says where it stands"
+        )
+    check_undo(user, last)
+    start, head = str(last.data["start"]), str(last.data["head"])
+    if dry_run:
+        return Undone(user.path, last.command, start)
+    with (
+        console.task(f"taking back `lmsbuild {last.command}`"),
+        CheckoutTransaction.on(user, "undo") as transaction,
+    ):
+        put_back(transaction, last)
+        transaction.put_index(changed(user, head, start))
+        refs = {name.rpartition("/")[2]: both[0] for name, both in last.refs.items()}
+        kept = {name: refs[name] for name in ("base", "applied", "before")}
+        transaction.move_refs(start, **kept)
+        transaction.commit()
+    return Undone(user.path, last.command, start)
+
+
+def check_undo(user: Git, last: Journal) -> None:
+    """Raise TreeStateError when `last` cannot be taken back as the checkout stands."""
+    check_nothing_under_way(user)
+    _check_on_top(user, *(str(last.data[name]) for name in ("branch", "start", "head")))
+    check_as_left(user.path, last)
+
+
+def _check_on_top(user: Git, branch: str, start: str, head: str) -> None:
+    now, on = resolve(user, "HEAD"), branch_of(user)
+    if on != branch:
+        raise TreeStateError(
+            f"the series cannot be taken off {user.path} because {on} is checked out, and it was "
+            f"put on {branch}; switch to that first"
+        )
+    if now == head:
+        return
+    commits = user_commits(user, head)
+    if commits:
+        raise TreeStateError(
+            f"the series cannot be taken off {user.path} because commits of yours lie on it "
+            f"({'; '.join(commits[:5])}); keep them with `git branch mine`, then `git reset --keep "
+            f"{head[:12]}` and undo again, or move them with `git rebase --onto {start[:12]} "
+            f"{head[:12]}`",
+            commits=commits,
+        )
+    raise TreeStateError(
+        f"the series cannot be taken off {user.path} because HEAD is {now[:12]} and no longer what "
+        f"`apply` left; keep what is there with `git branch mine`, then `git reset --keep "
+        f"{head[:12]}` and undo again"
+    )
+
+
+def user_commits(user: Git, head: str) -> list[str]:
+    """`id subject` of the commits since `head`, newest first; none when HEAD does not hold it."""
+    if not user.ok("merge-base", "--is-ancestor", head, "HEAD"):
+        return []
+    return user.text("log", "--format=%h %s", "--abbrev=12", f"{head}..HEAD").splitlines()

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A framework checkout: finding it, making it, and the refs that lmsbuild keeps in it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import TreeStateError
+from lmsbuild.base.git import Git, check_sound, checkout_git, toplevel
+from lmsbuild.base.project import make_folder
+from lmsbuild.checkout.shadow import git_path
+from lmsbuild.checkout.source import Source, absent, obtain
+from lmsbuild.checkout.switch import NOTHING, REFS, recorded
+from lmsbuild.series.series import check_preimage, series_of
+from lmsbuild.tags.frameworks import Target
+
+_UNDER_WAY = {
+    "rebase-apply": "`git am` (or a rebase)",
+    "rebase-merge": "a rebase",
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+}
+NEW = ".lmsbuild-new-"  # beside a checkout, while it is made
+REMOVED = f"{NEW}removed-"  # what `clean` is about to delete
+
+
+@dataclass(frozen=True)
+class Checkout:
+    path: Path
+    commit: str
+    route: str  # where its code came from; "present" when it was there already
+    why: str
+
+
+def is_framework(target: Target, path: Path) -> bool:
+    """A checkout of this framework, told by its files; a sparse one may lack them on the disk."""
+    names = target.framework.recognise
+    if all((path / name).exists() for name in names):
+        return True
+    git = checkout_git(path)
+    return (
+        git is not None
+        and git.ok("rev-parse", "-q", "--verify", "HEAD")
+        and (len(git.blobs("HEAD", names)) == len(names))
+    )
+
+
+def standing_in(target: Target) -> Path | None:
+    """The clone of this framework that the user stands in."""
+    top = toplevel(Path.cwd())
+    return top if top is not None and is_framework(target, top) else None
+
+
+def default_path(target: Target, into: Path | None) -> Path:
+    return into.expanduser().absolute() if into else target.work / "source"
+
+
+def under_way(user: Git) -> str | None:
+    """What git itself has not finished in the checkout, in words."""
+    return next((what for name, what in _UNDER_WAY.items() if git_path(user, name).exists()), None)
+
+
+def check_nothing_under_way(user: Git) -> None:
+    what = under_way(user)
+    if what:
+        raise TreeStateError(
+            f"{user.path} cannot be worked on because {what} is under way there; finish or abort "
+            "that first"
+        )
+
+
+def working_path(target: Target, into: Path | None) -> Path:
+    """What a command works on: `into`, else the clone the user stands in, else the work folder."""
+    return default_path(target, into or standing_in(target))
+
+
+def fetch(
+    target: Target,
+    wanted: str,
+    into: Path | None,
+    console: Console,
+    reference: Path | None = None,
+) -> Checkout:
+    """Put the tag's source at `into` (default: the work folder); a fitting one is left as is.
+
+    `reference`: see source.obtain.
+    """
+    path = default_path(target, into)
+    make_folder(path.parent)
+    with FileLock(_lock(path)):
+        if path.exists() and any(path.iterdir()):
+            return _present(target, path)
+        for left in leftovers(path.parent):
+            shutil.rmtree(left)
+        source = obtain(target, wanted, console, reference)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW) as folder:
+            fresh = Path(folder) / "source"
+            with console.task(f"checking out {target.label}"):
+                _check_out(target, source, fresh)
+            if path.exists():
+                path.rmdir()
+            shutil.move(fresh, path)
+    return Checkout(path, source.commit, source.route, source.why)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What a killed `fetch` into `folder`, or `clean` left, or one at work has."""
+    return sorted(folder.glob(f"{NEW}*"))
+
+
+def abandon(target: Target, dry_run: bool = False) -> list[Path]:
+    """Remove what a killed `fetch` into the work folder left, and name it; nothing while one is at
+    work."""
+    found = [path for path in leftovers(target.work) if not path.name.startswith(REMOVED)]
+    if not found:
+        return []
+    try:
+        with FileLock(_lock(default_path(target, None)), timeout=0):
+            for left in [] if dry_run else found:
+                shutil.rmtree(left)
+            return found
+    except Timeout:
+        return []
+
+
+def _lock(path: Path) -> Path:
+    return path.parent / f".{path.name}.lock"
+
+
+def _present(target: Target, path: Path) -> Checkout:
+    check_sound(path)
+    git = checkout_git(path)
+    if git is None or git.path != path.resolve() or not is_framework(target, path):
+        raise TreeStateError(
+            f"{path} cannot take the source of {target.label} because it is not empty and no "
+            f"clone of {target.framework_name}; choose another folder with --into"
+        )
+    base = recorded(git, "base")
+    if base != NOTHING:
+        check_preimage(target, git, base, str(path))
+    else:
+        # Not made by `fetch`: it may be a clone that has the series, or a part of it, already.
+        series_of(target).applied(git)
+    return Checkout(path, git.head(), "present", "it is there already")
+
+
+def _take_objects(git: Git, source: Source) -> None:
+    """As fetch, which refuses a source that lacks a file."""
+    packs = git_path(git, "objects/pack")
+    packs.mkdir(parents=True, exist_ok=True)
+    for file in (source.repository / "objects" / "pack").iterdir():
+        shutil.copyfile(file, packs / file.name)
+    git_path(git, "shallow").write_text(f"{source.commit}\n", encoding="utf-8")
+
+
+def _check_out(target: Target, source: Source, fresh: Path) -> None:
+    fresh.mkdir()
+    git = Git(fresh)
+    git.run("init", "-q")
+    shallow = Git(source.repository).text("rev-parse", "--is-shallow-repository") == "true"
+    depth = ["--depth=1"] if shallow or source.route != "path" else []
+    location = source.repository.resolve().as_uri() if depth else str(source.repository)
+    without = absent(source.repository) if source.route != "path" else []
+    if without:
+        _take_objects(git, source)
+        patterns = ["/*", *(f"!/{path}" for path in without)]
+        git.run("sparse-checkout", "set", "--no-cone", *patterns)
+    else:
+        git.run("fetch", "-q", "--no-tags", *depth, location, source.commit)
+    git.run("checkout", "-q", "-b", "lms", source.commit)
+    git.run("update-ref", f"{REFS}base", source.commit)
+    git.run("remote", "add", "origin", target.framework.url)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commits of a checkout say: the hooks of a tag, and edits of runtime files."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from lmsbuild.base.errors import ConfigError, GitError, TreeStateError
+from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
+from lmsbuild.checkout.switch import NOTHING, CheckoutTransaction, recorded, state_of
+from lmsbuild.series.format import commits, fetch_blobs, format_patches, mail_of
+from lmsbuild.series.mail import Mail
+from lmsbuild.series.scratch import changed, entries
+from lmsbuild.series.series import FileChange, Patch, check_preimage, patch_files
+from lmsbuild.tags.frameworks import Target
+from lmsbuild.tags.runtimefiles import source_of
+
+REFRESHED = "refreshed"  # the ref of HEAD when `refresh` last took its commits
+SEARCHED = 200  # commits looked at for the runtime commit
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of commits on the tag's code: `base`..`tip`, all of them the series."""
+
+    target: Target
+    git: Git
+    base: str
+    tip: str
+
+    @cached_property
+    def upstream(self) -> set[str]:
+        return set(entries(self.git, self.base))
+
+    def is_runtime(self, path: str) -> bool:
+        """Does the file belong below lms/? Upstream's own files never do."""
+        return path not in self.upstream and source_of(self.target, path) is not None
+
+    @cached_property
+    def hooks(self) -> dict[str, bytes]:
+        """The hook patches: file name -> content. Runtime files are left out of them."""
+        return format_patches(self.git, self.base, self.tip, lambda path: not self.is_runtime(path))
+
+    @cached_property
+    def runtime(self) -> dict[str, str]:
+        """The runtime files at the tip: path -> blob id. Raises TreeStateError for odd modes."""
+        found = {p: e for p, e in entries(self.git, self.tip).items() if self.is_runtime(p)}
+        odd = next((path for path, entry in found.items() if entry.mode != "100644"), None)
+        if odd:
+            raise TreeStateError(
+                f"{self.git.path} cannot be refreshed from because {odd} is executable or a link, "
+                "which a runtime file cannot be; commit it as an ordinary file"
+            )
+        return {path: entry.blob for path, entry in found.items()}
+
+    def runtime_in_commit(self, subject: str) -> dict[str, str] | None:
+        """The runtime files as the runtime commit made them, if there is one of this subject."""
+        for commit in commits(self.git, self.base, self.tip):
+            if mail_of(self.git, commit).subject == subject:
+                return Line(self.target, self.git, self.base, commit).runtime
+        return None
+
+    def content(self, path: str) -> bytes:
+        """A runtime file at the tip."""
+        fetch_blobs(self.git, entries(self.git, self.tip, [path]))
+        return self.git.run("cat-file", "blob", self.runtime[path]).stdout
+
+    def notes(self, runtime_subject: str) -> list[str]:
+        """What becomes of commits that edit runtime files. Raises TreeStateError when the runtime
+        commit itself has hooks."""
+        told = []
+        for commit in commits(self.git, self.base, self.tip):
+            paths = [raw.path for raw in changed(self.git, f"{commit}~1", commit)]
+            ours = [path for path in paths if self.is_runtime(path)]
+            subject = mail_of(self.git, commit).subject
+            hooks = [path for path in paths if path not in ours]
+            if subject == runtime_subject:
+                if hooks:
+                    raise TreeStateError(
+                        f"{self.git.path} cannot be refreshed from because its runtime commit "
+                        f"{commit[:12]} also changes {hooks[0]}, a hook; move that into a commit "
+                        "of its own (`git rebase -i`)"
+                    )
+            elif ours and hooks:
+                told.append(
+                    f"commit {commit[:12]} ({subject}) is split: {', '.join(ours)} into lms/, the "
+                    "rest into its patch"
+                )
+            elif ours:
+                told.append(f"commit {commit[:12]} ({subject}) goes into lms/ and becomes no patch")
+        return told
+
+    def preimage(self) -> dict[str, str]:
+        """The blob that upstream has for every file that some hook touches."""
+        touched = {
+            raw.path
+            for commit in commits(self.git, self.base, self.tip)
+            for raw in changed(self.git, f"{commit}~1", commit)
+        }
+        before = entries(self.git, self.base, sorted(touched & self.upstream))
+        return {path: before[path].blob for path in sorted(before)}
+
+
+def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
+    """The commits of the checkout at `path`. Raises TreeStateError when it is not fit,
+    MismatchError when its base is not the tag's code."""
+    git = checkout_git(path) if path.is_dir() else None
+    if git is None or not is_framework(target, git.path):
+        raise TreeStateError(
+            f"{path} cannot be refreshed from because it is no clone of "
+            f"{target.framework_name}; run `lmsbuild apply {target.tag_name}` and commit there"
+        )
+    pending = CheckoutTransaction.pending(git.path, state_of(git))
+    if pending:
+        pending.check_complete()
+    check_nothing_under_way(git)
+    _check_clean(git)
+    line = Line(target, git, _base(git, target, runtime_subject), git.head())
+    check_preimage(target, git, line.base, f"the base of {git.path}")
+    merge = git.text("rev-list", "--merges", "-n", "1", f"{line.base}..{line.tip}")
+    if merge:
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because commit {merge[:12]} is a merge; rebase "
+            "into a line of commits (`git rebase`)"
+        )
+    if not line.runtime:
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because the series is not applied there; run "
+            f"`lmsbuild apply {target.tag_name}` there first"
+        )
+    return line
+
+
+def _check_clean(git: Git) -> None:
+    changes = git.changes()
+    if changes:
+        # Line ends and filters of the user's make an unchanged file look changed to us.
+        with contextlib.suppress(GitError):
+            theirs = {entry[3:] for entry in Git(git.path, git.extra_env, as_user=True).changes()}
+            changes = [entry for entry in changes if entry[3:] in theirs]
+    if changes:
+        shown = ", ".join(entry[3:] for entry in changes[:5])
+        more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because it is not clean ({shown}{more}); commit "
+            "what belongs to the series, stash or remove the rest (--runtime takes nothing from "
+            "there)",
+            changes=changes,
+        )
+
+
+def _base(git: Git, target: Target, runtime_subject: str) -> str:
+    """The tag's code below the series: what `apply` noted, else the runtime commit's parent."""
+    noted = recorded(git, "base")
+    if noted != NOTHING and git.ok("merge-base", "--is-ancestor", noted, "HEAD"):
+        return noted
+    options = ("--first-parent", "-n", str(SEARCHED), "--no-show-signature", "--no-color")
+    log = git.text("--no-replace-objects", "log", *options, "--format=%H %s").splitlines()
+    found = next((row for row in log if row.split(" ", 1)[1:] == [runtime_subject]), None)
+    if found is None:
+        raise TreeStateError(
+            f"{git.path} cannot be refreshed from because none of its last {SEARCHED} commits is "
+            f"{runtime_subject!r}; run `lmsbuild apply {target.tag_name}` there first"
+        )
+    return git.text("rev-parse", f"{found.split()[0]}~1^{{commit}}")
+
+
+def earlier(line: Line, runtime: list[Patch], hooks: list[Patch]) -> Line | None:
+    """The commits that the patch files on the disk are: as `apply` or `refresh` left them.
+
+    None when neither noted anything on this base.
+    """
+    noted = []
+    for name in (REFRESHED, "applied"):
+        tip = recorded(line.git, name)
+        if tip != NOTHING and line.git.ok("merge-base", "--is-ancestor", line.base, tip):
+            noted.append(Line(line.target, line.git, line.base, tip))
+    wanted = {change.path: change.after for change in changes_of(runtime)}
+    same = [one for one in noted if same_series(one.hooks, hooks)]
+    whole = [one for one in same if one.runtime == wanted]
+    return next(iter([*whole, *same, *reversed(noted)]), None)
+
+
+def holds_refreshed(target: Target, git: Git) -> bool:
+    """Is HEAD what `refresh` took its commits from, and are the hooks still in the patches?"""
+    base, tip = recorded(git, "base"), git.head()
+    if recorded(git, REFRESHED) != tip or NOTHING in (base, tip):
+        return False
+    hooks = [Patch(path) for path in patch_files(target.tag_patches)]
+    return same_series(Line(target, git, base, tip).hooks, hooks)
+
+
+def same_series(made: dict[str, bytes], disk: list[Patch]) -> bool:
+    """Do the patch files hold the same commits, whatever their form? One that cannot be read says
+    nothing else."""
+    ours = [Patch(Path(name), content) for name, content in sorted(made.items())]
+    return len(ours) == len(disk) and all(
+        _identity(other) in (None, _identity(one)) for one, other in zip(ours, disk, strict=True)
+    )
+
+
+def _identity(patch: Patch) -> tuple[Mail, list[FileChange]] | None:
+    try:
+        return patch.mail, patch.changes
+    except ConfigError:
+        return None
+
+
+def changes_of(patches: list[Patch]) -> list[FileChange]:
+    """What the patches change; nothing when one of them cannot be read."""
+    try:
+        return [change for patch in patches for change in patch.changes]
+    except ConfigError:
+        return []

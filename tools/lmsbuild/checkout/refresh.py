@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From lms/ and from a checkout's commits back into patch files, byte for byte the same.
+
+Three versions of everything: what the checkout had when the series was put there, what it has now,
+and what is on the disk. A side that did not change gives way; two changes are a conflict, and then
+nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomlkit
+
+from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
+from lmsbuild.base.git import EMAIL, NAME
+from lmsbuild.base.hashing import git_blob
+from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
+from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
+from lmsbuild.checkout.edits import REFRESHED, Line, changes_of, earlier, read_checkout, same_series
+from lmsbuild.checkout.switch import REFS
+from lmsbuild.series.format import file_name, patch_bytes
+from lmsbuild.series.mail import Mail
+from lmsbuild.series.scratch import Entry, scratch
+from lmsbuild.series.series import Patch, patch_files
+from lmsbuild.tags.frameworks import Target
+from lmsbuild.tags.runtimefiles import runtime_files, source_of
+
+RUNTIME_SUBJECT = "Add the Large Model Support runtime"
+RUNTIME_MESSAGE = f"""{RUNTIME_SUBJECT}
+
+New files only, the same for every tag: the engine (states of storages,
+victims, prediction, host pool, statistics) and its adaptor to this
+framework. Nothing here runs until the hooks of the tag call it.
+
+Test: tests/engine/test_core.py::test_case"""
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    source: Path | None  # the checkout that hooks and edits were taken from
+    written: list[str]  # patches
+    removed: list[str]
+    unchanged: list[str]
+    runtime: list[str]  # files of lms/ that were written or removed
+    notes: list[str]  # what became of commits that are no patch, or only in part
+    preimage: dict[str, str]
+
+
+@dataclass
+class _Plan:
+    """Files below the project's root as they are to be; None for one that goes."""
+
+    files: dict[Path, bytes | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    preimage: dict[str, str] = field(default_factory=dict)
+
+    def changed(self) -> dict[Path, bytes | None]:
+        return {path: new for path, new in self.files.items() if _read(path) != new}
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _runtime_mail(target: Target) -> Mail:
+    tests = "".join(f"\nTest: {test}" for test in target.framework.shows.tests)
+    return Mail(NAME, EMAIL, "Thu, 1 Jan 2026 00:00:00 +0000", RUNTIME_MESSAGE + tests)
+
+
+def runtime_patch(target: Target, contents: dict[str, bytes] | None = None) -> dict[str, bytes]:
+    """The runtime patch (file name -> content) made from lms/, or from `contents` instead."""
+    if contents is None:
+        contents = {path: file.read_bytes() for path, file in runtime_files(target).items()}
+    with scratch() as room:
+        files = {p: Entry("100644", room.add_blob(content)) for p, content in contents.items()}
+        trees = room.tree({}), room.tree(files)
+        content = patch_bytes(room, _runtime_mail(target), *trees, "the runtime")
+    return {file_name(1, RUNTIME_SUBJECT): content}
+
+
+def find_checkout(target: Target) -> Path | None:
+    """The clone the user stands in, else the work folder's, if it has one."""
+    work = default_path(target, None)
+    return standing_in(target) or (work if is_framework(target, work) else None)
+
+
+def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refreshed:
+    """Write the series anew: the runtime from lms/ and, with a checkout `source`, from its commits.
+
+    Edits of runtime files in the checkout go into lms/, everything else into the tag's patches,
+    the blob ids of the upstream files they touch into frameworks.toml. All files change or none.
+    Raises TreeStateError when the checkout is not fit, ConflictError, naming the files, when both
+    sides changed since the series was put there.
+    """
+    if target.project.installed and not dry_run:
+        raise UsageError(
+            "the patches of an installed lmsbuild are not written because an update would undo it; "
+            "work in a clone of the project, or name one with LMSBUILD_ROOT"
+        )
+    if dry_run:
+        return _refreshed(target, source, _plan(target, source)[0])
+    root = target.project.root
+    command = f"refresh {target.tag_name}"
+    with FileTransaction.begin(root, root / PROJECT_STATE, command) as transaction:
+        plan, line = _plan(target, source)
+        done = _refreshed(target, source, plan)
+        changes = plan.changed()
+        for path, content in changes.items():
+            name = path.relative_to(root).as_posix()
+            if content is None:
+                transaction.remove(name)
+            else:
+                transaction.put(name, Content(content))
+        if changes:
+            transaction.commit()
+    if line is not None:
+        line.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)  # a read-only clone
+    return done
+
+
+def _refreshed(target: Target, source: Path | None, plan: _Plan) -> Refreshed:
+    changes = plan.changed()
+    root = target.project.root
+    patches = [path for path in plan.files if path.suffix == ".patch"]
+    others = sorted(
+        path.relative_to(root).as_posix()
+        for path in changes
+        if path not in patches and path != target.project.frameworks_file
+    )
+    return Refreshed(
+        source,
+        [Patch(path).name for path in patches if changes.get(path) is not None],
+        [Patch(path).name for path in patches if path in changes and changes[path] is None],
+        [Patch(path).name for path in patches if path not in changes],
+        others,
+        plan.notes,
+        plan.preimage,
+    )
+
+
+def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
+    plan = _Plan(preimage=dict(target.tag.preimage))
+    runtime = {path: file.read_bytes() for path, file in runtime_files(target).items()}
+    line = None
+    if source is not None:
+        line = read_checkout(target, source.expanduser().absolute(), RUNTIME_SUBJECT)
+        before = earlier(line, _patches(target.runtime_patches), _patches(target.tag_patches))
+        plan.notes += line.notes(RUNTIME_SUBJECT)
+        _merge_runtime(target, plan, runtime, line, before)
+        _merge_hooks(target, plan, line, before)
+    _put_patches(plan, target.runtime_patches, runtime_patch(target, runtime))
+    if plan.preimage != target.tag.preimage:
+        plan.files[target.project.frameworks_file] = _recorded(target, plan.preimage)
+    return plan, line
+
+
+def _patches(folder: Path) -> list[Patch]:
+    return [Patch(path) for path in patch_files(folder)]
+
+
+def _put_patches(plan: _Plan, folder: Path, made: dict[str, bytes]) -> None:
+    for path in patch_files(folder):
+        plan.files[path] = None
+    for name, content in made.items():
+        plan.files[folder / name] = content
+
+
+def _merge_hooks(target: Target, plan: _Plan, line: Line, before: Line | None) -> None:
+    disk = _patches(target.tag_patches)
+    if before is not None:
+        ours_changed = not same_series(before.hooks, disk)
+        theirs_changed = line.hooks != before.hooks
+        if ours_changed and not theirs_changed:
+            return  # the patches are newer than the checkout
+        if ours_changed and not same_series(line.hooks, disk):
+            raise ConflictError(
+                f"{target.label} was not refreshed because the hooks changed in {line.git.path} "
+                f"and {target.tag_patches} changed too since the series was applied there; run "
+                f"`lmsbuild apply {target.tag_name} --into ANOTHER` and cherry-pick your commits",
+                files=[patch.name for patch in disk],
+            )
+    _put_patches(plan, target.tag_patches, line.hooks)
+    plan.preimage = line.preimage()
+
+
+def _merge_runtime(
+    target: Target, plan: _Plan, runtime: dict[str, bytes], line: Line, before: Line | None
+) -> None:
+    """Take the checkout's edits of runtime files into `runtime` and the plan."""
+    files = runtime_files(target)
+    recorded = {c.path: c.after for c in changes_of(_patches(target.runtime_patches))}
+    base = before.runtime if before else line.runtime_in_commit(RUNTIME_SUBJECT)
+    conflicts = []
+    for path in sorted(runtime.keys() | line.runtime.keys()):
+        ours = git_blob(runtime[path]) if path in runtime else None
+        theirs = line.runtime.get(path)
+        started = (recorded if base is None else base).get(path)
+        if theirs == ours:
+            continue
+        if theirs == started:
+            # With no note of `apply`, the runtime commit may have been amended, or be an old one.
+            if before is None and theirs != recorded.get(path):
+                conflicts.append(path)
+            continue
+        if ours != started:
+            conflicts.append(path)
+            continue
+        name = source_of(target, path)
+        assert name is not None, path  # is_runtime
+        file = files.get(path, target.project.root / name)
+        if theirs is None:
+            del runtime[path]
+            plan.files[file] = None
+        else:
+            runtime[path] = line.content(path)
+            plan.files[file] = runtime[path]
+    if conflicts:
+        raise ConflictError(
+            f"{target.label} was not refreshed because {', '.join(conflicts)} changed both in lms/ "
+            f"and in {line.git.path} since the series was applied there; make the two equal (git "
+            "diff shows each change) and refresh again",
+            files=conflicts,
+        )
+    if not runtime:
+        raise TreeStateError(
+            f"{target.label} was not refreshed because the commits in {line.git.path} remove every "
+            "runtime file; restore them"
+        )
+
+
+def _recorded(target: Target, preimage: dict[str, str]) -> bytes:
+    """frameworks.toml with these blob ids; comments and the order of what stays are kept."""
+    path = target.project.frameworks_file
+    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    tag = document["frameworks"][target.framework_name]["tags"][target.tag_name]
+    table = tag.setdefault("preimage", tomlkit.table())
+    for file in [name for name in table if name not in preimage]:
+        table.remove(file)
+    for file, blob in preimage.items():
+        if table.get(file) != blob:
+            table[file] = blob
+    return tomlkit.dumps(document).encode()

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of a tag as a bare git repository in the cache, whatever route it came by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.base import cache
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import GitError, LmsbuildError, MismatchError, OfflineError, SourceError
+from lmsbuild.base.git import Git
+from lmsbuild.base.hashing import sha256_file, sha256_value
+from lmsbuild.base.project import cache_dir
+from lmsbuild.checkout import debian
+from lmsbuild.series.series import check_preimage
+from lmsbuild.tags.download import download_url
+from lmsbuild.tags.frameworks import Target
+
+ANSWER_SECONDS = 5.0
+ROUTES = ("auto", "git", "debian")
+_BASE = "refs/heads/base"
+_KIND = "repositories"
+_VOUCHER = "lmsbuild.voucher"  # git setting: what vouches for the source
+_ABSENT = "lmsbuild.absent"  # git setting: files of the tag that the source has not
+
+
+@dataclass(frozen=True)
+class Source:
+    """A bare repository whose branch `base` is the tag's code."""
+
+    repository: Path
+    commit: str
+    route: str
+    why: str
+
+
+def obtain(target: Target, wanted: str, console: Console, reference: Path | None = None) -> Source:
+    """Get the source by the route `wanted` (auto, git, debian, a path or a URL).
+
+    `reference` is a clone whose objects need not be downloaded; it may be deleted afterwards.
+    Raises SourceError when no route works, MismatchError when the code is not the tag's,
+    OfflineError when it would have to be downloaded and must not.
+    """
+    if reference is not None:
+        _check_reference(reference)
+    way = _Way(target, console, reference)
+    if wanted == "auto":
+        return _auto(way)
+    if wanted == "git":
+        return way.kept("git", target.framework.url, "asked for", way.from_git)
+    if wanted == "debian":
+        return way.kept("debian", "", "asked for", way.from_debian)
+    if "://" in wanted or wanted.startswith("git@"):
+        fill = way.from_archive_url if _is_archive(wanted) else way.from_git
+        return way.kept("url", wanted, "asked for", fill)
+    path = Path(wanted).expanduser().absolute()
+    if not path.exists():
+        raise SourceError(
+            f"{wanted} cannot be a source because there is no such file or folder; give "
+            f"{', '.join(ROUTES)}, a path or a URL"
+        )
+    return _from_path(way, path)
+
+
+def cached(target: Target) -> list[Path]:
+    """The bare repositories in the cache that have the tag's code. Gets and checks nothing."""
+    return sorted((cache_dir() / _KIND).glob(f"{target.slug}-*.git"))
+
+
+def _auto(way: _Way) -> Source:
+    url = way.target.framework.url
+    for route, location, fill in (("git", url, way.from_git), ("debian", "", way.from_debian)):
+        if way.place(route, location).is_dir():
+            return way.kept(route, location, "in the cache", fill)
+    reasons = []
+    try:
+        return way.kept("git", url, "upstream git answers", way.from_git)
+    except (SourceError, GitError, OfflineError) as error:
+        if isinstance(error, OfflineError) and way.target.tag.debian is None:
+            raise
+        reasons.append(f"git: {error.message}")
+        why = f"upstream git cannot be used, {_short(error)}"
+    try:
+        return way.kept("debian", "", why, way.from_debian)
+    except OfflineError:
+        cache.require_network(
+            f"the source of {way.target.label}", f"lmsbuild fetch {way.target.label}"
+        )
+        raise
+    except SourceError as error:
+        reasons.append(f"debian: {error.message}")
+    raise SourceError(
+        f"the source of {way.target.label} could not be had because every route failed "
+        f"({'; '.join(reasons)}); give a clone, an unpacked tree or a tarball with --source PATH"
+    )
+
+
+def _short(error: LmsbuildError) -> str:
+    """git's own last line, or what is said instead of it."""
+    cause = error.__cause__ if isinstance(error.__cause__, GitError) else error
+    text = cause.output.strip().splitlines() if isinstance(cause, GitError) else []
+    return text[-1].removeprefix("fatal: ") if text else error.message
+
+
+def _check_reference(reference: Path) -> None:
+    if not reference.is_dir() or not Git(reference).ok("rev-parse", "--git-dir"):
+        raise SourceError(
+            f"{reference} cannot be a reference because it is no git repository; give a clone of "
+            "the framework"
+        )
+
+
+def _is_local(location: str) -> bool:
+    return location.startswith("file:") or ("://" not in location and "@" not in location)
+
+
+Fill = Callable[[str, Path], str]
+"""Puts the source at a location into a bare repository; gives what vouches for it, or ""."""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The ways to one tag's source."""
+
+    target: Target
+    console: Console
+    reference: Path | None
+
+    def place(self, route: str, location: str) -> Path:
+        suffix = f"-{sha256_value(location)[:12]}" if route == "url" else ""
+        return cache_dir() / _KIND / f"{self.target.slug}-{route}{suffix}.git"
+
+    def kept(self, route: str, location: str, why: str, fill: Fill, anew: bool = False) -> Source:
+        """The source from the cache, put there by `fill` if need be, and checked."""
+
+        def make(bare: Path) -> None:
+            bare.mkdir()
+            git = Git(bare)
+            git.run("init", "--bare", "-q")
+            vouched = fill(location, bare)
+            git.run("config", _VOUCHER, vouched)
+            check_preimage(self.target, git, git.text("rev-parse", _BASE), f"the source by {route}")
+
+        name = self.place(route, location).name
+        title = f"source of {self.target.label} by {route}"
+        label = self.target.label
+        repository = cache.keep(_KIND, name, title, make, self.console, label, anew)
+        git = Git(repository)
+        commit = git.text("rev-parse", _BASE)
+        check_preimage(self.target, git, commit, f"the cached source {repository}")
+        voucher = git.text("config", "--get", _VOUCHER)
+        return Source(repository, commit, route, f"{why}; {voucher}" if voucher else why)
+
+    def from_git(self, url: str, bare: Path) -> str:
+        """The tag's commit without history: trees first, then the files that the series touches,
+        then, unless these are wrong, all others, each time in one go."""
+        location = self._reachable(url)
+        git, tag = Git(bare), f"refs/tags/{self.target.tag_name}"
+        borrowed = bare / "objects" / "info" / "alternates"
+        if self.reference is not None:
+            objects = Git(self.reference).text("rev-parse", "--git-path", "objects")
+            borrowed.write_text(f"{(self.reference / objects).resolve()}\n", encoding="utf-8")
+        git.run("remote", "add", "origin", location)
+        git.run("config", "remote.origin.promisor", "true")
+        git.run("config", "remote.origin.partialclonefilter", "blob:none")
+        with self.console.step(f"fetching {self.target.tag_name} from {location}"):
+            try:
+                wanted = tag if location == url else self.target.tag.commit
+                git.run(
+                    "fetch", "-q", "--depth=1", "--no-tags", "--filter=blob:none", "origin", wanted
+                )
+                commit = git.text("rev-parse", "FETCH_HEAD^{commit}")
+                if commit != self.target.tag.commit:
+                    raise MismatchError(
+                        f"{url} is not the source of {self.target.label} because its tag is commit "
+                        f"{commit}, not {self.target.tag.commit}; use another source"
+                    )
+                git.run("update-ref", _BASE, commit)
+                vouched = _tag_signature(git) if location == url else "taken from the reference"
+                missing = _missing(git, commit)
+                touched = git.blobs(commit, list(self.target.tag.preimage)).values()
+                # A clone gave all that it has; what it lacks, nobody has.
+                lost = missing if location != url else set()
+                self._leave_out(git, commit, lost)
+                _get_blobs(git, [blob for blob in touched if blob in missing])
+                check_preimage(self.target, git, commit, location)
+                _get_blobs(git, sorted(missing.difference(touched, lost)))
+            except GitError as error:
+                raise SourceError(
+                    f"{self.target.tag_name} was not fetched from {location} because "
+                    f"git says: {error.reason}; try --source debian, or a PATH"
+                ) from error
+            git.run("remote", "remove", "origin")
+            if self.reference is not None:
+                _keep_objects(git, commit, bare)
+                borrowed.unlink()
+                for marker in bare.glob("objects/pack/*.promisor"):
+                    marker.unlink()  # nothing is missing any longer
+        return vouched
+
+    def _leave_out(self, git: Git, commit: str, lost: set[str]) -> None:
+        """Remember the files whose content `lost` nowhere is: a checkout goes without them."""
+        if not lost:
+            return
+        listed = git.text("ls-tree", "-r", "-z", commit).split("\0")
+        paths = [line.split("\t", 1)[1] for line in listed if line and line.split()[2] in lost]
+        needed = sorted(set(paths).intersection(self.target.tag.preimage))
+        if needed:
+            raise SourceError(
+                f"{self.reference} cannot give the source of {self.target.label} because it lacks "
+                f"the content of {needed[0]}, which a patch touches; use another clone"
+            )
+        for path in paths:
+            git.run("config", "--add", _ABSENT, path)
+        self.console.warn(
+            f"{', '.join(paths)} will be missing from the checkout because {self.reference} lacks "
+            "the content; no patch touches it"
+        )
+
+    def _reachable(self, url: str) -> str:
+        """`url`, or the reference when upstream cannot be reached and it has the commit."""
+        try:
+            if not _is_local(url):
+                cache.require_network(
+                    f"the source of {self.target.label} by git",
+                    f"lmsbuild fetch {self.target.label} --source git",
+                )
+            _ask(url, self.target.tag_name)
+            return url
+        except (GitError, SourceError, OfflineError) as error:
+            commit = f"{self.target.tag.commit}^{{tree}}"
+            if self.reference is not None and Git(self.reference).ok("cat-file", "-e", commit):
+                return self.reference.resolve().as_uri()
+            if isinstance(error, GitError):
+                raise SourceError(
+                    f"{self.target.tag_name} was not fetched from {url} because git says: "
+                    f"{error.reason}; try --source debian, or a PATH"
+                ) from error
+            raise
+
+    def from_debian(self, _: str, bare: Path) -> str:
+        package = self.target.tag.debian
+        if package is None:
+            raise SourceError(
+                f"{self.target.label} cannot come from Debian because Debian has no source package "
+                "of it; use --source git or a PATH"
+            )
+        tarball = debian.orig_tarball(package, self.target.label, self.console)
+        self.from_tarball(tarball, bare)
+        return debian.signature()
+
+    def from_archive_url(self, url: str, bare: Path) -> str:
+        if not _is_local(url):
+            cache.require_network(url, f"lmsbuild fetch {self.target.label} --source {url}")
+        tarball = bare.with_name("source.tar")
+        download_url(url, tarball, self.console)
+        return self.from_tarball(tarball, bare)
+
+    def from_tarball(self, tarball: Path, bare: Path) -> str:
+        folder = bare.with_name("unpacked")
+        folder.mkdir()
+        with self.console.step(f"unpacking {tarball.name}"):
+            try:
+                with tarfile.open(tarball) as archive:
+                    archive.extractall(folder, filter="data")
+            except (tarfile.TarError, EOFError, OSError) as error:
+                raise SourceError(
+                    f"{tarball} cannot be unpacked because {error}; remove it and fetch again"
+                ) from error
+        entries = list(folder.iterdir())
+        tree = entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
+        return self.from_tree(tree, bare)
+
+    def from_tree(self, tree: Path, bare: Path) -> str:
+        """One commit with fixed identity and date, so that it has the same id everywhere."""
+        git = Git(tree, {"GIT_DIR": str(bare), "GIT_WORK_TREE": str(tree)})
+        with self.console.step(f"importing the source of {self.target.label} into git"):
+            try:
+                # -f: upstream tracks files that its own .gitignore names.
+                git.run("add", "--all", "--force", ".")
+                tree_id = git.text("write-tree")
+                message = f"{self.target.framework_name} {self.target.tag_name}"
+                git.run("update-ref", _BASE, git.text("commit-tree", tree_id, "-m", message))
+                (bare / "index").unlink(missing_ok=True)
+            except GitError as error:
+                raise SourceError(
+                    f"the tree was not imported because git says: {error.reason}; check disk "
+                    "space and permissions"
+                ) from error
+        return ""
+
+
+def _ask(url: str, tag: str) -> None:
+    """Raise GitError or SourceError unless `url` answers in time and has the tag."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            Git(Path(folder)).run(
+                "ls-remote", "--exit-code", url, f"refs/tags/{tag}", timeout=ANSWER_SECONDS
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SourceError(
+                f"{url} gave no answer because it took over {ANSWER_SECONDS:.0f} s; try later"
+            ) from error
+
+
+def _missing(git: Git, commit: str) -> set[str]:
+    """Objects of the commit that are promised but not here."""
+    listed = git.text("rev-list", "--objects", "--missing=print", "--max-count=1", commit)
+    return {line[1:] for line in listed.splitlines() if line.startswith("?")}
+
+
+def _get_blobs(git: Git, blobs: list[str]) -> None:
+    """Fetch blobs by their ids, all in one request."""
+    if blobs:
+        git.run(
+            "-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "--no-tags",
+            "--no-write-fetch-head", "--recurse-submodules=no", "--filter=blob:none", "--stdin",
+            "origin", stdin="".join(f"{blob}\n" for blob in blobs).encode(),
+        )  # fmt: skip
+
+
+def absent(repository: Path) -> list[str]:
+    """Files of the tag that a repository in the cache has not."""
+    done = Git(repository).run("config", "--get-all", _ABSENT, check=False)
+    return done.stdout.decode(errors="surrogateescape").splitlines()
+
+
+def _keep_objects(git: Git, commit: str, bare: Path) -> None:
+    """Pack the objects of the commit that are here or borrowed, so that nothing is borrowed."""
+    listed = git.text("rev-list", "--objects", "--missing=allow-any", "--max-count=1", commit)
+    pack = str(bare / "objects" / "pack" / "pack")
+    git.run("pack-objects", "-q", pack, stdin=f"{listed}\n".encode(errors="surrogateescape"))
+
+
+def _tag_signature(git: Git) -> str:
+    """What the user's own gpg says of the fetched tag. Never a reason to refuse it: the commit's id
+    is recorded."""
+    if git.text("cat-file", "-t", "FETCH_HEAD") != "tag":
+        return "tag not signed"
+    if "-----BEGIN" not in git.text("cat-file", "tag", "FETCH_HEAD"):
+        return "tag not signed"
+    keys = {name: os.environ[name] for name in ("HOME", "GNUPGHOME") if name in os.environ}
+    done = Git(git.path, keys).run("verify-tag", "--raw", git.text("rev-parse", "FETCH_HEAD"),
+                                   check=False)  # fmt: skip
+    status = done.stderr.decode(errors="replace")
+    good = [line.split(" ", 3)[3] for line in status.splitlines() if "] GOODSIG " in line]
+    if done.returncode == 0 and good:
+        return f"tag signed by {good[0]}"
+    if "] BADSIG " in status:
+        return "the tag's signature is BAD"
+    return "tag signature not checked (no key of the signer, or no gpg)"
+
+
+def _is_archive(name: str) -> bool:
+    return ".tar" in Path(name).name or name.endswith((".tgz", ".txz"))
+
+
+def _is_repository(path: Path) -> bool:
+    bare = (path / "HEAD").is_file() and (path / "objects").is_dir()
+    return path.is_dir() and (bare or (path / ".git").exists())
+
+
+def _from_path(way: _Way, path: Path) -> Source:
+    target = way.target
+    if _is_repository(path):
+        git = Git(path)
+        revision = next(
+            (
+                name
+                for name in (target.tag.commit, f"refs/tags/{target.tag_name}", "HEAD")
+                if git.ok("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+            ),
+            None,
+        )
+        if revision is None:
+            raise SourceError(f"{path} cannot be a source because it has no commit; use another")
+        commit = git.text("rev-parse", f"{revision}^{{commit}}")
+        check_preimage(target, git, commit, f"{path} ({revision})")
+        return Source(path, commit, "path", f"asked for, at {revision}")
+    if path.is_dir():
+        for name in target.framework.recognise:
+            # All of a folder is imported, so a wrong one must be told first.
+            if not (path / name).exists():
+                raise SourceError(
+                    f"{path} cannot be a source because it is no {target.framework_name}: it lacks "
+                    f"{name}; give a clone, an unpacked tree or a tarball"
+                )
+        # What is in a folder may have changed since.
+        return way.kept(
+            "url", str(path), "asked for", lambda _, bare: way.from_tree(path, bare), anew=True
+        )
+    digest = sha256_file(path)
+    return way.kept(
+        "url", digest, f"asked for; SHA-256 {digest}", lambda _, bare: way.from_tarball(path, bare)
+    )

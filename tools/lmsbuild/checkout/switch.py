@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switch a checkout from one commit to another: files, index and refs, all or none of them.
+
+The index is locked the way git locks it, so no other git program can work on a half-switched
+checkout, not even after this process was killed; `abort` knows its own lock and removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from lmsbuild.base.errors import TreeStateError
+from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.hashing import git_blob
+from lmsbuild.base.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
+from lmsbuild.checkout.shadow import Shadow, git_path
+from lmsbuild.series.scratch import Raw
+
+# Of each worktree its own. `base` is the tag's code, `applied` HEAD right after `apply`.
+REFS = "refs/worktree/lmsbuild/"
+NOTHING = "0" * 40
+_NO_MODE = "000000"
+_GIT_SECONDS = 2.0  # no git program holds a ref's lock for longer
+
+
+def state_of(user: Git) -> Path:
+    return git_path(user, "lmsbuild")
+
+
+def branch_of(git: Git) -> str:
+    """The full name of the branch that is checked out, `HEAD` when none is."""
+    done = git.run("symbolic-ref", "-q", "HEAD", check=False)
+    return os.fsdecode(done.stdout).strip() or "HEAD"
+
+
+def resolve(git: Git, name: str) -> str:
+    """The commit of a ref, NOTHING when there is none."""
+    done = git.run("rev-parse", "-q", "--verify", f"{name}^{{commit}}", check=False)
+    return done.stdout.decode().strip() if done.returncode == 0 else NOTHING
+
+
+def recorded(git: Git, name: str) -> str:
+    """`base` or `applied` of this worktree, NOTHING when there is none."""
+    found = resolve(git, f"{REFS}{name}")
+    # Checkouts made before worktrees had refs of their own.
+    return found if found != NOTHING else resolve(git, f"refs/lmsbuild/{name}")
+
+
+class CheckoutTransaction(FileTransaction):
+    """Make one with `on`; then `switch_to`, `move_refs` and `commit`."""
+
+    shadow: Shadow
+
+    @classmethod
+    @contextmanager
+    def on(cls, user: Git, command: str, **data: object) -> Iterator[CheckoutTransaction]:
+        branch = branch_of(user)
+        with cls.begin(user.path, state_of(user), command, branch=branch, **data) as transaction:
+            transaction.shadow = Shadow(transaction.git, transaction.work / "shadow")
+            yield transaction
+
+    @cached_property
+    def git(self) -> Git:
+        """The user's git. Its children hold our lock: nobody goes on before they are over."""
+        git = checkout_git(self.root)
+        assert git is not None
+        keep = (self.descriptor,) if self.descriptor >= 0 else ()
+        return Git(git.path, git.extra_env, keep=keep)
+
+    # What is to change.
+
+    def switch_to(self, changes: list[Raw], files: dict[str, bytes]) -> None:
+        """The files of `changes` get the contents `files` and all of them go into the index.
+
+        Raises TreeStateError naming what is in the way.
+        """
+        for change in changes:
+            if self._is_sparse(change):
+                continue
+            check_unchanged(self.git, change)
+            if change.after.mode == _NO_MODE:
+                self.remove(change.path)
+            else:
+                self.put(change.path, Content(files[change.path], int(change.after.mode, 8)))
+        self.put_index(changes)
+
+    def put_index(self, changes: list[Raw]) -> None:
+        """The user's index with the entries of `changes` replaced."""
+        index = self.work / "index"
+        shutil.copy2(git_path(self.git, "index"), index)
+        git = self.shadow.over(index)
+        sparse = [change.path for change in changes if self._is_sparse(change)]
+        lines = (f"{c.after.mode} {c.after.blob}\t{c.path}\0" for c in changes)
+        git.run("update-index", "-z", "--index-info", stdin=os.fsencode("".join(lines)))
+        names = os.fsencode("".join(f"{path}\0" for path in sparse))
+        git.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=names)
+        self.put_beside("index", Content(index.read_bytes()))
+
+    def _is_sparse(self, change: Raw) -> bool:
+        """Tracked, and by a sparse checkout not among the files."""
+        if change.before.mode == _NO_MODE or os.path.lexists(self.root / change.path):
+            return False
+        line = self.git.run("--literal-pathspecs", "ls-files", "-t", "-z", "--", change.path).stdout
+        return line.startswith(b"S ")
+
+    def move_refs(self, head: str, **kept: str) -> None:
+        """HEAD (its branch, if one is checked out) and refs of ours; NOTHING removes one."""
+        git = self.git
+        after = {str(self.journal.data["branch"]): head}
+        after.update({f"{REFS}{name}": commit for name, commit in kept.items()})
+        self.journal.refs = {name: [resolve(git, name), commit] for name, commit in after.items()}
+
+    # The switch.
+
+    @property
+    def _token(self) -> Path:
+        return self.work / "index-lock"
+
+    @property
+    def _index_lock(self) -> Path:
+        return self.state.parent / "index.lock"
+
+    def claim(self) -> None:
+        self._token.touch()
+        try:
+            os.link(self._token, self._index_lock)
+        except FileExistsError:
+            raise TreeStateError(
+                f"{self.root} was not changed because another git program works on it "
+                f"({self._index_lock} exists); wait for its end, or remove that file if none runs"
+            ) from None
+        git = self.git
+        if branch_of(git) != self.journal.data["branch"]:
+            raise TreeStateError(
+                f"{self.root} was not changed because another branch was checked out meanwhile; "
+                "run the command again"
+            )
+        for name, (before, _) in self.journal.refs.items():
+            if resolve(git, name) != before:
+                raise TreeStateError(
+                    f"{self.root} was not changed because {name} moved meanwhile; run the command "
+                    "again"
+                )
+
+    def release(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if self._token.samefile(self._index_lock):
+                self._index_lock.unlink()
+
+    def _forward(self, number: int, step: object) -> None:
+        found = self.journal.steps[number]
+        if found.beside:
+            # Only now the new files have the times and inodes that the index keeps.
+            staged = self._file(number, "new")
+            self.shadow.over(staged).run("update-index", "-q", "--refresh", check=False)
+            found.after = fingerprint(staged)
+            self.journal.save(self.work)
+        super()._forward(number, found)
+
+    def settle(self) -> None:
+        self._update({name: (after, before) for name, (before, after) in self.journal.refs.items()})
+
+    def unsettle(self) -> None:
+        git = self.git
+        refs = self.journal.refs.items()
+        back = {n: (before, after) for n, (before, after) in refs if resolve(git, n) == after}
+        self._update(back)
+
+    def recover(self) -> None:
+        if self.journal.phase == SWITCHING:
+            self._remove_ref_locks()
+
+    def is_settled(self) -> bool:
+        git = self.git
+        return all(resolve(git, name) == after for name, (_, after) in self.journal.refs.items())
+
+    def foreign(self) -> list[str]:
+        git = self.git
+        moved = [n for n, both in self.journal.refs.items() if resolve(git, n) not in both]
+        branch = branch_of(git)
+        return moved if branch == self.journal.data["branch"] else [*moved, f"HEAD (now {branch})"]
+
+    def _update(self, moves: dict[str, tuple[str, str]]) -> None:
+        lines = []
+        for name, (to, since) in moves.items():
+            if to == since:
+                continue
+            lines.append(
+                f"delete {name} {since}" if to == NOTHING else f"update {name} {to} {since}"
+            )
+        if lines:
+            text = "".join(f"{line}\n" for line in lines)
+            reason = f"lmsbuild {self.journal.command}"
+            self.git.run("update-ref", "-m", reason, "--stdin", stdin=os.fsencode(text))
+
+    def _remove_ref_locks(self) -> None:
+        """Of a git that was killed with us. Another program's would be gone after a moment."""
+        deadline = time.monotonic() + _GIT_SECONDS
+        names = ["HEAD", "packed-refs", *self.journal.refs]
+        locks = [Path(f"{git_path(self.git, name)}.lock") for name in names]
+        while any(lock.exists() for lock in locks) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for lock in locks:
+            lock.unlink(missing_ok=True)
+
+
+def check_unchanged(user: Git, change: Raw) -> None:
+    """Raise TreeStateError unless the file is as the checkout's commit has it.
+
+    A form that the user's own settings give it (line ends, filters) is no change.
+    """
+    path = user.path / change.path
+    if change.before.mode == _NO_MODE:
+        for place in [path, *path.parents]:
+            if place == user.path:
+                return
+            if os.path.lexists(place) and (place == path or place.is_symlink() or place.is_file()):
+                name = place.relative_to(user.path)
+                raise TreeStateError(
+                    f"the series cannot be applied because {name} in {user.path} is in the way of "
+                    f"a new file ({change.path}) and git does not track it; move it away",
+                    file=str(name),
+                )
+        return
+    now = fingerprint(path)
+    if now and now.startswith("link:"):
+        blob = git_blob(os.fsencode(path.readlink()))
+    elif now and now != "other":
+        blob = git_blob(path.read_bytes())
+        if blob != change.before.blob:
+            as_user = Git(user.path, user.extra_env, as_user=True)
+            done = as_user.run("hash-object", "--", change.path, check=False)
+            blob = done.stdout.decode().strip()
+    else:
+        blob = ""
+    if blob != change.before.blob:
+        raise TreeStateError(
+            f"the series cannot be applied because {change.path} in {user.path} is not as its "
+            "commit has it (git was told to overlook that); put it back, or commit it",
+            file=change.path,
+        )
+
+
+def last_of(user: Git) -> Journal | None:
+    """The last finished switch of this checkout, if it can be taken back."""
+    return Journal.load(state_of(user) / "last")

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lmsbuild.base import cache
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
+from lmsbuild.ship.choices import Choices
+from lmsbuild.tags.frameworks import Target, resolve, targets
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _console(ctx: click.Context) -> Console:
+    """The one console of the running command."""
+    key = "lmsbuild.console"
+    if key not in ctx.meta:
+        ctx.meta[key] = Console()
+        if not ctx.resilient_parsing:  # as for a completion
+            cache.check_variables()
+            ctx.with_resource(ctx.meta[key].running(ctx.info_name or ""))
+    found: Console = ctx.meta[key]
+    return found
+
+
+def _json(ctx: click.Context, param: click.Parameter, value: bool) -> Console:
+    found = _console(ctx)
+    found.json_mode = value
+    _check_form(found)
+    return found
+
+
+def _markdown(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    found = _console(ctx)
+    found.markdown = value
+    _check_form(found)
+
+
+def _check_form(found: Console) -> None:
+    if found.json_mode and found.markdown:
+        found.markdown = False
+        raise UsageError(
+            "--markdown cannot go with --json because each wants standard output for itself; leave "
+            "it out, the steps are in the JSON result"
+        )
+
+
+def json_option(function: F) -> F:
+    """Gives the command its `console`."""
+    return click.option(
+        "--json", "console", is_flag=True, callback=_json,
+        help="Print one JSON value on standard output instead of text.",
+    )(function)  # fmt: skip
+
+
+def markdown_option(function: F) -> F:
+    return click.option(
+        "--markdown", is_flag=True, expose_value=False, callback=_markdown,
+        help="Print the summary of the steps as a Markdown table, and nothing else, on standard "
+        "output.",
+    )(function)  # fmt: skip
+
+
+def dry_run_option(function: F) -> F:
+    return click.option(
+        "--dry-run", is_flag=True, help="Say what would be done and change nothing."
+    )(function)
+
+
+def _completer(name: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """A function of lmsbuild.completion, imported when a shell asks."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        from lmsbuild.cli import completion
+
+        found: list[str] = getattr(completion, name)(ctx, param, incomplete)
+        return found
+
+    return complete
+
+
+def tag_argument(function: F) -> F:
+    return click.argument("tag", shell_complete=_completer("tags"))(function)
+
+
+def suite_argument(function: F) -> F:
+    return click.argument("suite", nargs=-1, shell_complete=_completer("suites"))(function)
+
+
+def tag_choice(function: F) -> F:
+    """The argument `tag`, None when the user names none."""
+    return click.argument("tag", required=False)(function)
+
+
+def tags_option(function: F) -> F:
+    """The argument `tags` and the flag `every` of a command that checks many tags at once."""
+    every = click.option("--all", "every", is_flag=True, help="Every supported tag.")
+    return click.argument("tags", metavar="[TAG]...", nargs=-1, shell_complete=_completer("tags"))(
+        every(function)
+    )
+
+
+def chosen(tags: Sequence[str], every: bool) -> list[Target]:
+    """What `tags_option` asks for. Raises UsageError when that is nothing."""
+    project = find_project()
+    if every:
+        return targets(project)
+    if not tags:
+        raise UsageError("nothing was checked because no TAG was given; name one, or give --all")
+    return [resolve(project, tag) for tag in tags]
+
+
+def source_option(function: F) -> F:
+    """The argument `source` of a command that fetches, and --offline, which every such one has."""
+    return offline_option(
+        click.option(
+            "--source", default="auto", show_default=True, metavar="auto|git|debian|PATH|URL",
+            help="Where the source comes from. auto: upstream git if it answers within 5 s, "
+            "else Debian's source package.",
+        )(function)
+    )  # fmt: skip
+
+
+def offline_option(function: F) -> F:
+    def switch_off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            os.environ["LMSBUILD_OFFLINE"] = "1"  # child processes obey it too
+
+    return click.option(
+        "--offline", is_flag=True, expose_value=False, callback=switch_off,
+        help="Download nothing: use what was fetched before (also LMSBUILD_OFFLINE=1).",
+    )(function)  # fmt: skip
+
+
+def cuda_option(function: F) -> F:
+    return click.option(
+        "--cuda", metavar="X.Y",
+        help="CUDA version of the official wheel [default: the tag's first].",
+    )(function)  # fmt: skip
+
+
+def reference_option(function: F) -> F:
+    return click.option(
+        "--reference", metavar="PATH", type=click.Path(path_type=Path, exists=True),
+        envvar="LMSBUILD_MIRROR",
+        help="A clone of the framework: what it has is not downloaded from git. It is not needed "
+        "afterwards.",
+    )(function)  # fmt: skip
+
+
+def into_option(function: F) -> F:
+    return click.option(
+        "--into", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+        help="The checkout's folder instead of work/<framework>-<tag>/source.",
+    )(function)  # fmt: skip
+
+
+def clone_option(function: F) -> F:
+    """The argument `place` of a command that reads the framework's code."""
+    return click.option(
+        "--from", "place", metavar="DIR",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="A clone with the tag's code [default: the one you stand in, the work folder's, the "
+        "cache's].",
+    )(function)  # fmt: skip
+
+
+def python_option(function: F) -> F:
+    return click.option(
+        "--python", "python", metavar="X.Y", shell_complete=_completer("pythons"),
+        help="Python version [default: the running one, else the tag's newest].",
+    )(function)  # fmt: skip
+
+
+def jobs_option(function: F) -> F:
+    return click.option(
+        "--jobs", "-j", metavar="N", type=click.IntRange(min=1),
+        help="Parallel compilations [default: the number of processors].",
+    )(function)  # fmt: skip
+
+
+def container_option(function: F) -> F:
+    """The flag `in_container` of a command that builds the wheel on its way, and --base-image."""
+    return base_image_option(
+        click.option(
+            "--container", "in_container", is_flag=True,
+            help="Compile as `lmsbuild wheel --container`.",
+        )(function)
+    )  # fmt: skip
+
+
+def base_image_option(function: F) -> F:
+    return click.option(
+        "--base-image", metavar="IMAGE",
+        help="The image to build on, instead of the one in frameworks.toml.",
+    )(function)  # fmt: skip
+
+
+def output_option(what: str) -> Callable[[F], F]:
+    """--output, a folder for `what`, None for the tag's own."""
+    return click.option(
+        "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+        help=f"Folder for {what} [default: work/<framework>-<tag>/wheels].",
+    )  # fmt: skip
+
+
+def _together(
+    name: str, record: Callable[..., Any], *options: Callable[[F], F]
+) -> Callable[[F], F]:
+    """One decorator for `options`, whose values come as the one argument `name`, a `record`."""
+    fields = [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def gathered(**values: Any) -> Any:
+            chosen = {field: values.pop(field) for field in fields}
+            return function(**values, **{name: record(**chosen)})
+
+        decorated: Any = gathered
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+# What a user chooses about a build, as the argument `choices`.
+build_options = _together(
+    "choices",
+    Choices,
+    source_option,
+    reference_option,
+    into_option,
+    python_option,
+    cuda_option,
+    jobs_option,
+)
+
+
+def examples(*lines: str) -> str:
+    """Epilog for --help that keeps its line breaks."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conda channel as a folder that any web server can serve: <subdir>/*.conda and repodata.
+
+A package is in its folder before the index names it, and leaves after the index has forgotten it.
+The index is made by rattler's indexer in a folder beside, of links to the packages, and each of its
+files takes the place of the old one by a rename. Writers queue at a lock that dies with its holder;
+what a killed one left is removed, or indexed, by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import zstandard
+from filelock import FileLock, Timeout
+from rattler import BuildString, MatchSpec, PackageRecord, Version
+from rattler.index import index_fs
+
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ChannelError, LmsbuildError, PackageError, ReadOnlyError
+from lmsbuild.base.hashing import sha256_file
+from lmsbuild.conda.condapackage import (
+    SUBDIRS,
+    SUFFIX,
+    CondaPackage,
+    check_room,
+    inspect,
+    known_subdir,
+)
+
+REPODATA = "repodata.json"
+INDEX = (f"{REPODATA}.zst", REPODATA)  # in the order in which they are replaced
+_LOCK = ".lock"
+_STAGING = ".staging-"
+_DAY = 86400.0
+
+
+class _DamagedError(Exception):
+    """An index that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A package as the index has it."""
+
+    subdir: str
+    file: str
+    name: str
+    version: str
+    build: str
+    build_number: int
+    depends: list[str]
+    sha256: str
+    size: int
+    timestamp: float  # seconds since 1970: when it was put into the channel
+
+    @property
+    def path(self) -> str:
+        return f"{self.subdir}/{self.file}"
+
+
+# Subdir -> file -> what the index has of it.
+Index = Mapping[str, Mapping[str, Entry]]
+
+
+@dataclass(frozen=True)
+class Added:
+    package: CondaPackage
+    path: Path
+    already: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    path: str  # below the channel
+    why: str  # follows the path in a sentence
+    remedy: str  # what to do
+
+    @property
+    def message(self) -> str:
+        return f"{self.why}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What `prune` keeps: of each package the newest `keep` builds, and what is younger than
+    `days`. None is no limit of that kind."""
+
+    keep: int | None
+    days: float | None
+
+
+class Channel:
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def entries(self, subdir: str | None = None) -> list[Entry]:
+        """What the index has, sorted. Raises ChannelError when there is none."""
+        wanted = [known_subdir(subdir)] if subdir else self.subdirs()
+        if not wanted:
+            raise self._no_channel()
+        return [entry for name in wanted for entry in self._indexed(name)]
+
+    def subdirs(self) -> list[str]:
+        return [name for name in SUBDIRS if (self.root / name).is_dir()]
+
+    def files(self, subdir: str) -> list[Path]:
+        return sorted((self.root / subdir).glob(f"*{SUFFIX}"))
+
+    def _no_channel(self) -> ChannelError:
+        return ChannelError(
+            f"{self.root} cannot be used because it is no channel; make one with `lmsbuild channel "
+            f"add {self.root} PACKAGE...`"
+        )
+
+    def _indexed(self, subdir: str) -> list[Entry]:
+        """What the index of `subdir` has. Raises ChannelError."""
+        try:
+            return self._parsed(subdir)
+        except _DamagedError as error:
+            raise ChannelError(
+                f"{self.root / subdir / REPODATA} cannot be used because it is damaged ({error}); "
+                f"{self._anew}"
+            ) from error
+
+    def _parsed(self, subdir: str) -> list[Entry]:
+        try:
+            text = (self.root / subdir / REPODATA).read_text(encoding="utf-8")
+            records = json.loads(text)["packages.conda"]
+            return [_entry(subdir, file, record) for file, record in sorted(records.items())]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _DamagedError(str(error)) from error
+
+    def _read(self, or_nothing: bool = False) -> Index:
+        """The index of each subdir. Raises ChannelError for one that is damaged, or skips it."""
+        found: dict[str, dict[str, Entry]] = {}
+        for subdir in self.subdirs():
+            try:
+                found[subdir] = {entry.file: entry for entry in self._indexed(subdir)}
+            except ChannelError:
+                if not or_nothing:
+                    raise
+                found[subdir] = {}
+        return found
+
+    def verify(self, console: Console) -> list[Problem]:
+        """Everything that is not as the index or a package itself says; nothing is changed."""
+        if not self.subdirs():
+            raise self._no_channel()
+        problems: list[Problem] = []
+        listed = []
+        for subdir in self.subdirs():
+            try:
+                listed += self._parsed(subdir)
+            except _DamagedError as error:
+                why = f"is damaged ({error})"
+                problems.append(Problem(f"{subdir}/{REPODATA}", why, self._anew))
+            problems += self._check_compressed(subdir)
+        with console.task("checking packages", total=max(1, len(listed))) as task:
+            for entry in listed:
+                problems += self._check_entry(entry)
+                task.advance()
+        known = {entry.path for entry in listed}
+        for subdir in self.subdirs():
+            for file in self.files(subdir):
+                if f"{subdir}/{file.name}" not in known:
+                    path = f"{subdir}/{file.name}"
+                    problems.append(Problem(path, "is not in the index", self._anew))
+        return problems
+
+    def _check_compressed(self, subdir: str) -> list[Problem]:
+        plain, packed = self.root / subdir / REPODATA, self.root / subdir / f"{REPODATA}.zst"
+        try:
+            with packed.open("rb") as stream:
+                same = zstandard.ZstdDecompressor().stream_reader(stream).read()
+            if same == plain.read_bytes():
+                return []
+            why = f"differs from {REPODATA}"
+        except (OSError, zstandard.ZstdError) as error:
+            why = f"cannot be read ({error})"
+        return [Problem(f"{subdir}/{packed.name}", why, self._anew)]
+
+    def _check_entry(self, entry: Entry) -> list[Problem]:
+        path = self.root / entry.path
+        try:
+            digest = sha256_file(path)
+            if digest != entry.sha256:
+                why = f"has SHA-256 {digest}, not {entry.sha256} as in the index"
+                return [Problem(entry.path, why, self._again)]
+            inspect(path, stubs=True)
+        except FileNotFoundError:
+            why = "is in the index and not in the channel"
+            return [Problem(entry.path, why, self._again)]
+        except LmsbuildError as error:
+            why = f"is no sound package ({error.message.split(';')[0]})"
+            return [Problem(entry.path, why, self._again)]
+        return []
+
+    @property
+    def _anew(self) -> str:
+        return f"write the index anew with `lmsbuild channel index {self.root}`"
+
+    @property
+    def _again(self) -> str:
+        return (
+            f"put the one that was published back with `lmsbuild channel add {self.root} PACKAGE`, "
+            "or give it up: remove the file and run `lmsbuild channel index`"
+        )
+
+    # Writing -------------------------------------------------------------------------------------
+
+    def add(
+        self, packages: Sequence[Path], console: Console, stubs: bool = False, dry_run: bool = False
+    ) -> list[Added]:
+        """Put packages into their subdirs and the index: all of them or none.
+
+        A file that is there already stays, and one that was damaged or lost is put back; any other
+        of the same name is refused, as clients take a published package to be for ever. Raises
+        PackageError, SubdirError or ChannelError.
+        """
+        with console.task("checking packages", total=len(packages)) as task:
+            checked = []
+            for path in packages:
+                checked.append(inspect(path, stubs))
+                task.advance()
+        if dry_run:
+            index = self._read()
+            return [self._place(package, index) for package in checked]
+        with self._writing(console) as staging:
+            index = self._read()
+            placed = [self._place(package, index) for package in checked]
+            fresh = {}
+            for added in placed:
+                if not added.already:
+                    copy = staging / added.package.subdir / added.package.path.name
+                    copy.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(added.package.path, copy)
+                    _flush(copy)
+                    if sha256_file(copy) != added.package.sha256:
+                        raise PackageError(
+                            f"{copy.name} was not added because it changed while it was read; "
+                            "give it again when it is finished"
+                        )
+                    fresh[f"{added.package.subdir}/{copy.name}"] = copy
+            self._check_files(index, stubs, console)
+            self._switch(staging, index, console, fresh=fresh)
+        return placed
+
+    def _place(self, package: CondaPackage, index: Index) -> Added:
+        to = self.root / package.subdir / package.path.name
+        published = index.get(package.subdir, {}).get(to.name)
+        there = sha256_file(to) if to.exists() else None
+        if package.sha256 != (published.sha256 if published else there or package.sha256):
+            raise PackageError(
+                f"{package.path.name} was not added because the channel has another file of this "
+                "name, and clients never get a published package again; raise the build number",
+                package=package.path.name,
+            )
+        return Added(package, to, there == package.sha256)
+
+    def index(self, console: Console, stubs: bool = False, dry_run: bool = False) -> list[Entry]:
+        """Write the index anew from the packages, each of them checked. Raises as `add`."""
+        if not self.subdirs():
+            raise self._no_channel()
+        if dry_run:
+            self._check_files(self._read(or_nothing=True), stubs, console, anew=True)
+            return self.entries()
+        with self._writing(console) as staging:
+            index = self._read(or_nothing=True)
+            self._check_files(index, stubs, console, anew=True)
+            self._switch(staging, index, console, anew=True)
+        return self.entries()
+
+    def prune(self, rule: Rule, console: Console, dry_run: bool = False) -> list[Entry]:
+        """Remove what `rule` does not keep, but for what a kept package needs. Gives what went."""
+        if not self.subdirs():
+            raise self._no_channel()
+        if dry_run:
+            return _expired(self.entries(), rule)
+        with self._writing(console) as staging:
+            index = self._read()
+            gone = _expired([entry for files in index.values() for entry in files.values()], rule)
+            if gone:
+                self._check_files(index, True, console)
+                left_out = {entry.path for entry in gone}
+                self._switch(staging, index, console, left_out=left_out)
+                for entry in gone:
+                    (self.root / entry.path).unlink(missing_ok=True)
+        return gone
+
+    def _switch(
+        self, staging: Path, index: Index, console: Console, anew: bool = False,
+        fresh: Mapping[str, Path] = MappingProxyType({}), left_out: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """Index what is there, with `fresh` (path below the channel -> file) and without
+        `left_out`; then put the fresh packages and the new index in their places."""
+        tree = staging / "tree"
+        links = {
+            f"{subdir}/{file.name}": file
+            for subdir in self.subdirs()
+            for file in self.files(subdir)
+        }
+        subdirs = {*self.subdirs(), "noarch", *(path.split("/")[0] for path in fresh)}
+        for subdir in subdirs:
+            (tree / subdir).mkdir(parents=True)
+            if index.get(subdir):  # when each package came, and saves reading what it has
+                shutil.copyfile(self.root / subdir / REPODATA, tree / subdir / REPODATA)
+        for path, file in {**links, **fresh}.items():
+            if path not in left_out:
+                (tree / path).hardlink_to(file)
+        with console.task("indexing"):
+            try:
+                asyncio.run(index_fs(tree, write_zst=True, write_shards=False, force=anew))
+            except Exception as error:  # rattler has a class for each, below no common one
+                check_room(tree, str(error))
+                raise ChannelError(
+                    f"{self.root} was not indexed because rattler says: {error}; see "
+                    "`lmsbuild channel verify`"
+                ) from error
+        for subdir in subdirs:
+            for name in INDEX:
+                _flush(tree / subdir / name)
+            (self.root / subdir).mkdir(exist_ok=True)
+        for path, file in fresh.items():
+            file.replace(self.root / path)
+        # Metapackages last: what they need is there when they appear.
+        for subdir in sorted(subdirs):
+            for name in INDEX:
+                (tree / subdir / name).replace(self.root / subdir / name)
+
+    def _check_files(self, index: Index, stubs: bool, console: Console, anew: bool = False) -> None:
+        """The indexer takes any zip: what `index` has not, and with `anew` also what it has, is
+        checked first. Raises PackageError."""
+        waiting = [
+            (index[subdir].get(file.name), file)
+            for subdir in self.subdirs()
+            for file in self.files(subdir)
+        ]
+        if anew:
+            there = {file for _, file in waiting}
+            for subdir, files in index.items():
+                for name in sorted(files):
+                    if self.root / subdir / name not in there:
+                        console.warn(f"{subdir}/{name} leaves the index because it is gone")
+        else:
+            waiting = [(None, file) for entry, file in waiting if entry is None]
+        with console.task("checking packages", total=max(1, len(waiting))) as task:
+            for entry, file in waiting:
+                self._check_file(file, entry, stubs)
+                task.advance()
+
+    def _check_file(self, file: Path, published: Entry | None, stubs: bool) -> None:
+        subdir = file.parent.name
+        try:
+            found = inspect(file, stubs)
+            digest = found.sha256
+        except PackageError:
+            if published is None or (digest := sha256_file(file)) == published.sha256:
+                raise
+        if published and digest != published.sha256:
+            raise PackageError(
+                f"{published.path} cannot be indexed because it was published with SHA-256 "
+                f"{published.sha256} and now has {digest}; {self._again}",
+                package=file.name,
+            )
+        if found.subdir != subdir:
+            raise PackageError(
+                f"{subdir}/{file.name} cannot be indexed because it is for {found.subdir}; move it "
+                "there",
+                package=file.name,
+            )
+
+    @contextmanager
+    def _writing(self, console: Console) -> Iterator[Path]:
+        """The channel's lock, and a folder of ours in it that is gone afterwards."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with self._locked(console):
+                for left in self.root.glob(f"{_STAGING}*"):  # of a killed writer
+                    shutil.rmtree(left, ignore_errors=True)
+                staging = Path(tempfile.mkdtemp(dir=self.root, prefix=_STAGING))
+                try:
+                    yield staging
+                finally:
+                    shutil.rmtree(staging, ignore_errors=True)
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise ReadOnlyError(
+                    f"the channel {self.root} was not changed because it is read-only "
+                    f"({error.strerror}); use a folder that you may write to"
+                ) from error
+            raise
+
+    @contextmanager
+    def _locked(self, console: Console) -> Iterator[None]:
+        lock = FileLock(self.root / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            with console.task("waiting for another writer"):
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _entry(subdir: str, file: str, record: dict[str, Any]) -> Entry:
+    milliseconds = record.get("indexed_timestamp") or record.get("timestamp") or 0
+    return Entry(
+        subdir, file, record["name"], record["version"], record["build"], record["build_number"],
+        record["depends"], record["sha256"], record["size"], milliseconds / 1000,
+    )  # fmt: skip
+
+
+# Retention ---------------------------------------------------------------------------------------
+
+
+def _expired(entries: Sequence[Entry], rule: Rule) -> list[Entry]:
+    """What `rule` gives up. A dependency that only an expired package meets keeps that package."""
+    now = time.time()
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in sorted(entries, key=_age, reverse=True):
+        groups.setdefault((entry.subdir, entry.name), []).append(entry)
+    kept: list[Entry] = []
+    for group in groups.values():
+        for place, entry in enumerate(group):
+            young = rule.days is not None and now - entry.timestamp < rule.days * _DAY
+            few = rule.keep is not None and place < rule.keep
+            if young or few:
+                kept.append(entry)
+    spare = [entry for group in groups.values() for entry in group if entry not in kept]
+    waiting = list(kept)
+    while waiting:
+        for text in waiting.pop().depends:
+            spec = MatchSpec(text)
+            if not any(_meets(entry, spec) for entry in kept):
+                needed = next((entry for entry in spare if _meets(entry, spec)), None)
+                if needed:
+                    spare.remove(needed)
+                    kept.append(needed)
+                    waiting.append(needed)
+    return sorted(spare, key=lambda entry: entry.path)
+
+
+def _age(entry: Entry) -> tuple[Version, int, float]:
+    return Version(entry.version), entry.build_number, entry.timestamp
+
+
+def _meets(entry: Entry, spec: MatchSpec) -> bool:
+    record = PackageRecord(
+        entry.name, entry.version, BuildString(entry.build), entry.build_number, entry.subdir
+    )
+    return bool(spec.matches(record))

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `.conda` file: what it says of itself, whether that is true, and its normal form.
+
+The format is a zip of two tar.zst, `info-*` (metadata) and `pkg-*` (the files).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+
+from lmsbuild.base.errors import FileError, PackageError, SubdirError
+from lmsbuild.base.hashing import sha256_file
+
+SUFFIX = ".conda"
+SUBDIRS = ("linux-64", "linux-aarch64", "linux-ppc64le", "noarch")
+_CHUNK = 1 << 20
+_END, _END_BYTES = b"PK\x05\x06", 22  # a zip's last record, without its comment
+_LITTLE = 1 << 20  # bytes of a disk that is as good as full
+_LEVEL = 5  # of zstd: 19 takes half an hour for a framework and saves a tenth
+_DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, EOFError, KeyError, ValueError,
+    TypeError, AttributeError, NotImplementedError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CondaPackage:
+    """A package as its metadata names it; `files` are the paths below the prefix, sorted."""
+
+    path: Path
+    name: str
+    version: str
+    build: str
+    build_number: int
+    subdir: str
+    depends: list[str]
+    constrains: list[str]
+    files: list[str]
+    sha256: str
+    bytes: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.version} {self.build}"
+
+
+def known_subdir(name: str) -> str:
+    """`name` itself. Raises SubdirError for a platform that no package is made for."""
+    if name not in SUBDIRS:
+        raise SubdirError(
+            f"{name or repr(name)} cannot be used because it is no subdir of this channel format "
+            f"that packages are made for; name one of {', '.join(SUBDIRS)}",
+            subdir=name,
+        )
+    return name
+
+
+def inspect(path: Path, stubs: bool = False) -> CondaPackage:
+    """Read a package and check every byte of it against its own metadata.
+
+    A package that brings no file is a stub unless it is a metapackage (`noarch: generic` with
+    dependencies); `stubs` lets stubs pass, for TEST channels. Raises PackageError or SubdirError.
+    """
+    if path.suffix != SUFFIX:
+        raise PackageError(
+            f"{path.name} cannot be used because it is no {SUFFIX} file; give packages that "
+            "`lmsbuild conda` or rattler-build made",
+            package=path.name,
+        )
+    with _sound(path):
+        with zipfile.ZipFile(path) as archive:
+            _check_ends(path, archive)
+            info = _info(archive)
+            index, paths = json.loads(info["info/index.json"]), _paths(info)
+            found = _payload(archive)
+        _check_paths(path, paths, found)
+        package = CondaPackage(
+            path, index["name"], index["version"], index["build"], index["build_number"],
+            known_subdir(index["subdir"]), list(index["depends"]),
+            list(index.get("constrains", [])), sorted(paths), sha256_file(path),
+            path.stat().st_size,
+        )  # fmt: skip
+    if f"{package.name}-{package.version}-{package.build}" != path.stem:
+        raise PackageError(
+            f"{path.name} is not what its name says because inside it is {package.label}; give "
+            "the file under its own name",
+            package=path.name,
+        )
+    metapackage = index.get("noarch") == "generic" and package.depends
+    if not package.files and not metapackage and not stubs:
+        raise PackageError(
+            f"{path.name} is a stub because it brings no file and is no metapackage; build it "
+            "again, or keep it to a channel for tests (--stubs)",
+            package=path.name,
+        )
+    return package
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        detail = f"no {error}" if isinstance(error, KeyError) else str(error) or "it ends early"
+        raise PackageError(
+            f"{path.name} cannot be used because it is damaged ({detail}); get it again",
+            package=path.name,
+        ) from error
+
+
+def _check_ends(path: Path, archive: zipfile.ZipFile) -> None:
+    """Readers of zip look for its end from behind, and pass over what stands before or after."""
+    end = path.stat().st_size - len(archive.comment) - _END_BYTES
+    with path.open("rb") as stream:
+        stream.seek(max(0, end))
+        if stream.read(len(_END)) != _END:
+            raise zipfile.BadZipFile("bytes follow its end")
+    if min((entry.header_offset for entry in archive.infolist()), default=0):
+        raise zipfile.BadZipFile("bytes come before it")
+
+
+def _members(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:
+    """Each member of a tar.zst with a stream of its content, in order."""
+    with (
+        archive.open(name) as packed,
+        zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as plain,
+        tarfile.open(fileobj=plain, mode="r|") as tar,
+    ):
+        for member in tar:
+            yield member, tar.extractfile(member) if member.isfile() else None
+        # What stands behind the end mark is checked too, or a cut would pass.
+        while plain.read(_CHUNK):
+            pass
+
+
+def _part(archive: zipfile.ZipFile, kind: str) -> str:
+    found = [name for name in archive.namelist() if name.startswith(f"{kind}-")]
+    if len(found) != 1 or not found[0].endswith(".tar.zst"):
+        raise zipfile.BadZipFile(f"it has {len(found)} parts {kind}-*.tar.zst, not one")
+    return found[0]
+
+
+def _info(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    return {
+        member.name: stream.read()
+        for member, stream in _members(archive, _part(archive, "info"))
+        if stream is not None
+    }
+
+
+def _paths(info: dict[str, bytes]) -> dict[str, dict[str, Any]]:
+    return {entry["_path"]: entry for entry in json.loads(info["info/paths.json"])["paths"]}
+
+
+def _payload(archive: zipfile.ZipFile) -> dict[str, str | None]:
+    """Path -> SHA-256, None for what is no regular file."""
+    found: dict[str, str | None] = {}
+    for member, stream in _members(archive, _part(archive, "pkg")):
+        if stream is None:
+            if not member.isdir():
+                found[member.name] = None
+            continue
+        digest = hashlib.sha256()
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+        found[member.name] = digest.hexdigest()
+    return found
+
+
+def _check_paths(
+    path: Path, paths: dict[str, dict[str, Any]], found: dict[str, str | None]
+) -> None:
+    said = {name for name, entry in paths.items() if entry["path_type"] != "directory"}
+    for name in sorted(said ^ set(found)):
+        where = "is not in it" if name in said else "is not in its list"
+        raise PackageError(
+            f"{path.name} was tampered with because {name} {where}; get it again",
+            package=path.name,
+            file=name,
+        )
+    for name, digest in found.items():
+        if digest is not None and digest != paths[name]["sha256"]:
+            raise PackageError(
+                f"{path.name} was tampered with because {name} has SHA-256 {digest}, not "
+                f"{paths[name]['sha256']}; get it again",
+                package=path.name,
+                file=name,
+            )
+
+
+def metadata(path: Path) -> dict[str, bytes]:
+    """The members of the `info` part. Raises PackageError."""
+    with _sound(path), zipfile.ZipFile(path) as archive:
+        return _info(archive)
+
+
+def files_of(path: Path, names: set[str]) -> dict[str, bytes]:
+    """The content of some files of the package. Raises PackageError."""
+    with _sound(path), zipfile.ZipFile(path) as archive:
+        return {
+            member.name: stream.read()
+            for member, stream in _members(archive, _part(archive, "pkg"))
+            if member.name in names and stream is not None
+        }
+
+
+def settle(path: Path, seconds: int) -> None:
+    """Give a built package and its files the time `seconds` (since 1970) instead of that of its
+    build, and compress it, so that the same inputs give the same bytes."""
+    with zipfile.ZipFile(path) as archive:
+        info = _info(archive)
+        index = json.loads(info["info/index.json"])
+        index["timestamp"] = seconds * 1000
+        info["info/index.json"] = json.dumps(index, indent=2, sort_keys=True).encode()
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".settle-")
+        try:
+            with os.fdopen(handle, "w+b") as stream, zipfile.ZipFile(stream, "w") as out:
+                with archive.open("metadata.json") as source, _slot(out, "metadata.json") as target:
+                    target.write(source.read())
+                with _slot(out, f"pkg-{path.stem}.tar.zst") as target:
+                    _copy_tar(archive, _part(archive, "pkg"), target, seconds)
+                with _slot(out, f"info-{path.stem}.tar.zst") as target:
+                    target.write(zstandard.compress(_tar(info, seconds), _LEVEL))
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _copy_tar(archive: zipfile.ZipFile, name: str, target: IO[bytes], seconds: int) -> None:
+    # The number of threads does not matter for the bytes, but one or several does.
+    packer = zstandard.ZstdCompressor(level=_LEVEL, threads=max(2, os.cpu_count() or 2))
+    with (
+        packer.stream_writer(target, closefd=False) as plain,
+        tarfile.open(fileobj=plain, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for member, stream in _members(archive, name):
+            member.mtime = seconds
+            tar.addfile(member, stream)
+
+
+def _slot(out: zipfile.ZipFile, name: str) -> Any:
+    entry = zipfile.ZipInfo(name)  # 1980, stored: both parts are compressed already
+    entry.external_attr = 0o100644 << 16
+    return out.open(entry, "w", force_zip64=True)
+
+
+def _tar(members: dict[str, bytes], seconds: int) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in sorted(members):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(members[name]), 0o644, seconds
+            tar.addfile(entry, io.BytesIO(members[name]))
+    return raw.getvalue()
+
+
+def check_room(folder: Path, said: str) -> None:
+    """Raise FileError if rattler failed for want of room in `folder`; it often does not say so."""
+    reason = os.strerror(errno.ENOSPC)
+    if reason in said or shutil.disk_usage(folder).free < _LITTLE:
+        raise FileError.of(OSError(errno.ENOSPC, reason), str(folder))

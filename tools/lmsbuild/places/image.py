@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The images of a tag: what it is compiled, built whole, run and tested in.
+
+An image is a template of docker/ filled in from frameworks.toml. What it gets of Python comes from
+this machine in the build's context, so that a build needs the network only for a base image and for
+packages of the system that the base lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tarfile
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import jinja2
+from docker.errors import ImageNotFound
+from docker.utils import parse_repository_tag
+
+from lmsbuild.base import cache, log
+from lmsbuild.base.console import Console, Task
+from lmsbuild.base.errors import BaseImageError, ConfigError, MismatchError
+from lmsbuild.places.docker import ARCHITECTURES, Engine, connect, failure, machine, translated
+from lmsbuild.places.environment import GPU_ONLY, requirements
+from lmsbuild.tags.download import wheels_for
+from lmsbuild.tags.frameworks import Image, Target
+from lmsbuild.wheel import wheelfile
+from lmsbuild.wheel.wheelfile import WheelName
+
+Kind = Literal["compiler", "build", "runtime", "test"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TEMPLATES = "docker"
+_KEPT_LINES = 20
+_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$", re.I)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An image that can be built: for which machine and Python, and on what."""
+
+    target: Target
+    kind: Kind
+    machine: str  # as `uname -m` says it
+    python: str  # X.Y
+    image: Image  # names filled in
+    base: str
+
+    @property
+    def name(self) -> str:
+        python = "" if self.kind == "compiler" else f"-py{self.python}"
+        return f"lmsbuild/{self.target.slug}:{self.kind}{python}-{self.machine}".lower()
+
+    @property
+    def command(self) -> str:
+        return f"lmsbuild image {self.target.label} --kind {self.kind} --arch {self.machine}"
+
+    def render(self, with_wheels: bool = True) -> str:
+        """The Dockerfile; `with_wheels` when its context has wheels to install."""
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(self.target.project.root / TEMPLATES),
+            undefined=jinja2.StrictUndefined,
+            keep_trailing_newline=True,
+            autoescape=False,
+        )
+        return environment.get_template(f"{self.kind}.Dockerfile.j2").render(
+            target=self.target, machine=self.machine, python=self.python, image=self.image,
+            base=self.base, wheels=with_wheels,
+        )  # fmt: skip
+
+    @property
+    def requirements(self) -> list[str]:
+        return self.image.requirements.get(self.machine, [])
+
+
+def recipe(
+    target: Target, kind: Kind, python: str, arch: str | None = None, base: str | None = None
+) -> Recipe:
+    """How the image of this kind is built. Raises ConfigError where frameworks.toml has none."""
+    arch = arch or machine()
+    image = target.tag.images.get(kind)
+    if image is None or not (base or arch in image.base):
+        known = ", ".join(f"{k} for {' and '.join(v.base)}" for k, v in target.tag.images.items())
+        raise ConfigError(
+            f"there is no {kind} image of {target.label} for {arch} because frameworks.toml has "
+            f"{known or 'no images of this tag'}; add it to `images`"
+            + ("" if image is None else ", or give --base-image")
+        )
+    values = {"python": python, "nodot": python.replace(".", ""), "cuda": target.cuda}
+    filled = Image.model_validate(_filled(image.model_dump(), values))
+    return Recipe(target, kind, arch, python, filled, base or filled.base[arch])
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """`text` with {name} replaced by what it is in `values`; other braces stay."""
+    return re.sub(r"\{(\w+)\}", lambda m: values.get(m[1], m[0]), text)
+
+
+def _filled(value: Any, values: Mapping[str, str]) -> Any:
+    """`value` with {name} replaced in every text of it."""
+    if isinstance(value, str):
+        return fill(value, values)
+    if isinstance(value, dict):
+        return {key: _filled(item, values) for key, item in value.items()}
+    return [_filled(item, values) for item in value]
+
+
+# What goes into the context ----------------------------------------------------------------------
+
+
+def runtime_wheels(found: Recipe, wheel: Path, light: bool, console: Console) -> list[Path]:
+    """The framework's wheel and what it requires; `light`: but for what only a GPU has a use for.
+
+    Raises as `check_wheel`.
+    """
+    check_wheel(wheel, found)
+    wanted = [*requirements(wheel, found.python, found.machine), *found.target.tag.pins]
+    wanted = [text for text in wanted if not (light and text.startswith(GPU_ONLY))]
+    title = f"what {wheel.name} requires on {found.machine}"
+    label = found.target.label
+    return [
+        wheel,
+        *wheels_for(wanted, found.python, found.machine, title, console, label),
+    ]
+
+
+def check_wheel(wheel: Path, found: Recipe) -> None:
+    """Raise WheelError for a damaged `wheel`, MismatchError for one of another tag, machine or
+    Python than this image's."""
+    target = found.target
+    name = WheelName.of(wheel)
+    wheelfile.names(wheel)  # WheelError for what is no archive
+    abi = f"cp{found.python.replace('.', '')}"
+    if not name.is_of(target.wheel.project, target.version):
+        why = f"it is {name.project} {name.version}, not {target.wheel.project} {target.version}"
+    elif not name.platform.endswith(f"_{found.machine}"):
+        why = f"it is for {name.platform}, not {found.machine}"
+    elif name.abi != abi:
+        why = f"it is for {name.abi}, not {abi}"
+    else:
+        return
+    raise MismatchError(
+        f"{wheel.name} cannot go into the {found.kind} image because {why}; give another with "
+        "--wheel"
+    )
+
+
+# Building ----------------------------------------------------------------------------------------
+
+
+def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Console) -> str:
+    """The id of the image, built or as it was. Raises what `engine.failure` makes.
+
+    Killed, it leaves no container: the engine ends a build whose client is gone.
+    """
+    _have_base(engine, found, console)
+    with cache.scratch() as folder, (folder / "context.tar").open("w+b") as context:
+        files = list(wheels)
+        text = found.render(bool(files))
+        log.note(text)
+        _write_context(context, text, files)
+        native = found.machine == machine()
+        with (
+            console.step(f"building the {found.kind} image on {found.base}") as step,
+            translated(f"the {found.kind} image was not built"),
+        ):
+            lines = engine.client.api.build(
+                fileobj=context, custom_context=True, rm=True, forcerm=True, decode=True,
+                tag=found.name, network_mode="none" if cache.offline() else None,
+                platform=None if native else f"linux/{ARCHITECTURES[found.machine]}",
+            )  # fmt: skip
+            _follow_build(lines, found, step, console)
+            image = engine.client.images.get(found.name)
+            step.digest = image.id.removeprefix("sha256:")
+            step.size = image.attrs["Size"]
+    _check_architecture(image, found)
+    return str(image.id)
+
+
+def digest(name: str) -> str:
+    """Of an image that an engine has: the registry's once it was pushed, else the engine's id.
+
+    Raises BaseImageError when no engine has it, EngineError when none answers.
+    """
+    with connect() as engine:
+        try:
+            found = engine.client.images.get(name)
+        except ImageNotFound as error:
+            raise BaseImageError(
+                f"the digest of {name} cannot be recorded because {engine.host} has no such image; "
+                "build it with `lmsbuild image`"
+            ) from error
+        pushed = found.attrs.get("RepoDigests") or []
+        return str(pushed[0].partition("@")[2] if pushed else found.id)
+
+
+def _write_context(context: IO[bytes], text: str, wheels: Iterable[Path]) -> None:
+    """Without times and owners: the engine reuses layers of equal contents."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        info.mtime = 0
+        info.mode = 0o644
+        return info
+
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        data = text.encode()
+        info = plain(tarfile.TarInfo("Dockerfile"))
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+        for wheel in wheels:
+            archive.add(wheel, f"wheels/{wheel.name}", filter=plain)
+    context.seek(0)
+
+
+def _have_base(engine: Engine, found: Recipe, console: Console) -> None:
+    """The base image is here, for the right architecture: pulled if need be."""
+    with contextlib.suppress(ImageNotFound):
+        _check_architecture(engine.client.images.get(found.base), found)
+        return
+    cache.require_network(f"the image {found.base}", found.command)
+    repository, tag = parse_repository_tag(found.base)
+    what = f"the {found.kind} image was not built"
+    with console.step(f"pulling {found.base}") as step, translated(what, found.base):
+        sizes: dict[str, tuple[int, int]] = {}
+        for line in engine.client.api.pull(
+            repository, tag or "latest", stream=True, decode=True,
+            platform=f"linux/{ARCHITECTURES.get(found.machine, found.machine)}",
+        ):  # fmt: skip
+            if "error" in line:
+                log.note(str(line))
+                raise failure(what, str(line["error"]), found.base)
+            detail = line.get("progressDetail") or {}
+            if line.get("status") == "Downloading" and "total" in detail:
+                sizes[line["id"]] = (detail["current"], detail["total"])
+                step.update(sum(s[0] for s in sizes.values()), sum(s[1] for s in sizes.values()))
+            elif line.get("status"):
+                log.note(f"{line.get('id', '')} {line['status']}".strip())
+    _check_architecture(engine.client.images.get(found.base), found)
+
+
+def _check_architecture(image: Any, found: Recipe) -> None:
+    wanted, is_for = ARCHITECTURES.get(found.machine, found.machine), image.attrs["Architecture"]
+    if is_for != wanted:
+        raise BaseImageError(
+            f"the {found.kind} image was not built because {found.base} is for {is_for}, not "
+            f"{wanted}; give one for {wanted} with --base-image",
+            image=found.base,
+        )
+
+
+def _follow_build(
+    lines: Iterable[Mapping[str, Any]], found: Recipe, step: Task, console: Console
+) -> None:
+    """Log what the engine says as it says it; raise for its error, after its last lines."""
+    last: deque[str] = deque(maxlen=_KEPT_LINES)
+    doing = ""
+    for line in lines:
+        said = str(line.get("stream") or line.get("status") or line.get("error") or "").strip()
+        if said:
+            log.note(said)
+        begun = _STEP.match(said)
+        if begun:
+            doing = begun[3]
+            last.clear()
+            step.update(int(begun[1]) - 1, int(begun[2]))
+        if "error" in line:
+            output = "\n".join(last)
+            if output:
+                console.warn(f"the last lines of the step that failed ({doing[:60]}):\n{output}")
+            what = f"the {found.kind} image on {found.base} was not built"
+            raise failure(what, said.splitlines()[-1] if said else "nothing", found.base, output)
+        if said and not begun:
+            last.extend(said.splitlines())

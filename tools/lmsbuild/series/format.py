@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits as patch files: the same bytes for the same commits, on every machine."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lmsbuild.base.errors import GitError, TreeStateError
+from lmsbuild.base.git import Git
+from lmsbuild.series.mail import Mail, from_commit
+from lmsbuild.series.scratch import Entry, Raw, Scratch, scratch
+
+NAME_LENGTH = 57  # of "0001-" and the subject, as git has it
+
+
+def file_name(number: int, subject: str) -> str:
+    """The patch file's name, made as git makes it."""
+    slug = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._]+", "-", subject)).strip("-")
+    return f"{number:04}-{slug}"[:NAME_LENGTH].rstrip(".-") + ".patch"
+
+
+def patch_bytes(
+    made_in: Scratch,
+    mail: Mail,
+    before: str,
+    after: str,
+    what: str,
+    paths: Sequence[str] | None = None,
+) -> bytes:
+    """One patch file. Raises TreeStateError, naming `what`, for a change that a patch cannot hold.
+
+    `before` and `after` are trees that `made_in` can read; `paths` leaves out all others.
+    """
+    for raw in made_in.changed(before, after):
+        if paths is None or raw.path in paths:
+            _check_path(raw, what)
+    if not mail.subject:
+        raise TreeStateError(f"{what} cannot become a patch because it has no message; give it one")
+    if mail.hazard():
+        raise TreeStateError(
+            f"{what} cannot become a patch because `git am` would end its message at the line "
+            f"{mail.hazard()!r}; reword the message"
+        )
+    diff = made_in.diff(before, after, paths)
+    binary = re.search(rb"^Binary files (?:a/)?(.+?) (?:and|differ)", diff, re.MULTILINE)
+    if binary:
+        name = binary[1].decode(errors="replace")
+        raise TreeStateError(
+            f"{what} cannot become a patch because {name} is binary and a series is text; leave "
+            "the file out"
+        )
+    return mail.render().encode(errors="surrogateescape") + diff
+
+
+def _check_path(raw: Raw, what: str) -> None:
+    modes = {raw.before.mode, raw.after.mode} - {"000000"}
+    reason = remedy = ""
+    if modes - {"100644", "100755"}:
+        reason = f"{raw.path} is a symbolic link or a submodule"
+        remedy = "use ordinary files"
+    elif raw.before.blob == raw.after.blob:
+        reason = f"it changes only the mode of {raw.path}"
+        remedy = "leave the mode as it is"
+    elif re.search(r'["\\\x00-\x1f\x7f]', raw.path):
+        reason = f"the name {raw.path!r} needs quotes in a patch"
+        remedy = "rename the file"
+    if reason:
+        raise TreeStateError(f"{what} cannot become a patch because {reason}; {remedy}")
+
+
+def commits(git: Git, base: str, tip: str) -> list[str]:
+    """The commits base..tip, oldest first."""
+    listed = git.text(
+        "--no-replace-objects", "rev-list", "--reverse", "--topo-order", f"{base}..{tip}"
+    )
+    return listed.splitlines()
+
+
+def mail_of(git: Git, commit: str) -> Mail:
+    """Raises TreeStateError for a commit that git itself would not write."""
+    raw = git.run("--no-replace-objects", "cat-file", "commit", commit).stdout
+    try:
+        return from_commit(raw)
+    except ValueError as error:
+        raise TreeStateError(
+            f"commit {commit[:12]} cannot become a patch because {error}; commit it anew"
+        ) from error
+
+
+def fetch_blobs(git: Git, wanted: Mapping[str, Entry]) -> None:
+    """Have a partial clone get what a diff will read. Raises TreeStateError when it cannot."""
+    paths = {entry.blob: path for path, entry in wanted.items() if int(entry.mode, 8)}
+    listing = "".join(f"{blob}\n" for blob in paths).encode()
+    lost = ""
+    try:
+        # `missing` is what git says of an object that nothing promised.
+        output = git.run("cat-file", "--batch-check", stdin=listing).stdout.decode()
+        lost = next((x.split()[0] for x in output.splitlines() if x.endswith(" missing")), "")
+    except GitError as error:
+        lost = next((blob for blob in paths if blob in error.output), next(iter(paths)))
+    if lost:
+        raise TreeStateError(
+            f"{git.path} cannot be read because it lacks the content of {paths[lost]} (blob "
+            f"{lost}) and could not fetch it; run `git fetch --refetch` there, or use a full clone"
+        )
+
+
+def format_patches(
+    git: Git, base: str, tip: str, keep: Callable[[str], bool] = lambda path: True
+) -> dict[str, bytes]:
+    """The commits base..tip as patch files (name -> content), of the paths that `keep` accepts.
+
+    A commit that changes nothing else becomes no patch. Raises TreeStateError for what a patch
+    cannot hold.
+    """
+    made: dict[str, bytes] = {}
+    with scratch(git) as room:
+        for commit in commits(git, base, tip):
+            trees = f"{commit}~1^{{tree}}", f"{commit}^{{tree}}"
+            raws = [raw for raw in room.changed(*trees) if keep(raw.path)]
+            if not raws:
+                continue
+            fetch_blobs(git, {raw.path: raw.before for raw in raws})
+            fetch_blobs(git, {raw.path: raw.after for raw in raws})
+            mail = mail_of(git, commit)
+            what = f"commit {commit[:12]} ({mail.subject})"
+            content = patch_bytes(room, mail, *trees, what, [raw.path for raw in raws])
+            check_mail(room, content, mail, what)
+            made[file_name(len(made) + 1, mail.subject)] = content
+    return made
+
+
+def check_mail(room: Scratch, content: bytes, mail: Mail, what: str) -> None:
+    """Raise TreeStateError unless git itself reads `mail` from the patch."""
+    with tempfile.TemporaryDirectory() as name:
+        body, patch = Path(name) / "body", Path(name) / "patch"
+        options = ("--encoding=UTF-8", "-b", "--no-scissors")
+        head = room.git.run("mailinfo", *options, str(body), str(patch), stdin=content).stdout
+        subject = re.search(r"^Subject: (.*)$", head.decode(errors="replace"), re.MULTILINE)
+        read = (subject[1] if subject else "", body.read_text("utf-8", "replace").strip("\n"))
+    if read != (mail.subject, mail.body):
+        raise TreeStateError(
+            f"{what} cannot become a patch because `git am` would read its message as "
+            f"{read[0]!r}; reword the message"
+        )

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A series: the runtime patches of a framework, then the hook patches of one tag.
+
+Patches carry full blob ids (`index <pre>..<post>`), so which of them a tree already has is
+read from the tree itself, without a state file and without guessing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import PatchSet
+
+from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError
+from lmsbuild.base.git import Git
+from lmsbuild.base.hashing import sha256_bytes
+from lmsbuild.series.mail import Mail, parse
+from lmsbuild.tags.frameworks import Target
+
+NO_BLOB = "0" * 40
+_EMPTY = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"  # the blob of a file without content
+_INDEX = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})(?: (\d{6}))?$", re.MULTILINE)
+_MODE = re.compile(r"^(?:new file|new|deleted file|old) mode (\d{6})$", re.MULTILINE)
+# A series holds no renames, so both names are the same one.
+_DIFF = re.compile(r"^diff --git a/(.+) b/\1$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file of one patch; NO_BLOB stands for a file that is not there."""
+
+    path: str
+    before: str
+    after: str
+    mode: str = "100644"  # after the patch; before it for a file that goes
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a hunk. `kind` is " ", "+", "-", or "\\" for the note of a missing line end."""
+
+    kind: str
+    text: str  # without its line end
+    at: int  # line in the patch file, from 1
+    source: int | None  # line in the file before the patch, from 1
+    target: int | None  # line in the file after the patch, from 1
+
+
+@dataclass(frozen=True)
+class Hunk:
+    path: str
+    number: int  # from 1, within its file
+    source_start: int
+    source_length: int
+    target_start: int
+    target_length: int
+    section: str
+    lines: tuple[Line, ...]
+
+    @property
+    def header(self) -> str:
+        """As git writes it."""
+        ranges = [
+            f"{start}" if length == 1 else f"{start},{length}"
+            for start, length in (
+                (self.source_start, self.source_length),
+                (self.target_start, self.target_length),
+            )
+        ]
+        return f"@@ -{ranges[0]} +{ranges[1]} @@ {self.section}".rstrip()
+
+    def texts(self, *kinds: str) -> list[str]:
+        return [line.text for line in self.lines if line.kind in kinds]
+
+
+@dataclass(frozen=True)
+class Patch:
+    path: Path
+    content: bytes | None = None  # when it is not, or not yet, what the file has
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.path.read_bytes() if self.content is None else self.content
+
+    @cached_property
+    def text(self) -> str:
+        return self.data.decode("utf-8", errors="surrogateescape")
+
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_bytes(self.data)
+
+    @cached_property
+    def mail(self) -> Mail:
+        """Author, date and message. Raises ConfigError when the file is no mail."""
+        try:
+            return parse(self.text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.name} cannot be used because {error}; write it with `lmsbuild refresh`"
+            ) from error
+
+    @property
+    def subject(self) -> str:
+        return self.mail.subject
+
+    @cached_property
+    def diff_start(self) -> int:
+        """Where in `text` the diff begins."""
+        match = re.search(r"^diff --git ", self.text, re.MULTILINE)
+        if match is None:
+            raise ConfigError(f"{self.name} cannot be used because it changes no file; remove it")
+        return match.start()
+
+    @property
+    def diff(self) -> str:
+        return self.text[self.diff_start :]
+
+    @cached_property
+    def _parts(self) -> dict[str, tuple[FileChange, str]]:
+        starts = [m.start() for m in re.finditer(r"^diff --git ", self.diff, re.MULTILINE)]
+        found = {}
+        for start, end in zip(starts, [*starts[1:], len(self.diff)], strict=True):
+            part = self.diff[start:end]
+            head = re.split(r"^@@ ", part, maxsplit=1, flags=re.MULTILINE)[0]
+            names = _DIFF.match(part)
+            ids = _INDEX.search(head)
+            if names is None or ids is None:
+                reason = "no full blob ids" if names else "two names or a quoted one"
+                raise ConfigError(
+                    f"{self.name} cannot be used because {part.splitlines()[0]!r} has {reason}; "
+                    "write it with `lmsbuild refresh` (or `git format-patch --full-index "
+                    "--no-renames`)"
+                )
+            if any(step.lower() in ("", ".", "..", ".git") for step in names[1].split("/")):
+                raise ConfigError(
+                    f"{self.name} cannot be used because the path {names[1]!r} leaves the tree; "
+                    "write it with `lmsbuild refresh`"
+                )
+            modes = _MODE.findall(head)
+            mode = ids[3] or [*modes, "100644"][-1]
+            found[names[1]] = FileChange(names[1], ids[1], ids[2], mode), part
+        return found
+
+    @property
+    def changes(self) -> list[FileChange]:
+        """Every file the patch touches. Raises ConfigError for a patch without full blob ids."""
+        return [change for change, _ in self._parts.values()]
+
+    def part(self, path: str) -> str:
+        """The diff of one file."""
+        return self._parts[path][1]
+
+    @cached_property
+    def hunks(self) -> list[Hunk]:
+        """Every hunk, in order. Raises ConfigError when a hunk is not as long as it says."""
+        _ = self._parts  # what is wrong with a name is not to be told as wrong hunks
+        skipped = self.text.count("\n", 0, self.diff_start)
+        try:
+            files = PatchSet(self.diff)
+        except UnidiffParseError as error:
+            raise ConfigError(
+                f"{self.name} cannot be used because its hunks do not add up "
+                f"({str(error).strip()}); write it with `lmsbuild refresh`"
+            ) from error
+        return [
+            Hunk(
+                file.path,
+                number,
+                hunk.source_start,
+                hunk.source_length,
+                hunk.target_start,
+                hunk.target_length,
+                hunk.section_header,
+                tuple(
+                    Line(
+                        line.line_type,
+                        line.value.removesuffix("\n"),
+                        (line.diff_line_no or 0) + skipped,
+                        line.source_line_no,
+                        line.target_line_no,
+                    )
+                    for line in hunk
+                ),
+            )
+            for file in files
+            for number, hunk in enumerate(file, 1)
+        ]
+
+    def hunks_of(self, path: str) -> list[Hunk]:
+        return [hunk for hunk in self.hunks if hunk.path == path]
+
+    def check(self) -> None:
+        """Raise ConfigError for a file that is damaged, as far as it alone can tell."""
+        _ = self.mail
+        whole = {hunk.path for hunk in self.hunks}
+        why = "" if self.data.endswith(b"\n") else "its last line is cut off"
+        for change in self.changes:
+            part = self.part(change.path)
+            names = re.findall(r"^(?:---|\+\+\+) (.*?)\t?$", part.split("\n@@ ")[0], re.MULTILINE)
+            if set(names) - {f"a/{change.path}", f"b/{change.path}", "/dev/null"}:
+                why = f"the diff of {change.path} has the names {', '.join(names)}"
+            ids = {change.before, change.after}
+            bare = len(ids) == 1 or ids == {NO_BLOB, _EMPTY} or "\nGIT binary patch\n" in part
+            if change.path not in whole and not bare:
+                why = f"the diff of {change.path} has no hunks"
+        if why:
+            raise ConfigError(
+                f"{self.name} cannot be used because {why}; write it with `lmsbuild refresh`"
+            )
+
+
+@dataclass(frozen=True)
+class Series:
+    patches: list[Patch]
+
+    @cached_property
+    def before(self) -> dict[str, str]:
+        """The blob of every touched file before the first patch that touches it."""
+        first: dict[str, str] = {}
+        for patch in self.patches:
+            for change in patch.changes:
+                first.setdefault(change.path, change.before)
+        return first
+
+    def after(self, count: int | None = None) -> dict[str, str]:
+        """The blob of every touched file after the first `count` patches (all by default)."""
+        state = dict(self.before)
+        for patch in self.patches[: len(self.patches) if count is None else count]:
+            for change in patch.changes:
+                state[change.path] = change.after
+        return state
+
+    def applied(self, git: Git, revision: str = "HEAD") -> int:
+        """How many of the patches `revision` has.
+
+        Raises TreeStateError when it has no prefix of the series: other code, or another
+        version of the series.
+        """
+        paths = list(self.before)
+        blobs = git.blobs(revision, paths)
+        tree = {path: blobs.get(path, NO_BLOB) for path in paths}
+        nearest: list[str] = paths
+        expected = self.before
+        for count in range(len(self.patches), -1, -1):
+            state = self.after(count)
+            differing = [path for path in paths if state[path] != tree[path]]
+            if not differing:
+                return count
+            if len(differing) < len(nearest):
+                nearest, expected = differing, state
+        wrong = nearest[0]
+        raise TreeStateError(
+            f"{wrong} in {git.path} is neither as upstream has it nor as the series leaves it "
+            f"because its blob is {tree[wrong]}, not {expected[wrong]}; run `lmsbuild refresh` if "
+            "its commits are a change of the series, else use a checkout of the tag itself",
+            file=wrong,
+        )
+
+
+def patch_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.patch"))
+
+
+def series_of(target: Target) -> Series:
+    """The series of a tag. Raises ConfigError when there is none."""
+    files = patch_files(target.runtime_patches) + patch_files(target.tag_patches)
+    if not files:
+        raise ConfigError(
+            f"{target.label} cannot be patched because {target.tag_patches} has no patches; "
+            "write them with `lmsbuild refresh`"
+        )
+    return Series([Patch(path) for path in files])
+
+
+def export(target: Target) -> bytes:
+    """The whole series as one mail file for `git am`."""
+    return b"".join(patch.data for patch in series_of(target).patches)
+
+
+def export_name(target: Target) -> str:
+    return f"{target.framework_name}_{target.tag_name}_large_model_support.patch"
+
+
+def check_preimage(target: Target, git: Git, revision: str, what: str) -> None:
+    """Raise MismatchError unless every recorded file is in `revision` as recorded."""
+    recorded = target.tag.preimage
+    found = git.blobs(revision, list(recorded))
+    for path, blob in recorded.items():
+        if found.get(path) != blob:
+            raise MismatchError(
+                f"{what} is not the source of {target.label} because {path} has blob "
+                f"{found.get(path, 'none')}, not {blob}; use another source",
+                file=path,
+                found=found.get(path),
+                recorded=blob,
+            )
+
+
+def names(patches: Sequence[Patch]) -> list[str]:
+    return [patch.name for patch in patches]

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from a tag to environments with its wheel, as far as a command goes it.
+
+Every stage is a step of the command's summary, and reuses what has not changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmsbuild.base.console import Console
+from lmsbuild.checkout.apply import Applied, apply
+from lmsbuild.checkout.checkout import Checkout, fetch, working_path
+from lmsbuild.places import device as devices
+from lmsbuild.places.device import Device
+from lmsbuild.places.environment import Environment, prepare
+from lmsbuild.ship.choices import Choices
+from lmsbuild.tags.download import official_wheel
+from lmsbuild.tags.frameworks import Target
+from lmsbuild.wheel import plugin
+from lmsbuild.wheel.overlay import Built, build
+from lmsbuild.wheel.plugin import PluginTarget
+from lmsbuild.wheel.toolchain import Compiler
+
+if TYPE_CHECKING:
+    from lmsbuild.places.container import Inside
+
+# Gives the compiler of a container that can read a tree.
+Container = Callable[[Path], contextlib.AbstractContextManager[Compiler]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a program needs to run on the official wheel and on ours."""
+
+    source: Path  # the patched tree
+    built: Built | plugin.Built
+    stock: Environment | None  # None where only ours was wanted
+    lms: Environment
+    variables: dict[str, str]  # what the device needs
+
+
+def container_for(
+    target: Target, wanted: bool, base_image: str | None, choices: Choices, console: Console
+) -> Container | None:
+    """The tag's container to compile in when it is `wanted`, which naming an image says too."""
+    if not (wanted or base_image):
+        return None
+    from lmsbuild.places.tagcontainer import compiler  # the engine's client is slow to import
+
+    python = target.python(choices.python)
+    return partial(compiler, target, base_image=base_image, python=python, console=console)
+
+
+def fetched(
+    target: Target,
+    source: str,
+    into: Path | None,
+    console: Console,
+    reference: Path | None = None,
+) -> Checkout:
+    with console.step("fetch") as step:
+        done = fetch(target, source, into, console, reference)
+        step.digest, step.note = done.commit, done.route
+    return done
+
+
+def applied(target: Target, path: Path, console: Console, dry_run: bool = False) -> Applied:
+    with console.step("apply") as step:
+        done = apply(target, path, console, dry_run)
+        step.digest = done.head
+        step.note = f"{len(done.patches)} applied, {done.already} there already"
+    return done
+
+
+def patched(
+    target: Target, choices: Choices, console: Console, dry_run: bool = False
+) -> Path:  # fmt: skip
+    """The checkout with the series on it, fetched if need be."""
+    into = working_path(target, choices.into)
+    path = fetched(target, choices.source, into, console, choices.reference).path
+    applied(target, path, console, dry_run)
+    return path
+
+
+def wheel(
+    target: Target, choices: Choices, console: Console, output: Path | None = None,
+    dry_run: bool = False, container: Container | None = None, objects: Path | None = None,
+) -> tuple[Path, Built]:  # fmt: skip
+    """The patched tree, and the wheel built from it in `output`, compiled in a `container`.
+
+    `objects` as in `overlay.build`.
+    """
+    python = target.python(choices.python)
+    path = patched(target, choices, console, dry_run)
+    with console.step("wheel") as step:
+        folder = output.absolute() if output else target.work / "wheels"
+        with container(path) if container else contextlib.nullcontext() as compiler:
+            done = build(
+                target,
+                path,
+                python,
+                folder,
+                console,
+                choices.jobs,
+                dry_run,
+                compiler,
+                objects,
+            )
+        step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+        if done.wheel.is_file() and not dry_run:
+            step.size, step.digest = done.wheel.stat().st_size, done.sha256
+    return path, done
+
+
+def prepared(
+    target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
+    console: Console, inside: Inside | None = None, stock: bool = True,
+) -> Prepared:  # fmt: skip
+    """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them.
+
+    Without `stock` only the second.
+
+    `inside` a container all of it is made there, as it would not run with older C libraries.
+    """
+    if inside:
+        compiler = contextlib.nullcontext(inside.compiler)
+        folder = target.work / "wheels-container"
+        source, built = wheel(target, choices, console, folder, container=lambda _: compiler)
+    else:
+        source, built = wheel(target, choices, console)
+    wanted: dict[str, tuple[Path, Path | None]] = {"lms": (built.wheel, None)}
+    if stock:
+        wanted["stock"] = (official_wheel(target, target.python(choices.python), console), None)
+    return _ready(target, choices, device, prefix, tools, wanted, source, built, console, inside)
+
+
+def plugin_wheel(
+    found: PluginTarget, choices: Choices, console: Console, output: Path | None = None,
+    dry_run: bool = False,
+) -> plugin.Built:  # fmt: skip
+    """The plug-in for one release, in `output`."""
+    with console.step("plugin") as step:
+        folder = output.absolute() if output else found.target.work / "wheels"
+        python = found.target.python(choices.python)
+        done = plugin.build(found, python, folder, console, choices.jobs, dry_run)
+        step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+        if done.wheel.is_file() and not dry_run:
+            step.size, step.digest = done.wheel.stat().st_size, done.sha256
+    return done
+
+
+def plugin_prepared(
+    found: PluginTarget, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
+    console: Console, inside: Inside | None = None, stock: bool = True,
+) -> Prepared:  # fmt: skip
+    """As `prepared`, with the plug-in beside the official wheel in `<prefix>plugin`.
+
+    The source is a checkout of the tag, if there is one.
+    """
+    target = found.target
+    built = plugin_wheel(found, choices, console)
+    official = official_wheel(target, target.python(choices.python), console)
+    wanted: dict[str, tuple[Path, Path | None]] = {"plugin": (official, built.wheel)}
+    if stock:
+        wanted["stock"] = (official, None)
+    source = target.work / "source"
+    ready = _ready(
+        target, choices, device, prefix, tools, wanted, source, built, console, inside
+    )  # fmt: skip
+    more = {"LMS_SDIST": str(built.sdist)}
+    if not found.release.tested:
+        more["TORCH_LMS_FORCE"] = "1"
+    return replace(ready, variables={**ready.variables, **more})
+
+
+def prepared_for(
+    target: Target, found: PluginTarget | None, choices: Choices, device: Device, prefix: str,
+    tools: Sequence[str], console: Console, inside: Inside | None = None, stock: bool = True,
+) -> Prepared:  # fmt: skip
+    """`plugin_prepared` where a plug-in was `found`, else `prepared`; `inside` a container."""
+    if found:
+        return plugin_prepared(found, choices, device, prefix, tools, console, inside, stock)
+    return prepared(target, choices, device, prefix, tools, console, inside, stock)
+
+
+def _ready(
+    target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
+    wanted: Mapping[str, tuple[Path, Path | None]], source: Path, built: Built | plugin.Built,
+    console: Console, inside: Inside | None,
+) -> Prepared:  # fmt: skip
+    """Environments by name with a wheel and one beside it, and the device for them."""
+    on_gpu = device.kind == "cuda"
+    python = target.python(choices.python)
+    with console.step("environments") as step:
+        made = {
+            kind: prepare(
+                target, prefix + kind, file, python, on_gpu, tools, console, beside, inside
+            )
+            for kind, (file, beside) in wanted.items()
+        }
+        step.note = "reused" if all(one.reused for one in made.values()) else "made"
+    with console.step("device") as step:
+        step.note = device.name
+        variables = devices.variables(target, device, console)
+        if device.kind == "sim":
+            for environment in made.values():
+                devices.build_simulated(target, environment, console, choices.jobs)
+    stock = made.pop("stock", None)
+    (lms,) = made.values()
+    return Prepared(source, built, stock, lms, variables)

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release: all that is shipped of one wheel in one folder, and the proof that it can be rebuilt.
+
+The folder is whole or not there, and never changes: what is released under a version stays that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from lmsbuild import __version__
+from lmsbuild.base import cache
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import ConfigError, FileError, RebuildError
+from lmsbuild.base.hashing import sha256_file
+from lmsbuild.base.project import make_folder
+from lmsbuild.conda import conda
+from lmsbuild.series.series import export, export_name, series_of
+from lmsbuild.ship import sbom
+from lmsbuild.ship.choices import Choices
+from lmsbuild.ship.pipeline import Container, wheel
+from lmsbuild.tags.frameworks import Target
+from lmsbuild.wheel.overlay import Built
+
+SCHEMA = 1
+MANIFEST = "release.json"
+SUMS = "SHA256SUMS"
+NOTES = "NOTES.md"
+_BUILDING = ".release-"
+_CONDA = ".conda"
+_SUBDIR = "linux-64"  # of the packages of a release
+_MADE = ("patch", "wheel", "manifest", "sbom", "notes")  # kinds of which each is made again
+
+
+@dataclass(frozen=True)
+class Artefact:
+    name: str
+    kind: str  # patch, wheel, manifest, sbom, notes, or what was added
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Release:
+    folder: Path
+    artefacts: list[Artefact]
+    reused: bool  # it was there
+    planned: list[str] = field(default_factory=list)  # names of its files, of a dry run
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An artefact as it was released, and as it was made again."""
+
+    name: str
+    recorded: str
+    rebuilt: str  # "" when nothing of this name was made
+
+    @property
+    def same(self) -> bool:
+        return self.recorded == self.rebuilt
+
+
+# Making one --------------------------------------------------------------------------------------
+
+
+def release(
+    target: Target, choices: Choices, console: Console, output: Path | None = None,
+    dry_run: bool = False, container: Container | None = None, more: Sequence[Path] = (),
+    images: Mapping[str, str] | None = None,
+    packages: Callable[[Path], Sequence[Path]] = lambda wheel: (),
+) -> Release:  # fmt: skip
+    """Build the wheel, and put everything that is shipped of it into a folder below `output`.
+
+    `packages` makes others of the wheel (for conda), `more` are further files that are part of it,
+    `images` the digests of container images by name. Raises RebuildError when this version was
+    released before with other content.
+    """
+    _, built = wheel(target, choices, console, dry_run=dry_run, container=container)
+    more = [*packages(built.wheel), *more]
+    place = (output or target.work / "releases").absolute()
+    folder = place / built.wheel.name.removesuffix(".whl")
+    if dry_run:
+        own = [name for name, _ in _own_files(target, built)]
+        names = [*own, *(file.name for file in more), MANIFEST, SUMS]
+        return Release(folder, [], folder.exists(), names)
+    make_folder(place)
+    with console.step("release") as step, _room(place) as fresh:
+        artefacts = _fill(fresh, target, built, more, images or {})
+        step.note = f"{len(artefacts)} files"
+        step.size = sum(artefact.bytes for artefact in artefacts)
+        if folder.exists():
+            _check_same(folder, fresh)
+            step.note = "unchanged"
+            return Release(folder, artefacts, True)
+        try:
+            fresh.rename(folder)
+        except OSError as error:
+            raise FileError.of(error, str(folder)) from error
+    return Release(folder, artefacts, False)
+
+
+@contextlib.contextmanager
+def _room(place: Path) -> Iterator[Path]:
+    """A folder below `place` for a release in the making; what a killed run left goes."""
+    with FileLock(place / ".lock"):
+        for left in place.glob(f"{_BUILDING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as building:
+            fresh = Path(building) / "files"
+            fresh.mkdir()
+            yield fresh
+
+
+def _own_files(target: Target, built: Built) -> list[tuple[str, str]]:
+    """Name and kind of what is made for a release."""
+    return [
+        (export_name(target), "patch"),
+        (built.wheel.name, "wheel"),
+        (built.manifest.name, "manifest"),
+        (f"{built.wheel.name}.cdx.json", "sbom"),
+        (NOTES, "notes"),
+    ]
+
+
+def _fill(
+    fresh: Path, target: Target, built: Built, more: Sequence[Path], images: Mapping[str, str]
+) -> list[Artefact]:
+    text = built.manifest.read_text(encoding="utf-8")
+    manifest = json.loads(text)
+    written = {
+        "patch": export(target),
+        "manifest": text.encode(),
+        "sbom": sbom.render(target, series_of(target), built.wheel, manifest).encode(),
+        "notes": notes(target, built.wheel.name).encode(),
+    }
+    kinds = dict(_own_files(target, built))
+    for name, kind in kinds.items():
+        if kind == "wheel":
+            _link_or_copy(built.wheel, fresh / name)
+        else:
+            (fresh / name).write_bytes(written[kind])
+    for file in more:
+        _link_or_copy(file, fresh / file.name)
+        kinds[file.name] = file.suffix.removeprefix(".") or "file"
+    artefacts = [_artefact(fresh / name, kind) for name, kind in kinds.items()]
+    about = {
+        "schema": SCHEMA,
+        "tag": target.label,
+        "lmsbuild": __version__,
+        "artefacts": [asdict(artefact) for artefact in artefacts],
+        "images": dict(images),
+        "conda": {file.name: conda.made_of(file) for file in more if file.suffix == _CONDA},
+        "wheel": manifest,
+    }
+    (fresh / MANIFEST).write_text(_json(about), encoding="utf-8")
+    sums = [*artefacts, _artefact(fresh / MANIFEST, "release")]
+    (fresh / SUMS).write_text("".join(f"{a.sha256}  {a.name}\n" for a in sums), encoding="utf-8")
+    return artefacts
+
+
+def notes(target: Target, wheel_name: str) -> str:
+    """What is in the release, from the messages of the series' commits."""
+    parts = [
+        f"# {target.framework_name} {target.tag_name} with Large Model Support",
+        f"Version {target.version}, for upstream commit {target.tag.commit}.",
+        f"```sh\npip install ./{wheel_name}\n```",
+        "Or on upstream's source:",
+        f"```sh\ngit am {export_name(target)}\n```",
+    ]
+    for patch in series_of(target).patches:
+        paragraphs = patch.mail.body.split("\n\n")
+        if patch.mail.trailers("Test"):
+            paragraphs = paragraphs[:-1]
+        parts.append(f"## {patch.subject}")
+        parts += paragraphs
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _check_same(folder: Path, fresh: Path) -> None:
+    """Raise RebuildError unless the release in `folder` is this one."""
+    ours, theirs = _sums(fresh), _sums(folder)
+    differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+    if differing:
+        raise RebuildError(
+            f"{folder} was left as it is because it holds another release of the same version "
+            f"({', '.join(differing)} differ); raise the wheel's `local` version in "
+            "frameworks.toml, or remove the folder if it was never published",
+            differing=differing,
+        )
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """What every file of the folder is now, not what SHA256SUMS says."""
+    return {file.name: sha256_file(file) for file in sorted(folder.iterdir())}
+
+
+# Making it again ---------------------------------------------------------------------------------
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A release's manifest, or the one beside a wheel in that form. Raises ConfigError."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if "artefacts" not in data:
+            about = data["wheel"]
+            made = {"name": about["name"], "kind": "wheel", "sha256": about["sha256"]}
+            data = {
+                "schema": SCHEMA,
+                "tag": data["tag"],
+                "artefacts": [{**made, "bytes": about["bytes"]}],
+                "wheel": data,
+            }
+        for artefact in data["artefacts"]:
+            Artefact(**artefact)
+        for key in ("python", "cuda", "patches", "toolchain", "inputs", "members"):
+            data["wheel"][key]
+    except OSError as error:
+        raise FileError.of(error, str(path)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be used because it is no manifest of lmsbuild ({error}); give the "
+            f"{MANIFEST} of a release or the .manifest.json beside a wheel"
+        ) from error
+    if data["schema"] != SCHEMA:
+        raise ConfigError(
+            f"{path} cannot be used because it has schema {data['schema']}, and this lmsbuild "
+            f"reads {SCHEMA}; use the lmsbuild {data.get('lmsbuild', '')} that made it"
+        )
+    checked: dict[str, Any] = data
+    return checked
+
+
+def rebuild(
+    target: Target, recorded: Mapping[str, Any], choices: Choices, console: Console,
+    container: Container | None = None,
+) -> list[Compared]:  # fmt: skip
+    """Make what `recorded` tells of again, every file compiled anew, and compare bit for bit.
+
+    Files that were only added to the release are not made again. Raises RebuildError saying what
+    differs and why, as far as the two manifests tell.
+    """
+    about = _own(recorded)
+    with cache.scratch() as folder:
+        _, built = wheel(
+            target, choices, console, folder / "wheels", container=container,
+            objects=folder / "objects",
+        )  # fmt: skip
+        fresh = folder / "files"
+        fresh.mkdir()
+        made = {a.name: a.sha256 for a in _fill(fresh, target, built, (), {})}
+        now = json.loads(built.manifest.read_text(encoding="utf-8"))
+        packages = _packages(target, choices, built, folder / "conda", console) if about else []
+        made |= {file.name: sha256_file(file) for file in packages}
+        made_of = {file.name: conda.made_of(file) for file in packages}
+    compared = [
+        Compared(artefact["name"], artefact["sha256"], made.get(artefact["name"], ""))
+        for artefact in recorded["artefacts"]
+        if artefact["kind"] in _MADE or artefact["name"] in about
+    ]
+    wrong = [one for one in compared if not one.same]
+    if wrong:
+        packed = [one.name for one in wrong if one.name in about]
+        why = explain(recorded["wheel"], now) if len(packed) < len(wrong) else []
+        for name in packed:
+            why += explain_package(name, about[name], made_of.get(name, {}))
+        raise RebuildError(
+            f"{', '.join(one.name for one in wrong)} came out other than recorded because "
+            f"{'; '.join(why)}; build it with the recorded inputs",
+            compared=[asdict(one) for one in compared],
+            why=why,
+        )
+    return compared
+
+
+def _own(recorded: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The conda packages of a release that were made from its wheel, and what they are made of."""
+    wheel = recorded["wheel"]["wheel"]["sha256"]
+    packages: Mapping[str, Mapping[str, Any]] = recorded.get("conda", {})
+    return {
+        name: facts
+        for name, facts in packages.items()
+        if facts and facts.get("wheel_sha256", wheel) == wheel
+    }
+
+
+def _packages(target: Target, choices: Choices, built: Built, folder: Path, console: Console
+) -> list[Path]:  # fmt: skip
+    plan = conda.framework_plan(target, target.python(choices.python), _SUBDIR)
+    made = conda.make(plan, built.wheel, target.project, folder, console)
+    return [one.package.path for one in made]
+
+
+def explain_package(name: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Why a conda package differs from the one that was released."""
+    if not now:
+        return [f"{name} is not what the tag's package is called now"]
+    found = _differences("recipe", recorded.get("recipes", {}), now.get("recipes", {}))
+    if recorded.get("tools") != now.get("tools"):
+        found.append(f"{name} was made by {recorded.get('tools')}, now by {now.get('tools')}")
+    if recorded.get("wheel_sha256") != now.get("wheel_sha256"):
+        found.append(f"the wheel in {name} is another")
+    return found or [f"what {name} is made of is equal, but its build is not reproducible"]
+
+
+def explain(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Why two wheels differ: their inputs first, and only if these are equal, their members."""
+    found: list[str] = []
+    for key, what in (
+        ("tag", "the tag"),
+        ("commit", "upstream's commit"),
+        ("python", "the Python"),
+        ("cuda", "the CUDA version"),
+        ("version", "the version"),
+        ("lmsbuild", "lmsbuild"),
+    ):
+        if recorded.get(key) != now.get(key):
+            found.append(f"{what} was {recorded.get(key)} and is {now.get(key)}")
+    for key, what in (("toolchain", "the"), ("patches", "patch"), ("inputs", "input")):
+        found += _differences(what, recorded.get(key, {}), now.get(key, {}))
+    if recorded.get("overlay") != now.get("overlay"):
+        found.append("the tag's `overlay` table in frameworks.toml changed")
+    if not found and recorded.get("sources") != now.get("sources"):
+        found.append("a source or header that was compiled changed")
+    members = _differences("member", recorded.get("members", {}), now.get("members", {}))
+    if not found:
+        found = ["the inputs are equal, but the build is not reproducible", *members]
+    elif members:
+        found.append(f"so {len(members)} members of the wheel differ")
+    return found
+
+
+def _differences(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    found = []
+    for name in sorted({*old, *new}):
+        if name not in new:
+            found.append(f"{what} {name} is gone")
+        elif name not in old:
+            found.append(f"{what} {name} is new")
+        elif old[name] != new[name]:
+            found.append(f"{what} {name} was {old[name]} and is {new[name]}")
+    return found
+
+
+def _artefact(file: Path, kind: str) -> Artefact:
+    return Artefact(file.name, kind, sha256_file(file), file.stat().st_size)
+
+
+def _link_or_copy(source: Path, to: Path) -> None:
+    """A second name where the file system allows it: wheels are large, and never written to."""
+    try:
+        os.link(source, to)
+    except OSError:
+        shutil.copyfile(source, to)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"

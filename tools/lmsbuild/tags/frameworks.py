@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The typed form of patches/frameworks.toml, and the meaning of a tag on the command line."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+
+from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
+from lmsbuild.base.project import Project
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Sha1 = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Layout(_Model):
+    """Files of one folder of lms/ (not its subfolders) go to one folder of the framework."""
+
+    source: str
+    target: str
+    patterns: list[str]
+
+
+class Debian(_Model):
+    """A Debian source package whose orig tarball is the tag's source."""
+
+    package: str
+    suite: str
+    version: str  # upstream part, the Debian revision may move on
+    tarball: str
+    sha256: Sha256
+
+
+class HeaderWheel(_Model):
+    """A wheel taken only for the headers (and link libraries) below `root`."""
+
+    project: str
+    version: str
+    root: str
+    sha256: Sha256
+
+
+class Wheel(_Model):
+    """The official wheel that the overlay replaces parts of."""
+
+    project: str
+    version: str
+    local: str  # local version of ours, e.g. cu124.lms.1
+    platforms: list[str]
+    version_file: str | None = None  # the Python file that holds __version__, if one does
+    sha256: dict[str, Sha256]  # per Python version
+
+
+class Variant(_Model):
+    """What differs between the official wheels of a tag by their CUDA version."""
+
+    abi: int  # _GLIBCXX_USE_CXX11_ABI
+    wheel: Wheel
+    headers: list[HeaderWheel] = []
+    defines: list[str] = []
+    include: list[str] = []  # after those of the overlay
+
+
+class Image(_Model):
+    """A container image of a tag. In names {python}, {nodot} and {cuda} stand for versions."""
+
+    base: dict[str, str]  # per machine (`uname -m`)
+    compilers: list[str] = []  # the first that the image has
+    pythons: list[str] = []  # likewise
+    commands: list[str] = []  # what it must have besides
+    packages: dict[str, list[str]] = {}  # per package manager: installed when something is missing
+    requirements: dict[str, list[str]] = {}  # Python packages, per machine
+    environment: dict[str, str] = {}
+
+    @property
+    def needs(self) -> list[list[str]]:
+        """Of each of these the image must have one."""
+        return [*filter(None, (self.compilers, self.pythons)), *([name] for name in self.commands)]
+
+
+class Full(_Model):
+    """Upstream's own build, run in the `build` image: `fetch` with the network, then `commands`
+    without. {python}, {python_version}, {version}, {jobs}, {output} (a folder for the wheel),
+    {state} (one that stays for the next build) and {cache} (one that all builds share) are filled
+    in, in the commands and in the environment."""
+
+    fetch: list[list[str]] = []
+    commands: list[list[str]]
+    memory: ByteSize  # of one compilation
+    needs: list[str] = []  # files of the source that not every route brings
+    environment: dict[str, str] = {}
+    ran: list[str] = []  # when and for what it was run to its end
+
+
+class SourceList(_Model):
+    """A variable of upstream's CMake that must list the same sources, or a rule of a BUILD file
+    that must list the same of those below its folder."""
+
+    file: str
+    variable: str
+
+
+class Library(_Model):
+    """A shared library of the wheel that is built from the patched tree."""
+
+    path: str  # in the wheel
+    like: str  # member whose RPATH it takes; itself when it replaces one
+    # Where the official library of that path goes. The new one then needs it, has only what
+    # differs, and is found first.
+    official: str | None = None
+    sources: list[str]
+    cmake: SourceList | None = None
+    bazel: SourceList | None = None
+    defines: list[str] = []
+    exports: list[str] = []  # with `official`: symbols (with *) beside those that it replaces
+    link: list[str] = []  # names of libraries for -l, in order
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+    @property
+    def listed(self) -> SourceList | None:
+        """Where upstream's build lists the sources."""
+        return self.cmake or self.bazel
+
+
+class Install(_Model):
+    """Touched files that go into the wheel as they are."""
+
+    source: str  # folder in the tree, "" for its root
+    suffixes: list[str]
+    target: str  # folder in the wheel; {data} stands for the wheel's data folder
+
+
+class Generated(_Model):
+    """Members of the wheel that upstream's build makes of files that the series touches."""
+
+    api: list[str] = []  # roots of the public API: what tf_export names is imported there
+    protos: dict[str, str] = {}  # .proto file of the tree -> its Python module in the wheel
+
+
+class Overlay(_Model):
+    """How the libraries are built, whatever the CUDA version."""
+
+    cxx_standard: str
+    flags: list[str]
+    # Below the tree or the wheel (tree:, wheel:, {data} as in Install); header wheels come after.
+    include: list[str]
+    prefix: str  # what __FILE__ shows instead of the tree's path
+    libraries: list[Library]
+    install: list[Install]
+    build_files: list[str]  # touched files (globs) that a wheel does not carry
+    generated: Generated = Generated()
+
+
+class Verified(_Model):
+    """The last time that a tag was tried on its own code, and how far."""
+
+    on: date
+    how: Literal["applied", "built", "trained"]
+
+
+class Tag(_Model):
+    version: str
+    commit: Sha1
+    debian: Debian | None = None
+    cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
+    pins: list[str] = []  # of what the wheel requires: newer ones have broken it since
+    images: dict[Literal["compiler", "build", "runtime", "test"], Image] = {}
+    full: Full | None = None
+    overlay: Overlay
+    preimage: dict[str, Sha1] = {}
+    verified: Verified | None = None
+
+
+class Release(_Model):
+    """An official release that the plug-in is built for."""
+
+    tested: bool = True  # the suites pass; else it is imported only when forced
+    requires: str  # of the framework's version, in the wheel's metadata
+    cxx_standard: str
+    tag: str | None = None  # whose variants these are
+    cuda: dict[str, Variant] = {}
+
+
+class Plugin(_Model):
+    """The runtime as a package of its own, beside an official wheel."""
+
+    version: str
+    sources: str  # folder with its Python side
+    layout: list[Layout]  # in addition to the framework's
+    include: list[str]
+    flags: list[str]
+    link: list[str]
+    releases: dict[str, Release]
+
+
+class Shows(_Model):
+    """What `run` and `test` run, and on what where there is no GPU."""
+
+    suites: str  # folder of the regression suites
+    example: str  # the training run of the demonstration
+    switch: str  # the environment variable that turns LMS on
+    device: Literal["simcuda", "cpu"]  # cpu: the framework's own CPU device with a limited pool
+    tests: list[str]  # that the runtime patch names
+
+
+class Conda(_Model):
+    """The framework's conda packages."""
+
+    package: str
+    metapackage: str  # pulls the package with Large Model Support
+    license: str
+    home: str
+    summary: str
+    test: list[str]  # shell lines that must succeed where the package is installed
+
+
+class Framework(_Model):
+    url: str
+    recognise: list[str]
+    shows: Shows
+    conda: Conda | None = None
+    layout: list[Layout]
+    line_length: dict[str, int] = {}  # upstream's own limit for files that match the glob
+    tags: dict[str, Tag]
+    plugin: Plugin | None = None
+
+
+class Selection(_Model):
+    """Cells of the CI matrix, each part by a glob."""
+
+    framework: str = "*"
+    tag: str = "*"
+    python: str = "*"
+    cuda: str = "*"
+    arch: str = "*"
+    why: str
+
+
+class Cell(_Model):
+    """One wheel that CI builds: an overlay of the official one, or everything from source."""
+
+    framework: str
+    tag: str
+    python: str
+    cuda: str
+    arch: str
+    build: Literal["overlay", "full"]
+
+
+class Runner(_Model):
+    """What a CI system calls the machines of an architecture."""
+
+    github: list[str]  # labels
+    gitlab: list[str]  # tags; none: any runner
+    jenkins: str  # label expression
+
+
+class Matrix(_Model):
+    exclude: list[Selection] = []
+    include: list[Cell] = []  # what no official wheel covers
+    runners: dict[str, Runner] = {}  # by architecture
+
+
+class Frameworks(_Model):
+    frameworks: dict[str, Framework]
+    matrix: Matrix = Matrix()
+
+
+@dataclass(frozen=True)
+class Target:
+    """One tag of one framework, for one CUDA version, and where its patches lie."""
+
+    framework_name: str
+    tag_name: str
+    framework: Framework
+    tag: Tag
+    project: Project
+    cuda: str
+
+    @property
+    def variant(self) -> Variant:
+        return self.tag.cuda[self.cuda]
+
+    @property
+    def wheel(self) -> Wheel:
+        return self.variant.wheel
+
+    @property
+    def pythons(self) -> list[str]:
+        """Versions (X.Y) that there are official wheels for, oldest first."""
+        return sorted(self.wheel.sha256, key=lambda version: int(version.split(".")[1]))
+
+    @property
+    def version(self) -> str:
+        """Of the overlay wheel."""
+        return f"{self.tag.version}+{self.wheel.local}"
+
+    def python(self, wanted: str | None) -> str:
+        """`wanted` (X.Y), or the running Python if there is an official wheel for it, else the
+        newest that there is one for. Raises UsageError."""
+        running = f"{sys.version_info.major}.{sys.version_info.minor}"
+        version = wanted or (running if running in self.pythons else self.pythons[-1])
+        self.official_sha256(version)
+        return version
+
+    def official_sha256(self, python: str) -> str:
+        """Of the official wheel for CPython `python` (X.Y). Raises UsageError."""
+        digest = self.wheel.sha256.get(python)
+        if digest is None:
+            raise UsageError(
+                f"{self.wheel.project} {self.wheel.version} cannot be had for Python {python} "
+                f"because its official wheels are for {', '.join(self.pythons)}; choose one with "
+                "--python"
+            )
+        return digest
+
+    def for_cuda(self, version: str | None) -> Target:
+        """The same tag for CUDA `version`; None is the default. Raises UsageError."""
+        if version is not None and version not in self.tag.cuda:
+            raise UsageError(
+                f"no wheel of {self.label} can be made for CUDA {version} because its official "
+                f"wheels are for {', '.join(self.tag.cuda)}; choose one with --cuda"
+            )
+        return replace(self, cuda=version or self.cuda)
+
+    @property
+    def label(self) -> str:
+        return f"{self.framework_name}:{self.tag_name}"
+
+    @property
+    def slug(self) -> str:
+        return f"{self.framework_name}-{self.tag_name}"
+
+    @property
+    def runtime_patches(self) -> Path:
+        return self.project.patches / self.framework_name / "runtime"
+
+    @property
+    def tag_patches(self) -> Path:
+        return self.project.patches / self.framework_name / self.tag_name
+
+    @property
+    def work(self) -> Path:
+        return self.project.work / self.slug
+
+
+def load(project: Project) -> Frameworks:
+    """Read and validate frameworks.toml. Raises ConfigError naming each wrong entry."""
+    path = project.frameworks_file
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read because {error}; correct the file") from error
+    try:
+        return Frameworks.model_validate(data)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()
+        )
+        raise ConfigError(f"{path} is invalid because {wrong}; correct the entries") from error
+
+
+def targets(project: Project) -> list[Target]:
+    """Every supported tag, in the order of the file."""
+    return [
+        Target(framework_name, tag_name, framework, tag, project, next(iter(tag.cuda)))
+        for framework_name, framework in load(project).frameworks.items()
+        for tag_name, tag in framework.tags.items()
+    ]
+
+
+def resolve(project: Project, spec: str) -> Target:
+    """`v2.6.0`, `2.6.0` or `pytorch:v2.6.0`. Raises UnknownTagError listing the near ones."""
+    known = targets(project)
+    framework, _, name = spec.rpartition(":")
+    found = [
+        target
+        for target in known
+        if name in (target.tag_name, target.tag_name.removeprefix("v"))
+        and framework in ("", target.framework_name)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = ", ".join(target.label for target in found)
+        raise UnknownTagError(
+            f"{spec} is ambiguous because several frameworks have it; name one of {choices}",
+            near=[target.label for target in found],
+        )
+    words = {target.label: target.label for target in known}
+    words.update({target.tag_name: target.label for target in known})
+    near = difflib.get_close_matches(spec, words, n=6, cutoff=0.4)
+    labels = list(dict.fromkeys(words[word] for word in near)) or [t.label for t in known]
+    raise UnknownTagError(
+        f"{spec or repr(spec)} cannot be used because no supported framework has this tag; "
+        f"name one of {', '.join(labels)} (all: `lmsbuild tags`)",
+        near=labels,
+    )

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CI matrix: what to build of each tag, as a function of frameworks.toml, and pipelines of it.
+
+A cell is one wheel: tag x Python x CUDA x architecture. Where there is an official wheel it is made
+an overlay; what no official wheel covers is included by rule and built in full.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import jinja2
+
+from lmsbuild.base.errors import ConfigError, SeriesError
+from lmsbuild.base.hashing import write_atomic
+from lmsbuild.base.project import Project
+from lmsbuild.tags.frameworks import Cell, Frameworks, Runner, Selection
+
+# Pipelines, by the name that --format takes: template and rendered file, below ci/.
+PIPELINES = {
+    "github": "github/lms.yml",
+    "gitlab": "gitlab/lms.gitlab-ci.yml",
+    "jenkins": "jenkins/Jenkinsfile",
+}
+TOOL_PYTHON = "3.11"  # that the jobs run lmsbuild with
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell as a pipeline has it: where it runs and its commands, in order."""
+
+    cell: Cell
+    runner: Runner
+
+    @property
+    def name(self) -> str:
+        cell = self.cell
+        python, cuda = cell.python.replace(".", ""), cell.cuda.replace(".", "")
+        device = f"cu{cuda}" if cuda.isdigit() else cuda
+        return f"{cell.framework}-{cell.tag}-py{python}-{device}-{cell.arch}"
+
+    @property
+    def minutes(self) -> int:
+        """After which the job is stopped: an overlay takes minutes, a full build hours."""
+        return 60 if self.cell.build == "overlay" else 24 * 60
+
+    @property
+    def commands(self) -> list[str]:
+        cell = self.cell
+        tag = f"{cell.framework}:{cell.tag}"
+        chosen = ["--python", cell.python, "--cuda", cell.cuda]
+        if cell.build == "full":
+            chosen.append("--full")  # for the machine of the runner
+        lines = [["lmsbuild", "wheel", tag, *chosen, "--output", "dist"]]
+        if cell.build == "overlay":
+            lines.append(["lmsbuild", "test", tag, *chosen])
+            lines.append(["lmsbuild", "conda", tag, *chosen, "--output", "dist"])
+        return [shlex.join(line) for line in lines]
+
+
+def cells(frameworks: Frameworks) -> list[Cell]:
+    """Every wheel to build, in the order of the file. Raises ConfigError for a rule of no use."""
+    official = [
+        Cell(
+            framework=framework_name,
+            tag=tag_name,
+            python=python,
+            cuda=cuda,
+            arch=arch,
+            build="overlay",
+        )
+        for framework_name, framework in frameworks.frameworks.items()
+        for tag_name, tag in framework.tags.items()
+        for cuda, variant in tag.cuda.items()
+        for python in sorted(variant.wheel.sha256, key=_version)
+        for arch in dict.fromkeys(map(_architecture, variant.wheel.platforms))
+    ]
+    rules = frameworks.matrix
+    for rule in rules.exclude:
+        if not any(_selects(rule, cell) for cell in official):
+            raise ConfigError(
+                f"patches/frameworks.toml: the rule matrix.exclude with why = {rule.why!r} cannot "
+                "be used because it matches no wheel; correct or remove it"
+            )
+    kept = [cell for cell in official if not any(_selects(rule, cell) for rule in rules.exclude)]
+    for cell in rules.include:
+        tags = frameworks.frameworks.get(cell.framework)
+        if tags is None or cell.tag not in tags.tags or cell.cuda not in tags.tags[cell.tag].cuda:
+            raise ConfigError(
+                f"patches/frameworks.toml: matrix.include of {cell.framework}:{cell.tag} for CUDA "
+                f"{cell.cuda} cannot be used because there is no such tag and version; correct it"
+            )
+        if cell in kept:
+            raise ConfigError(
+                f"patches/frameworks.toml: matrix.include of {cell} cannot be used because the "
+                "official wheels have it; remove it"
+            )
+    return [*kept, *rules.include]
+
+
+def select(found: Sequence[Cell], labels: Sequence[str]) -> list[Cell]:
+    """Those of the tags `labels` (framework:tag); all when there are none."""
+    return [cell for cell in found if not labels or f"{cell.framework}:{cell.tag}" in labels]
+
+
+def jobs(frameworks: Frameworks, chosen: Sequence[Cell]) -> list[Job]:
+    """Raises ConfigError when there is no runner for an architecture."""
+    runners = frameworks.matrix.runners
+    missing = sorted({cell.arch for cell in chosen} - set(runners))
+    if missing:
+        raise ConfigError(
+            f"patches/frameworks.toml: no pipeline can be made because matrix.runners has no entry "
+            f"for {', '.join(missing)}; add it"
+        )
+    return [Job(cell, runners[cell.arch]) for cell in chosen]
+
+
+def render(project: Project, format: str, work: Sequence[Job]) -> str:
+    """The pipeline of a CI system for these jobs."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(project.root / "ci" / "templates"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    template = environment.get_template(f"{Path(PIPELINES[format]).name}.j2")
+    return template.render(jobs=work, tool_python=TOOL_PYTHON)
+
+
+def rendered(project: Project, frameworks: Frameworks) -> dict[Path, str]:
+    """The committed pipelines as they must be: file -> text."""
+    work = jobs(frameworks, cells(frameworks))
+    return {
+        project.root / "ci" / file: render(project, name, work) for name, file in PIPELINES.items()
+    }
+
+
+def stale(files: dict[Path, str]) -> list[Path]:
+    """Those whose text on the disk is another."""
+    return [
+        path
+        for path, text in files.items()
+        if not path.is_file() or path.read_bytes() != text.encode()
+    ]
+
+
+def check(project: Project, frameworks: Frameworks) -> None:
+    """Raises SeriesError naming the committed pipelines that are stale."""
+    old = stale(rendered(project, frameworks))
+    if old:
+        names = ", ".join(path.relative_to(project.root).as_posix() for path in old)
+        raise SeriesError(
+            f"{names} cannot be used because frameworks.toml or a template changed since; run "
+            "`lmsbuild matrix --write` and commit",
+            stale=old,
+        )
+
+
+def write(files: dict[Path, str]) -> list[Path]:
+    """Write those that changed, each at once; which they were."""
+    changed = stale(files)
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, files[path].encode())
+    return changed
+
+
+def _selects(rule: Selection, cell: Cell) -> bool:
+    return all(
+        fnmatchcase(getattr(cell, name), getattr(rule, name))
+        for name in ("framework", "tag", "python", "cuda", "arch")
+    )
+
+
+def _architecture(platform: str) -> str:
+    """Of a wheel's platform: manylinux_2_28_x86_64 -> x86_64."""
+    for arch in ("x86_64", "ppc64le", "aarch64"):
+        if platform.endswith(f"_{arch}"):
+            return arch
+    return platform
+
+
+def _version(text: str) -> list[int]:
+    return [int(part) for part in text.split(".")]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which file of lms/ is which file of a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+
+from lmsbuild.base.errors import ConfigError
+from lmsbuild.tags.frameworks import Layout, Target
+
+
+def runtime_files(target: Target) -> dict[str, Path]:
+    """Path in the framework -> file below lms/. Raises ConfigError when two map to one path."""
+    return files_of(target, target.framework.layout)
+
+
+def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
+    """Path in a tree of this `layout` -> file below lms/. Raises as `runtime_files`."""
+    found: dict[str, Path] = {}
+    root = target.project.root
+    for entry in layout:
+        folder = root / entry.source
+        for pattern in entry.patterns:
+            for file in sorted(folder.glob(pattern)):
+                if not file.is_file():
+                    continue
+                path = str(PurePosixPath(entry.target) / file.relative_to(folder).as_posix())
+                if found.setdefault(path, file) != file:
+                    raise ConfigError(
+                        f"the layout of {target.framework_name} is wrong because {found[path]} and "
+                        f"{file} both go to {path}; correct frameworks.toml"
+                    )
+    if not found:
+        raise ConfigError(
+            f"the runtime patch cannot be made because {root / 'lms'} has no files for "
+            f"{target.framework_name}; check out the whole project"
+        )
+    return found
+
+
+def source_of(target: Target, path: str) -> str | None:
+    """The path below the project's root that a file of the framework comes from, by its name.
+
+    Upstream may have files of such names too, which are no runtime files.
+    """
+    pure = PurePosixPath(path)
+    for entry in target.framework.layout:
+        if pure.parent == PurePosixPath(entry.target) and any(
+            fnmatch(pure.name, pattern) for pattern in entry.patterns
+        ):
+            return f"{entry.source}/{pure.name}"
+    return None

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs tools/lmsbench in an environment that has Large Model Support, and resumes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.base import log
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import BenchError
+from lmsbuild.base.project import make_folder
+from lmsbuild.places.device import Device
+from lmsbuild.places.environment import Environment
+
+# A model that the simulated device trains in seconds.
+_SIMULATED = ("--scale", "32", "--growth", "2", "--caps", "48M", "--steps", "1", "--warmup", "1")
+_SIMULATED_MEMORY = "192M"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is run: `arguments` go to `lmsbench run` and `lmsbench report` both."""
+
+    environment: Environment
+    device: Device
+    variables: dict[str, str]
+    results: Path
+    arguments: Sequence[str]
+
+    def run(self, minutes: float, console: Console) -> Path:
+        """Measure what is not measured yet for at most about `minutes`, and write the page beside
+        the results. Each point is said as it comes. Raises BenchError."""
+        make_folder(self.results.parent)
+        results = ("--results", str(self.results))
+        self._lmsbench(console, "run", *results, "--minutes", f"{minutes:g}")
+        self._lmsbench(console, "report", *results)
+        return self.results.parent / "README.md"
+
+    def compare(self, plugin: Path, page: Path, console: Console) -> None:
+        """Write these results, of the patch, beside those of the plug-in into `page`. Raises
+        BenchError."""
+        files = ("--patch", str(self.results), "--plugin", str(plugin), "--page", str(page))
+        self._lmsbench(console, "compare", *files)
+
+    def _lmsbench(self, console: Console, command: str, *options: str) -> None:
+        simulated = self.device.kind == "sim"
+        words = ["-m", "simcuda", "--memory", _SIMULATED_MEMORY] if simulated else []
+        words += ["-m", "lmsbench", command, *options]
+        words += [*(_SIMULATED if simulated else ()), *self.arguments]
+
+        def line(text: str) -> bool:
+            console.say(text.rstrip())
+            return True
+
+        code = log.follow(
+            [str(self.environment.python), *words], line,
+            env=self.environment.run_environment(self.variables),
+        ).returncode  # fmt: skip
+        if code != 0:
+            raise BenchError(
+                f"the benchmark stopped because `lmsbench {command}` ended with code {code} (see "
+                "its output above); run the same command to go on from what was measured"
+            )

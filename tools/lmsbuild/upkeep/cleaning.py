@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be removed: leftovers of killed runs, the cache, the work folders of tags.
+
+Nothing that a running process holds is removed, and no checkout that has work of the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from lmsbuild.base import cache
+from lmsbuild.base.errors import GitError
+from lmsbuild.base.git import checkout_git
+from lmsbuild.base.project import cache_dir
+from lmsbuild.checkout import checkout
+from lmsbuild.checkout.switch import NOTHING, REFS, recorded
+from lmsbuild.places import environment
+from lmsbuild.tags.frameworks import Target
+from lmsbuild.wheel import overlay
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to remove. `kept` is the reason why it stays, "" if it goes."""
+
+    path: Path
+    what: str  # leftover, cache or work
+    title: str
+    bytes: int
+    used: float  # seconds since the epoch
+    kept: str = ""
+    remove: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+
+    def facts(self) -> dict[str, object]:
+        return {
+            "path": str(self.path),
+            "what": self.what,
+            "title": self.title,
+            "bytes": self.bytes,
+            "kept": self.kept,
+        }
+
+
+def clean(items: list[Item], older_than: float | None, dry_run: bool) -> list[Item]:
+    """Remove the items that were last used over `older_than` days ago; gives each with what became
+    of it."""
+    done = []
+    for item in items:
+        if older_than is not None and item.used > time.time() - older_than * 86400:
+            item = replace(item, kept=f"used within the last {older_than:g} days")
+        elif not item.kept and not dry_run and not item.remove():
+            item = replace(item, kept="in use")
+        done.append(item)
+    return done
+
+
+CONDA_LEFTOVERS = "conda/.build-*"  # not of lmsbuild.conda: its import takes a second
+
+
+def leftovers(targets: list[Target]) -> list[Item]:
+    """What killed runs left."""
+    found = [_plain(path, "leftover", "temporary") for path in cache.leftovers()]
+    found += [
+        _plain(note, "leftover", "hash of a file that is gone")
+        for note in (cache_dir() / "hashes").glob("*.json")
+        if not _file_of(note).exists()
+    ]
+    for target in targets:
+        for path in checkout.leftovers(target.work):
+            lock = target.work / ".source.lock"
+            found.append(_plain(path, "leftover", f"{target.label}: unfinished", lock))
+        for wheels in sorted(target.work.glob("wheels*")):
+            title = f"{target.label}: unfinished wheel"
+            lock = wheels / ".lock"
+            found += [_plain(p, "leftover", title, lock) for p in overlay.leftovers(wheels)]
+        for path in sorted(target.work.glob(CONDA_LEFTOVERS)):
+            lock = path.parent / ".lock"
+            found.append(_plain(path, "leftover", f"{target.label}: unfinished package", lock))
+        for path in sorted(target.work.glob("env-*")):
+            if not environment.is_finished(path):
+                lock = target.work / f".{path.name}.lock"
+                found.append(_plain(path, "leftover", f"{target.label}: unfinished", lock))
+    return found
+
+
+def cached(target: Target | None) -> list[Item]:
+    """The entries of the cache, or those made for one tag."""
+    found = [
+        Item(
+            entry.path, "cache", entry.title, entry.bytes, entry.used,
+            remove=lambda entry=entry: cache.remove(entry),  # type: ignore[misc]
+        )
+        for entry in cache.entries()
+        if target is None or entry.tag == target.label
+    ]  # fmt: skip
+    if target is None:
+        folder = cache_dir() / "partial"
+        found += [_plain(path, "cache", "unfinished download") for path in folder.glob("*")]
+    return found
+
+
+def worked(targets: list[Target], force: bool) -> list[Item]:
+    """Checkouts, environments, wheels and results of tags."""
+    found = []
+    for target in targets:
+        folder = target.work
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if path.name.startswith("."):
+                continue
+            lock = (
+                path / ".lock"
+                if path.name.startswith(("wheels", "conda"))
+                else folder / f".{path.name}.lock"
+            )
+            title = f"{target.label}: {path.name}"
+            checkout = path.name == "source" or (path / ".git").exists()
+            reason = users_work(path) if checkout and not force else ""
+            found.append(replace(_plain(path, "work", title, lock), kept=reason))
+    return found
+
+
+def users_work(checkout: Path) -> str:
+    """What of the user's would be lost with a checkout, "" for nothing."""
+    try:
+        git = checkout_git(checkout)
+        if git is None or git.path != checkout.resolve():
+            # git would go on to a repository further up.
+            if checkout.is_dir() and not any(checkout.iterdir()):
+                return ""
+            return (
+                "it has no repository (.git) that git can read, so what is yours in it cannot be "
+                "told; give --force to remove it all the same"
+            )
+        changes = git.changes()
+        if changes:
+            return f"{changes[0][3:]} is not committed; give --force to remove it all the same"
+        base, before, applied = (recorded(git, name) for name in ("base", "before", "applied"))
+        if base == NOTHING:
+            return "not made by lmsbuild; give --force to remove it all the same"
+        series: set[str] = set()
+        if applied != NOTHING:
+            known = before if before != NOTHING else base
+            series.update(git.text("rev-list", applied, "--not", known).splitlines())
+        own = ["--exclude=refs/lmsbuild/*", f"--exclude={REFS}*", "--all", "HEAD"]
+        for line in git.text("log", "--format=%H %s", *own, "--not", base).splitlines():
+            commit, _, subject = line.partition(" ")
+            if commit not in series:
+                return (
+                    f"has your commit {commit[:12]} ({subject}); give --force to remove it all the "
+                    "same"
+                )
+        return ""
+    except GitError as error:
+        return f"git cannot say what is in it ({error.message})"
+
+
+def _file_of(note: Path) -> Path:
+    try:
+        return Path(json.loads(note.read_text(encoding="utf-8"))["seen"][0])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return note.with_name("damaged")
+
+
+def _plain(path: Path, what: str, title: str, lock: Path | None = None) -> Item:
+    """A file or folder that one lock file, if any, protects."""
+    stats = [file.lstat() for file in _walk(path)]
+    return Item(
+        path,
+        what,
+        title,
+        sum(stat.st_size for stat in stats),
+        max(stat.st_mtime for stat in stats),
+        remove=lambda: _remove(path, lock),
+    )
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    yield path
+    if path.is_dir() and not path.is_symlink():
+        yield from path.rglob("*")
+
+
+def _remove(path: Path, lock: Path | None) -> bool:
+    if lock is None:
+        _delete(path)
+        return True
+    try:
+        with FileLock(lock, timeout=0):
+            # In one step, so that a kill leaves a leftover and no half of it.
+            gone = path.with_name(f"{checkout.REMOVED}{path.name.removeprefix(checkout.NEW)}")
+            _delete(path.rename(gone))
+    except Timeout:
+        return False
+    return True
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where checkouts and the project stand: what is applied, what is unfinished, what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmsbuild.base.errors import LmsbuildError, TreeStateError
+from lmsbuild.base.git import Git, check_sound, checkout_git, toplevel
+from lmsbuild.base.project import Project
+from lmsbuild.base.transaction import (
+    PREPARING,
+    PROJECT_STATE,
+    FileTransaction,
+    Holder,
+    Journal,
+    holder_of,
+)
+from lmsbuild.checkout import checkout
+from lmsbuild.checkout.apply import check_undo, is_own, user_commits
+from lmsbuild.checkout.checkout import default_path, is_framework, under_way
+from lmsbuild.checkout.edits import REFRESHED
+from lmsbuild.checkout.switch import (
+    NOTHING,
+    CheckoutTransaction,
+    branch_of,
+    last_of,
+    recorded,
+    state_of,
+)
+from lmsbuild.series.patchstate import APPLIED, PatchState
+from lmsbuild.series.series import Series, series_of
+from lmsbuild.tags.frameworks import Target, resolve, targets
+from lmsbuild.wheel.overlay import abandon
+
+NOT_APPLIED = "not applied"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A command that was stopped. `state` says how far it came."""
+
+    command: str
+    started: str
+    state: str
+    next: str
+
+
+@dataclass(frozen=True)
+class CheckoutStatus:
+    tag: str
+    path: Path
+    branch: str
+    head: str
+    patches: list[PatchState]
+    other: str | None  # why the code is neither with nor without the series
+    changes: list[str]  # `git status` entries
+    edited: list[str]  # files of the series that commits changed and no refresh took yet
+    on_top: list[str]  # the user's commits since the last apply
+    refreshed: bool  # all commits are in the patches already
+    under_way: str | None  # what git has not finished
+    running: Holder | None
+    unfinished: Unfinished | None
+    undo: str | None  # what `undo` would take back
+    undo_blocked: str | None  # why it would refuse to
+    next: str
+
+
+@dataclass(frozen=True)
+class ProjectStatus:
+    path: Path
+    running: Holder | None
+    unfinished: Unfinished | None
+    undo: str | None
+    wheels: list[Path]  # folders in which a build was killed
+    fetches: list[Path]  # what a killed `fetch` left
+
+
+@dataclass(frozen=True)
+class Status:
+    project: ProjectStatus
+    checkouts: list[CheckoutStatus] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # why folders of checkouts are none
+
+
+@dataclass(frozen=True)
+class Place:
+    """A checkout that a command without a path means."""
+
+    target: Target
+    user: Git
+
+
+def places(project: Project, tag: str | None, into: Path | None) -> list[Place]:
+    """The checkouts of `tag`, or of all tags: at `into`, else where the user stands, else in the
+    work folder. Raises TreeStateError when `into` is no checkout of the framework."""
+    wanted = [resolve(project, tag)] if tag else targets(project)
+    if into is not None:
+        path = into.expanduser().absolute()
+        check_sound(path)
+        found = [place for target in wanted if (place := _place(target, path))]
+        if not found:
+            raise TreeStateError(
+                f"{path} cannot be looked at because it is no checkout of a supported framework; "
+                "give the folder of one, or none"
+            )
+        return [_fitting(found)]
+    here = toplevel(Path.cwd())
+    standing = [place for target in wanted if here and (place := _place(target, here))]
+    chosen = [_fitting(standing)] if standing else []
+    if tag and chosen:
+        return chosen
+    for target in wanted:
+        place = _place(target, default_path(target, None))
+        if place and all(place.user.path != other.user.path for other in chosen):
+            chosen.append(place)
+    return chosen
+
+
+def _place(target: Target, path: Path) -> Place | None:
+    if not path.is_dir() or not is_framework(target, path):
+        return None
+    user = checkout_git(path)
+    # Not a repository that the folder only lies in.
+    return Place(target, user) if user is not None and user.path == path.resolve() else None
+
+
+def _fitting(found: list[Place]) -> Place:
+    """Of the tags of one framework the one that the checkout is of."""
+    for place in found:
+        state = state_of(place.user)
+        for folder in (state / "work", state / "last"):
+            journal = Journal.load(folder)
+            if journal and journal.data.get("tag") == place.target.label:
+                return place
+    for place in found:
+        try:
+            series_of(place.target).applied(place.user)
+        except LmsbuildError:
+            continue
+        return place
+    return found[0]
+
+
+def status(project: Project, found: list[Place]) -> Status:
+    """Changes nothing."""
+    checkouts = [checkout_status(place) for place in found]
+    return Status(project_status(project), checkouts, _damaged(project))
+
+
+def _damaged(project: Project) -> list[str]:
+    found = []
+    for target in targets(project):
+        try:
+            check_sound(default_path(target, None))
+        except TreeStateError as error:
+            found.append(error.message)
+    return found
+
+
+def project_status(project: Project) -> ProjectStatus:
+    root, state = project.root, project.root / PROJECT_STATE
+    running = holder_of(state / "lock")
+    pending = None if running else FileTransaction.pending(root, state)
+    last = Journal.load(state / "last")
+    return ProjectStatus(
+        path=root,
+        running=running,
+        unfinished=_unfinished(pending),
+        undo=last.command if last else None,
+        wheels=[folder for folder in wheel_folders(project) if abandon(folder, dry_run=True)],
+        fetches=[
+            left for target in targets(project) for left in checkout.abandon(target, dry_run=True)
+        ],
+    )
+
+
+def wheel_folders(project: Project) -> list[Path]:
+    return [target.work / "wheels" for target in targets(project)]
+
+
+def checkout_status(place: Place) -> CheckoutStatus:
+    target, user = place.target, place.user
+    state = state_of(user)
+    running = holder_of(state / "lock")
+    pending = None if running else CheckoutTransaction.pending(user.path, state)
+    unfinished = _unfinished(pending)
+    series = series_of(target)
+    own = is_own(target, user)
+    applied = recorded(user, "applied")
+    refreshed = own and applied != user.head()
+    patches, other, edited = _patches(series, user, own)
+    last = last_of(user)
+    changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
+    what = under_way(user)
+    top = user_commits(user, str(last.data["head"])) if last else []
+    if running:
+        following = f"wait for {running}"
+    elif unfinished:
+        following = unfinished.next
+    elif what:
+        following = f"finish or abort {what} with git"
+    elif other and own:
+        other = "an older version of the series is applied"
+        following = f"lmsbuild apply {target.tag_name} (replaces it)"
+    elif other:
+        following = f"lmsbuild refresh {target.tag_name}, or take the other commits off"
+    elif changes:
+        following = "commit, stash or remove the changes"
+    elif not edited and any(patch.state == NOT_APPLIED for patch in patches):
+        following = f"lmsbuild apply {target.tag_name}"
+    elif refreshed:
+        following = f"lmsbuild verify {target.tag_name}, then lint and wheel"
+    elif edited or top or (applied != NOTHING and not own):
+        following = f"lmsbuild refresh {target.tag_name} (puts your commits into the patches)"
+    else:
+        following = f"lmsbuild wheel {target.tag_name}"
+    return CheckoutStatus(
+        tag=target.label, path=user.path, branch=branch_of(user), head=user.head(),
+        patches=patches, other=other, changes=changes, edited=edited, on_top=top,
+        refreshed=refreshed, under_way=what, running=running, unfinished=unfinished,
+        undo=last.command if last else None,
+        undo_blocked=_blocked(user, last) if not (running or unfinished) else None,
+        next=following,
+    )  # fmt: skip
+
+
+def _blocked(user: Git, last: Journal | None) -> str | None:
+    try:
+        if last is not None:
+            check_undo(user, last)
+    except TreeStateError as error:
+        return error.message
+    return None
+
+
+HALF = "stopped in the middle of its switch"
+
+
+def _unfinished(pending: FileTransaction | None) -> Unfinished | None:
+    if pending is None:
+        return None
+    journal = pending.journal
+    if journal.phase == PREPARING:
+        state, following = "stopped before it changed anything", "lmsbuild abort cleans up"
+    elif pending.complete():
+        state, following = "done but for its clean-up", "lmsbuild abort cleans up"
+    else:
+        state, following = HALF, "lmsbuild abort puts everything back"
+    return Unfinished(journal.command, journal.started, state, following)
+
+
+def _patches(
+    series: Series, user: Git, own: bool
+) -> tuple[list[PatchState], str | None, list[str]]:
+    """The patches, or why the code is other code; and the files that commits of the user's edit."""
+    edited: list[str] = []
+    try:
+        count = series.applied(user)
+    except LmsbuildError as error:
+        noted = None if own else _noted(series, user)
+        if noted is None:
+            return [], error.message, []
+        count, tip = noted
+        now, then = (user.blobs(commit, list(series.before)) for commit in ("HEAD", tip))
+        edited = [path for path in series.before if now.get(path) != then.get(path)]
+    return [
+        PatchState(patch.name, APPLIED if index < count else NOT_APPLIED)
+        for index, patch in enumerate(series.patches)
+    ], None, edited  # fmt: skip
+
+
+def _noted(series: Series, user: Git) -> tuple[int, str] | None:
+    """How many patches were on the checkout when `refresh` or `apply` last left it, and the commit
+    it was left at; None when HEAD does not come from there."""
+    base = recorded(user, "base")
+    if base == NOTHING or not user.ok("merge-base", "--is-ancestor", base, "HEAD"):
+        return None
+    for name in (REFRESHED, "applied"):
+        tip = recorded(user, name)
+        if tip == NOTHING:
+            continue
+        try:
+            return series.applied(user, tip), tip
+        except LmsbuildError:
+            continue
+    return None
+
+
+def _users_changes(user: Git) -> list[str]:
+    return Git(user.path, user.extra_env, as_user=True).changes()

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wheels: reading one, and writing a changed one without recompressing what stays.
+
+A member that stays is copied byte for byte in its compressed form, so rewriting costs what the
+disk costs.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import csv
+import hashlib
+import io
+import shutil
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import IO
+
+from packaging.utils import canonicalize_name
+
+from lmsbuild.base.errors import WheelError
+
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_COPY = 1 << 24
+_DATA_DESCRIPTOR = 0x08
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, EOFError, KeyError, struct.error) as error:
+        raise WheelError(
+            f"{path} cannot be used because it is damaged ({error}); remove it and run again",
+            file=path,
+        ) from error
+
+
+@dataclass(frozen=True)
+class WheelName:
+    """The parts of a wheel's file name."""
+
+    project: str
+    version: str
+    python: str
+    abi: str
+    platform: str
+
+    @classmethod
+    def of(cls, path: Path) -> WheelName:
+        parts = path.stem.split("-")
+        if path.suffix != ".whl" or len(parts) != 5:
+            raise WheelError(
+                f"{path.name} cannot be used because it is no wheel's name; give a wheel"
+            )
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return "-".join((self.project, self.version, self.python, self.abi, self.platform)) + ".whl"
+
+    def is_of(self, project: str, version: str) -> bool:
+        """Whether it is of this project, whose name may be written in another way."""
+        same = canonicalize_name(self.project) == canonicalize_name(project)
+        return same and self.version == version
+
+    @property
+    def dist_info(self) -> str:
+        return f"{self.project}-{self.version}.dist-info"
+
+    @property
+    def data(self) -> str:
+        """The folder of what is installed elsewhere than the rest."""
+        return f"{self.project}-{self.version}.data"
+
+
+def names(path: Path) -> list[str]:
+    with _sound(path) as archive:
+        return archive.namelist()
+
+
+def read(path: Path, member: str) -> bytes:
+    with _sound(path) as archive:
+        return archive.read(member)
+
+
+def requirements(path: Path) -> list[str]:
+    """The Requires-Dist entries."""
+    metadata = read(path, f"{WheelName.of(path).dist_info}/METADATA").decode()
+    return HeaderParser().parsestr(metadata).get_all("Requires-Dist") or []
+
+
+def extract(path: Path, members: list[str], folder: Path) -> None:
+    """Unpack `members` below `folder`."""
+    with _sound(path) as archive:
+        for member in members:
+            archive.extract(member, folder)
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Unpack everything below `folder`, with the modes of executables."""
+    with _sound(path) as archive:
+        for info in archive.infolist():
+            file = Path(archive.extract(info, folder))
+            if not info.is_dir() and info.external_attr >> 16 & 0o100:
+                file.chmod(0o755)
+
+
+def extract_one(path: Path, member: str, to: Path) -> None:
+    with _sound(path) as archive, archive.open(member) as source, to.open("wb") as out:
+        shutil.copyfileobj(source, out, _COPY)
+
+
+def _record_hash(content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"sha256={digest}"
+
+
+def repack(
+    original: Path,
+    to: Path,
+    changed: Mapping[str, bytes],
+    removed: frozenset[str] = frozenset(),
+) -> None:
+    """Write `original` to `to` with some members changed, added or removed, and a new RECORD.
+
+    Names in `changed` are those in the new wheel. The dist-info and data folders take the version
+    in `to`'s name. Same inputs give the same bytes. Raises WheelError for a damaged wheel.
+    """
+    old, new = WheelName.of(original), WheelName.of(to)
+
+    def renamed(name: str) -> str:
+        folder, slash, rest = name.partition("/")
+        folders = {old.dist_info: new.dist_info, old.data: new.data}
+        return f"{folders.get(folder, folder)}{slash}{rest}"
+
+    record_name = f"{new.dist_info}/RECORD"
+    record: dict[str, tuple[str, str]] = {}
+    fresh = to.with_name(f".{to.name}.new")
+    try:
+        with _sound(original) as source, original.open("rb") as raw:
+            for row in csv.reader(io.StringIO(source.read(f"{old.dist_info}/RECORD").decode())):
+                record[renamed(row[0])] = (row[1], row[2])
+            with zipfile.ZipFile(fresh, "w") as out:
+                written = set()
+                for info in source.infolist():
+                    name = renamed(info.filename)
+                    written.add(name)
+                    if name == record_name or name in removed:
+                        record.pop(name, None)
+                    elif name in changed:
+                        record[name] = _write(out, name, changed[name], info.external_attr)
+                    else:
+                        _copy_member(raw, info, out, name)
+                for name in sorted(set(changed) - written):
+                    record[name] = _write(out, name, changed[name], _mode(name))
+                _write_record(out, record_name, record)
+        fresh.replace(to)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def create(to: Path, members: Mapping[str, bytes]) -> None:
+    """Write a wheel with these members and their RECORD. Same inputs give the same bytes."""
+    record_name = f"{WheelName.of(to).dist_info}/RECORD"
+    fresh = to.with_name(f".{to.name}.new")
+    try:
+        with zipfile.ZipFile(fresh, "w") as out:
+            record = {
+                name: _write(out, name, members[name], _mode(name)) for name in sorted(members)
+            }
+            _write_record(out, record_name, record)
+        fresh.replace(to)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _write_record(
+    out: zipfile.ZipFile, record_name: str, record: Mapping[str, tuple[str, str]]
+) -> None:
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    writer.writerows([name, *entry] for name, entry in record.items())
+    writer.writerow([record_name, "", ""])
+    _write(out, record_name, rows.getvalue().encode(), _mode(record_name))
+
+
+def _mode(name: str) -> int:
+    return (0o100755 if ".so" in name.rsplit("/", 1)[-1] else 0o100644) << 16
+
+
+def _write(out: zipfile.ZipFile, name: str, content: bytes, external_attr: int) -> tuple[str, str]:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.external_attr = external_attr
+    # Not compressed: different builds of zlib give different bytes.
+    info.compress_type = zipfile.ZIP_STORED
+    out.writestr(info, content)
+    return _record_hash(content), str(len(content))
+
+
+def _copy_member(raw: IO[bytes], info: zipfile.ZipInfo, out: zipfile.ZipFile, name: str) -> None:
+    """Copy one member's compressed bytes.
+
+    zipfile has no call for it; the attributes used here are those its own writer sets.
+    """
+    raw.seek(info.header_offset)
+    header = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
+    raw.seek(header[9] + header[10], io.SEEK_CUR)
+    copied = copy.copy(info)
+    copied.filename = copied.orig_filename = name
+    copied.extra = b""
+    copied.flag_bits &= ~_DATA_DESCRIPTOR
+    assert out.fp is not None
+    copied.header_offset = out.fp.tell()
+    out.fp.write(copied.FileHeader(zip64=None))
+    left = info.compress_size
+    while left:
+        chunk = raw.read(min(left, _COPY))
+        if not chunk:
+            raise EOFError(f"{info.filename} ends early")
+        out.fp.write(chunk)
+        left -= len(chunk)
+    out.filelist.append(copied)
+    out.NameToInfo[name] = copied
+    out.start_dir = out.fp.tell()
+    out._didModify = True  # type: ignore[attr-defined]
