@@ -7,17 +7,17 @@
 namespace lms {
 
 constexpr std::size_t HostPool::kAlignment;
-constexpr std::size_t HostPool::kSlabBytes;
+constexpr std::size_t HostPool::kSegmentBytes;
 
 namespace {
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 }  // namespace
 
-HostPool::HostPool(HostMemory& memory, std::size_t slab_bytes)
-    : memory_(memory), slab_bytes_(round_up(std::max(slab_bytes, kAlignment), kAlignment)) {}
+HostPool::HostPool(HostMemory& memory, std::size_t segment_bytes)
+    : memory_(memory), segment_bytes_(round_up(std::max(segment_bytes, kAlignment), kAlignment)) {}
 
 HostPool::~HostPool() {
-  for (const auto& slab : slabs_) memory_.release(slab.first);
+  for (const auto& segment : segments_) memory_.release(segment.first);
 }
 
 HostRange HostPool::allocate(std::size_t bytes) {
@@ -31,7 +31,7 @@ HostRange HostPool::allocate(std::size_t bytes) {
     reap_(/*wait=*/true);
     range = take_(want);
   }
-  // Slabs of other sizes may hold the room that the limit denies to a new one.
+  // Segments of other sizes may hold the room that the limit denies to a new one.
   if (!range && trim_() > 0 && grow_(want)) range = take_(want);
   if (!range) {
     ++stats_.refused;
@@ -39,7 +39,7 @@ HostRange HostPool::allocate(std::size_t bytes) {
   }
   stats_.used += range.bytes;
   stats_.used_peak = std::max(stats_.used_peak, stats_.used);
-  HostStats::Node& node = stats_.nodes[slab_of_(static_cast<Address>(range.ptr))->second.node];
+  HostStats::Node& node = stats_.nodes[segment_of_(static_cast<Address>(range.ptr))->second.node];
   node.used += range.bytes;
   node.used_peak = std::max(node.used_peak, node.used);
   return range;
@@ -49,7 +49,7 @@ void HostPool::free(HostRange range, FencePtr fence) {
   if (!range) return;
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.used -= range.bytes;
-  stats_.nodes[slab_of_(static_cast<Address>(range.ptr))->second.node].used -= range.bytes;
+  stats_.nodes[segment_of_(static_cast<Address>(range.ptr))->second.node].used -= range.bytes;
   if (fence && !fence->done()) {
     pending_.emplace_back(range, std::move(fence));
   } else {
@@ -73,7 +73,7 @@ void HostPool::set_limit(std::size_t bytes) {
 HostStats HostPool::stats() const {
   std::lock_guard<std::mutex> lock(mutex_);
   HostStats stats = stats_;
-  stats.slabs = slabs_.size();
+  stats.segments = segments_.size();
   return stats;
 }
 
@@ -98,7 +98,7 @@ HostRange HostPool::take_(std::size_t bytes) {
 }
 
 bool HostPool::grow_(std::size_t bytes) {
-  std::size_t size = std::max(bytes, slab_bytes_);
+  std::size_t size = std::max(bytes, segment_bytes_);
   if (stats_.limit != 0) {
     const std::size_t room = stats_.limit > stats_.reserved ? stats_.limit - stats_.reserved : 0;
     if (room < bytes) return false;
@@ -111,7 +111,7 @@ bool HostPool::grow_(std::size_t bytes) {
     ptr = memory_.allocate(size);
   }
   if (ptr == nullptr) return false;
-  slabs_.emplace(static_cast<Address>(ptr), Slab{size, memory_.node(ptr)});
+  segments_.emplace(static_cast<Address>(ptr), Segment{size, memory_.node(ptr)});
   stats_.reserved += size;
   stats_.reserved_peak = std::max(stats_.reserved_peak, stats_.reserved);
   insert_free_(static_cast<Address>(ptr), size);
@@ -121,18 +121,19 @@ bool HostPool::grow_(std::size_t bytes) {
 void HostPool::put_(HostRange range) {
   Address begin = static_cast<Address>(range.ptr);
   std::size_t size = range.bytes;
-  const auto slab = slab_of_(begin);
-  // Slabs that happen to be neighbours in memory are still released one by one: merge within one.
+  const auto segment = segment_of_(begin);
+  // Segments that happen to be neighbours in memory are still released one by one: merge within
+  // one.
   auto next = free_.lower_bound(begin);
   if (next != free_.end() && next->first == begin + size &&
-      next->first < slab->first + slab->second.bytes) {
+      next->first < segment->first + segment->second.bytes) {
     size += next->second;
     erase_free_(next);
   }
   auto previous = free_.lower_bound(begin);
   if (previous != free_.begin()) {
     --previous;
-    if (previous->first + previous->second == begin && previous->first >= slab->first) {
+    if (previous->first + previous->second == begin && previous->first >= segment->first) {
       begin = previous->first;
       size += previous->second;
       erase_free_(previous);
@@ -155,28 +156,28 @@ void HostPool::reap_(bool wait) {
 
 std::size_t HostPool::trim_() {
   std::size_t released = 0;
-  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
-    const auto whole = free_.find(slab->first);
-    if (whole == free_.end() || whole->second != slab->second.bytes) {
-      ++slab;
+  for (auto segment = segments_.begin(); segment != segments_.end();) {
+    const auto whole = free_.find(segment->first);
+    if (whole == free_.end() || whole->second != segment->second.bytes) {
+      ++segment;
       continue;
     }
     erase_free_(whole);
-    memory_.release(slab->first);
-    released += slab->second.bytes;
-    slab = slabs_.erase(slab);
+    memory_.release(segment->first);
+    released += segment->second.bytes;
+    segment = segments_.erase(segment);
   }
   stats_.reserved -= released;
   return released;
 }
 
-HostPool::Slabs::const_iterator HostPool::slab_of_(Address ptr) const {
-  auto slab = slabs_.upper_bound(ptr);
-  if (slab == slabs_.begin()) throw std::logic_error("host range outside every slab");
-  --slab;
-  if (ptr >= slab->first + slab->second.bytes)
-    throw std::logic_error("host range outside every slab");
-  return slab;
+HostPool::Segments::const_iterator HostPool::segment_of_(Address ptr) const {
+  auto segment = segments_.upper_bound(ptr);
+  if (segment == segments_.begin()) throw std::logic_error("host range outside every segment");
+  --segment;
+  if (ptr >= segment->first + segment->second.bytes)
+    throw std::logic_error("host range outside every segment");
+  return segment;
 }
 
 void HostPool::insert_free_(Address ptr, std::size_t bytes) {
@@ -192,14 +193,14 @@ void HostPool::erase_free_(std::map<Address, std::size_t>::iterator it) {
 void HostPool::check() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::size_t reserved = 0, free = 0, pending = 0, on_nodes = 0;
-  for (const auto& slab : slabs_) reserved += slab.second.bytes;
+  for (const auto& segment : segments_) reserved += segment.second.bytes;
   Address end = nullptr;
   for (const auto& range : free_) {
     if (range.first < end) throw std::logic_error("free ranges overlap");
     end = range.first + range.second;
-    const auto slab = slab_of_(range.first);
-    if (end > slab->first + slab->second.bytes)
-      throw std::logic_error("free range crosses its slab");
+    const auto segment = segment_of_(range.first);
+    if (end > segment->first + segment->second.bytes)
+      throw std::logic_error("free range crosses its segment");
     free += range.second;
   }
   for (const auto& range : pending_) pending += range.first.bytes;

@@ -13,7 +13,7 @@
 
 namespace lms {
 
-// Where slabs come from: pinned memory of the device in production, plain memory in tests.
+// Where segments come from: pinned memory of the device in production, plain memory in tests.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
@@ -36,7 +36,7 @@ struct HostStats {
   std::size_t reserved_peak = 0;
   std::size_t used = 0;
   std::size_t used_peak = 0;
-  std::size_t slabs = 0;
+  std::size_t segments = 0;
   std::size_t refused = 0;  // requests that found no room
 
   struct Node {
@@ -46,15 +46,15 @@ struct HostStats {
   std::map<int, Node> nodes;  // by the NUMA node; of those that memory came from
 };
 
-// Pinned host memory in slabs. Pinning is slow and never given back for a single range, so ranges
-// are cut from large slabs by best fit and merged again when freed. What is reserved never exceeds
-// the limit. Thread-safe; its lock is a leaf.
+// Pinned host memory in segments. Pinning is slow and never given back for a single range, so
+// ranges are cut from large segments by best fit and merged again when freed. What is reserved
+// never exceeds the limit. Thread-safe; its lock is a leaf.
 class HostPool {
  public:
   static constexpr std::size_t kAlignment = 512;
-  static constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kSegmentBytes = std::size_t{64} << 20;
 
-  explicit HostPool(HostMemory& memory, std::size_t slab_bytes = kSlabBytes);
+  explicit HostPool(HostMemory& memory, std::size_t segment_bytes = kSegmentBytes);
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
@@ -66,7 +66,7 @@ class HostPool {
   // The range may be handed out again once `fence` (may be null) is done.
   void free(HostRange range, FencePtr fence);
 
-  // Releases slabs that are wholly free. Returns the bytes given back to the machine.
+  // Releases segments that are wholly free. Returns the bytes given back to the machine.
   std::size_t trim();
 
   // Bytes; 0 means no limit. Lowering it below what is in use refuses further requests only.
@@ -81,25 +81,25 @@ class HostPool {
  private:
   using Address = char*;
 
-  struct Slab {
+  struct Segment {
     std::size_t bytes;
     int node;
   };
-  using Slabs = std::map<Address, Slab>;
+  using Segments = std::map<Address, Segment>;
 
   HostRange take_(std::size_t bytes);
   bool grow_(std::size_t bytes);
   void put_(HostRange range);
   void reap_(bool wait);
   std::size_t trim_();
-  Slabs::const_iterator slab_of_(Address ptr) const;
+  Segments::const_iterator segment_of_(Address ptr) const;
   void insert_free_(Address ptr, std::size_t bytes);
   void erase_free_(std::map<Address, std::size_t>::iterator it);
 
   HostMemory& memory_;
-  const std::size_t slab_bytes_;
+  const std::size_t segment_bytes_;
   mutable std::mutex mutex_;
-  Slabs slabs_;
+  Segments segments_;
   std::map<Address, std::size_t> free_;                  // by address, to merge neighbours
   std::set<std::pair<std::size_t, Address>> free_size_;  // the same ranges by size, for best fit
   std::deque<std::pair<HostRange, FencePtr>> pending_;

@@ -131,7 +131,7 @@ class Arena {
   std::map<std::size_t, Span> spans_;
 };
 
-// Slabs that are neighbours in memory, with a capacity that can change. Released memory is
+// Segments that are neighbours in memory, with a capacity that can change. Released memory is
 // overwritten, so that whoever still uses it notices.
 class HostMemory final : public lms::HostMemory {
  public:

@@ -52,7 +52,7 @@ TEST(pool_takes_the_best_fit) {
   pool.free(small, nullptr);
   CHECK(pool.allocate(2 * kUnit).ptr == small.ptr);
   CHECK(pool.allocate(4 * kUnit).ptr == big.ptr);
-  CHECK_EQ(pool.stats().slabs, 1u);
+  CHECK_EQ(pool.stats().segments, 1u);
   pool.check();
   static_cast<void>(wall);
   static_cast<void>(rest);
@@ -71,13 +71,13 @@ TEST(pool_merges_neighbours) {
     }
     const HostRange whole = pool.allocate(3 * kUnit);
     CHECK(whole.ptr == ranges[0].ptr);
-    CHECK_EQ(pool.stats().slabs, 1u);
+    CHECK_EQ(pool.stats().segments, 1u);
     pool.free(whole, nullptr);
     pool.free(ranges[3], nullptr);
   }
 }
 
-TEST(pool_merges_within_one_slab_only) {
+TEST(pool_merges_within_one_segment_only) {
   HostMemory memory(64 * kUnit);
   HostPool pool(memory, 4 * kUnit);
   const HostRange first = pool.allocate(4 * kUnit);
@@ -88,9 +88,9 @@ TEST(pool_merges_within_one_slab_only) {
   pool.check();
   const HostRange again = pool.allocate(4 * kUnit);
   pool.free(second.ptr == again.ptr ? again : again, nullptr);
-  const HostRange wide = pool.allocate(8 * kUnit);  // fits neither slab
+  const HostRange wide = pool.allocate(8 * kUnit);  // fits neither segment
   CHECK(wide);
-  CHECK_EQ(pool.stats().slabs, 3u);
+  CHECK_EQ(pool.stats().segments, 3u);
   pool.free(wide, nullptr);
   CHECK_EQ(pool.trim(), 16 * kUnit);
   CHECK_EQ(memory.used.load(), 0u);
@@ -141,12 +141,12 @@ TEST(pool_never_exceeds_its_limit) {
     CHECK(memory.used.load() <= 11 * kUnit + 7);
   }
   CHECK_EQ(ranges.size(), 3u);                  // 6 of 8 units, and 3 of the 3 that are left
-  CHECK_EQ(pool.stats().reserved, 11 * kUnit);  // the last slab is cut to what is left
+  CHECK_EQ(pool.stats().reserved, 11 * kUnit);  // the last segment is cut to what is left
   CHECK(!pool.allocate(12 * kUnit));
   pool.check();
 }
 
-TEST(pool_releases_slabs_for_one_that_fits) {
+TEST(pool_releases_segments_for_one_that_fits) {
   HostMemory memory(64 * kUnit);
   HostPool pool(memory, 4 * kUnit);
   pool.set_limit(8 * kUnit);
@@ -154,7 +154,7 @@ TEST(pool_releases_slabs_for_one_that_fits) {
   pool.free(a, nullptr);
   pool.free(b, nullptr);
   CHECK_EQ(pool.allocate(8 * kUnit).bytes, 8 * kUnit);
-  CHECK_EQ(pool.stats().slabs, 1u);
+  CHECK_EQ(pool.stats().segments, 1u);
   CHECK_EQ(pool.stats().reserved_peak, 8 * kUnit);
   pool.check();
 }
@@ -213,7 +213,7 @@ TEST(pool_counts) {
   CHECK_EQ(stats.used, 2 * kUnit);
   CHECK_EQ(stats.used_peak, 3 * kUnit);
   CHECK_EQ(stats.reserved, 8 * kUnit);
-  CHECK_EQ(stats.slabs, 1u);
+  CHECK_EQ(stats.segments, 1u);
   pool.reset_peaks();
   CHECK_EQ(pool.stats().used_peak, 2 * kUnit);
   pool.free(b, nullptr);
@@ -224,20 +224,20 @@ TEST(pool_counts) {
   pool.check();
 }
 
-// Each slab is of one NUMA node, whatever is cut from it.
+// Each segment is of one NUMA node, whatever is cut from it.
 TEST(pool_counts_by_node) {
   class TwoNodes final : public lms::HostMemory {
    public:
     void* allocate(std::size_t bytes) override {
-      slabs_.push_back(memory_.allocate(bytes));
-      return slabs_.back();
+      segments_.push_back(memory_.allocate(bytes));
+      return segments_.back();
     }
     void release(void* ptr) override { memory_.release(ptr); }
-    int node(const void* ptr) override { return ptr == slabs_[0] ? 0 : 3; }
+    int node(const void* ptr) override { return ptr == segments_[0] ? 0 : 3; }
 
    private:
     fake::HostMemory memory_{64 * kUnit};
-    std::vector<void*> slabs_;
+    std::vector<void*> segments_;
   };
   TwoNodes memory;
   HostPool pool(memory, 4 * kUnit);
