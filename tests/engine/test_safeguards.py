@@ -13,12 +13,12 @@ import pytest
 import safeguards
 from safeguards import Safeguard, SafeguardError
 
-from lmsbuild.frameworks import Target, resolve
-from lmsbuild.layout import runtime_files
-from lmsbuild.plugin import CODE, source_files
-from lmsbuild.plugin import resolve as resolve_plugin
-from lmsbuild.project import find_project
-from lmsbuild.series import series_of
+from lmsbuild.base.project import find_project
+from lmsbuild.series.series import series_of
+from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.tags.runtimefiles import runtime_files
+from lmsbuild.wheel.plugin import CODE, source_files
+from lmsbuild.wheel.plugin import resolve as resolve_plugin
 
 TAGS = {"torch": "v2.6.0", "tensorflow": "v2.14.1"}
 ENTRIES = [(kind, entry) for kind in safeguards.KINDS for entry in safeguards.load(kind)]

@@ -23,7 +23,7 @@ else:
 
 HERE = Path(__file__).resolve().parent
 try:
-    from lmsbuild.functions import spans
+    from lmsbuild.series.functions import spans
 except ImportError:  # an installed lmsbuild, seen from another environment: we are in its package
     _spec = importlib.util.spec_from_file_location("functions", HERE.parents[2] / "functions.py")
     assert _spec and _spec.loader
