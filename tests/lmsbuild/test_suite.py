@@ -69,6 +69,14 @@ def test_without_the_official_wheel(world: World, console: Console) -> None:
     assert (done.passed, done.failed, done.skipped) == (1, 0, 0)
 
 
+def test_tests_are_chosen_by_name(world: World, console: Console) -> None:
+    files = {"test_mixed.py": MIXED, "conftest.py": CONFTEST}
+    write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})
+    wanted = replace(order(world, (2, 3)), select="bad or other")
+    done = run_suites(wanted, suites(world.target, []), console)
+    assert (done.passed, done.failed, done.skipped) == (0, 1, 1)
+
+
 def test_no_tests_is_an_error(world: World, console: Console) -> None:
     files = {"test_none.py": "", "conftest.py": CONFTEST}
     write(world.project.root, {f"tests/regression/{name}": text for name, text in files.items()})

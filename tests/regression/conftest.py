@@ -22,13 +22,14 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import balance
 import lms_device
 
 KIND = pytest.StashKey[str]()
 FAILED = pytest.StashKey[bool]()
 HERE = Path(__file__).resolve().parent
-UPSTREAM = HERE / "upstream"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +45,7 @@ def _option(config: pytest.Config, name: str, variable: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    balance.register(config)
     config.addinivalue_line("markers", "negative: rebuilds torch without one safeguard")
     config.addinivalue_line("markers", "native: what only the patched torch can do")
     kind = _option(config, "--device", "LMS_DEVICE")
@@ -90,11 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in mine if item not in drop]
         drop |= {item for i, item in enumerate(kept) if i % count != index - 1}
     config.hook.pytest_deselected(items=list(drop))
-    # What takes minutes first: at the end one process would run it while the others are done.
-    items[:] = sorted(
-        (item for item in items if item not in drop),
-        key=lambda item: UPSTREAM not in item.path.parents,
-    )
+    items[:] = [item for item in items if item not in drop]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,8 +17,15 @@ import pytest
 import simcuda
 from simcuda.torchinfo import find_torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import balance
+
 TOOLS = Path(simcuda.__file__).resolve().parent.parent
 MIB = 1 << 20
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    balance.register(config)
 
 
 @pytest.fixture(scope="session")

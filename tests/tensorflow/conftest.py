@@ -21,6 +21,9 @@ except ImportError:  # Python 3.7
     from importlib_metadata import distributions
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import balance  # noqa: E402
+
 MIB = 1 << 20
 
 
@@ -33,6 +36,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    balance.register(config)
     config.addinivalue_line("markers", "slow: only in the full tier")
     config.addinivalue_line("markers", "engine: needs the built wheels")
     config.addinivalue_line("markers", "negative: turns safeguards off")

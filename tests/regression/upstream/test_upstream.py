@@ -35,14 +35,15 @@ def _cases() -> list[Any]:
     choice = [pytest.mark.slow] if lms_device.is_plugin() else []
     cases = []
     for entry in SELECTION:
-        name = entry["file"].removesuffix(".py")
+        file, name = entry["file"], entry["file"].removesuffix(".py")
+        parts = entry.get("parts", 1)
         if "default" in entry:
-            cases.append(
-                pytest.param(entry["file"], entry["default"], id=f"{name}-choice", marks=choice)
-            )
+            for part in range(1, parts + 1):
+                case = (file, entry["default"], (part, parts))
+                cases.append(pytest.param(*case, id=f"{name}-choice-{part}", marks=choice))
         for index, select in enumerate(entry["full"]):
             marks = [pytest.mark.slow, pytest.mark.native]
-            cases.append(pytest.param(entry["file"], select, id=f"{name}-{index}", marks=marks))
+            cases.append(pytest.param(file, select, (1, 1), id=f"{name}-{index}", marks=marks))
     return cases
 
 
@@ -51,9 +52,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("upstream")
 
 
-@pytest.mark.parametrize(("file", "select"), _cases())
+@pytest.mark.parametrize(("file", "select", "part"), _cases())
 def test_no_upstream_test_is_lost(
-    file: str, select: str, reports: Path, pytestconfig: pytest.Config
+    file: str, select: str, part: tuple[int, int], reports: Path, pytestconfig: pytest.Config
 ) -> None:
     source = os.environ.get("LMS_SOURCE", "")
     tests = Path(source) / "test"
@@ -65,7 +66,7 @@ def test_no_upstream_test_is_lost(
     configurations = upstream_run.configurations(stock, sys.executable)
     with ThreadPoolExecutor(max_workers=2) as pool:
         found = pool.map(
-            lambda c: upstream_run.run(c, tests, file, select, device, reports / c.name),
+            lambda c: upstream_run.run(c, tests, file, select, device, reports / c.name, part),
             configurations,
         )
         results = {c.name: result for c, result in zip(configurations, found, strict=True)}
@@ -81,7 +82,13 @@ def test_no_upstream_test_is_lost(
         if doubtful:
             names = {test.rsplit("::", 1)[-1].split("[")[0] for test in doubtful}
             again = upstream_run.run(
-                c, tests, file, " or ".join(sorted(names)), device, reports / f"{c.name}-again"
+                c,
+                tests,
+                file,
+                " or ".join(sorted(names)),
+                device,
+                reports / f"{c.name}-again",
+                part,
             )
             results[c.name].update({test: again[test] for test in doubtful if test in again})
     lost = []

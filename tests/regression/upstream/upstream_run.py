@@ -44,14 +44,22 @@ def configurations(stock: str, lms: str) -> list[Configuration]:
 
 
 def run(
-    configuration: Configuration, tests: Path, file: str, select: str, device: str, folder: Path
+    configuration: Configuration,
+    tests: Path,
+    file: str,
+    select: str,
+    device: str,
+    folder: Path,
+    part: tuple[int, int] = (1, 1),
 ) -> dict[str, Result]:
-    """Outcome by test id of the tests of `file` (in `tests`) that the -k expression selects.
+    """Outcome by test id of the tests of `file` (in `tests`) that the -k expression selects, or of
+    one `part` of them (3 of 4: (3, 4)), which is the same in every configuration.
 
     Raises RuntimeError when pytest cannot collect the file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    record, log = folder / f"{Path(file).stem}.jsonl", folder / f"{Path(file).stem}.log"
+    stem = f"{Path(file).stem}-{part[0]}"
+    record, log = folder / f"{stem}.jsonl", folder / f"{stem}.log"
     record.unlink(missing_ok=True)
     launcher = ["-m", "simcuda", "--memory", "2G", "-m"] if device == "sim" else ["-m"]
     command = [
@@ -61,7 +69,7 @@ def run(
     if select:
         command += ["-k", select]
     environment = {**lms_device.child_environment(), **configuration.variables}
-    environment["RECORD"] = str(record)
+    environment.update(RECORD=str(record), RECORD_PART=f"{part[0]}/{part[1]}")
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment["PYTHONPATH"]])
     with log.open("wb") as output:
         for _ in range(MOST_CRASHES):

@@ -41,6 +41,7 @@ _SHOWN = 10  # failures named on the console; the report has all
     epilog=examples(
         "lmsbuild test v2.6.0",
         "lmsbuild test v2.6.0 allocator training",
+        "lmsbuild test v2.6.0 allocator -k test_soft_limit",
         "lmsbuild test v2.6.0 --tier full --shard 2/8 --device sim",
         "lmsbuild test v2.11.0 --plugin training",
         "lmsbuild test v2.6.0 --container allocator",
@@ -59,6 +60,10 @@ _SHOWN = 10  # failures named on the console; the report has all
 @click.option(
     "--no-stock", is_flag=True,
     help="Leave out the official wheel: its environment, and the tests that compare with it.",
+)  # fmt: skip
+@click.option(
+    "-k", "select", metavar="WORDS", default="",
+    help="Only tests whose names match, as pytest's -k: a name, or several with and, or, not.",
 )  # fmt: skip
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts, counted from 1.")
 @click.option(
@@ -80,6 +85,7 @@ def command(
     wanted: str,
     tier: str,
     no_stock: bool,
+    select: str,
     shard: str | None,
     plugin: bool,
     in_container: bool,
@@ -124,7 +130,15 @@ def command(
             target, found, choices, device, prefix, TEST_TOOLS, console, inside, not no_stock
         )
         order = Order(
-            target, ready.source, ready.stock, ready.lms, device, tier, part, ready.variables
+            target,
+            ready.source,
+            ready.stock,
+            ready.lms,
+            device,
+            tier,
+            part,
+            ready.variables,
+            select,
         )
         with console.step("suites") as step:
             done = run_suites(order, files, console)

@@ -42,6 +42,7 @@ class Order:
     tier: str
     shard: tuple[int, int] | None
     variables: dict[str, str]
+    select: str = ""  # pytest's -k
 
 
 @dataclass(frozen=True)
@@ -124,15 +125,21 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
         ]
         if order.shard:
             options.append(f"--shard={order.shard[0]}/{order.shard[1]}")
-        reports.append(folder / f"{stem}.xml")
-        _pytest(order, order.lms, regression, options, reports[-1], console)
+        report = folder / f"{stem}.xml"
+        if _pytest(order, order.lms, regression, options, report, console):
+            reports.append(report)
     simulator = [file for file in files if file.name == SIMULATOR]
     # The simulated device has tests of its own, which load it into their process with the
     # official wheel; the first shard runs them.
     first = not order.shard or order.shard[0] == 1
     if simulator and order.stock and order.device.kind == "sim" and first:
-        reports.append(folder / f"{stem}-{SIMULATOR}.xml")
-        _pytest(order, order.stock, simulator, [], reports[-1], console)
+        report = folder / f"{stem}-{SIMULATOR}.xml"
+        if _pytest(order, order.stock, simulator, [], report, console):
+            reports.append(report)
+    if not reports:
+        raise SuiteError(
+            "the suites gave no result because no test was selected; name other suites or tests"
+        )
     cases = [case for report in reports for case in read_junit(report)]
     outcome = _outcome(cases, reports[0], folder / f"{stem}.html")
     outcome.html.write_text(_html(order, cases, outcome), encoding="utf-8")
@@ -142,13 +149,15 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
 def _pytest(
     order: Order, environment: Environment, files: list[Path], options: list[str], junit: Path,
     console: Console,
-) -> None:  # fmt: skip
+) -> bool:  # fmt: skip
+    """Whether any test was selected, and so there is a report."""
     junit.unlink(missing_ok=True)
     command = [
         str(environment.python),
         *("-m", "pytest", "-q", *map(str, files)),
         *("--rootdir", str(order.target.project.root), f"--junitxml={junit}"),
         *(*options, "-m", _MARKS[order.tier], "-p", "no:cacheprovider"),
+        *(["-k", order.select] if order.select else []),
         *_workers(order.device),
         # An installed lmsbuild carries the suites, but not the file that names their markers.
         *("-W", "ignore::pytest.PytestUnknownMarkWarning"),
@@ -163,9 +172,14 @@ def _pytest(
 
         done = environment.follow(command, line, order.target.project.root, variables)
     code = done.returncode
+    if code == _NO_TESTS:
+        return False
     if code not in (0, 1) or not junit.is_file():
-        why = "no test was selected" if code == _NO_TESTS else f"pytest ended with code {code}"
-        raise SuiteError(f"the suites gave no result because {why}; see its output in the full log")
+        raise SuiteError(
+            f"the suites gave no result because pytest ended with code {code}; see its output in "
+            "the full log"
+        )
+    return True
 
 
 def _workers(device: Device) -> list[str]:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the suites are divided among the workers of pytest-xdist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import balance
+
+TESTS = balance.DURATIONS.parent
+
+KNOWN = """
+by_function = ["regression/test_b.py"]
+by_case = ["regression/test_c.py"]
+
+[seconds]
+"regression/test_a.py" = 5
+"regression/test_b.py::test_1" = 9
+"regression/test_c.py::test_1[x]" = 7
+"""
+
+
+def test_units() -> None:
+    units = balance.Units(KNOWN)
+    assert [
+        units.of(f"/a/tests/regression/{test}")
+        for test in ("test_a.py::test_1[x]", "test_b.py::test_1[x]", "test_c.py::test_1[tests/x]")
+    ] == [
+        "regression/test_a.py",
+        "regression/test_b.py::test_1",
+        "regression/test_c.py::test_1[tests/x]",
+    ]
+
+
+def test_what_nobody_measured_and_what_takes_longest_is_first() -> None:
+    units = balance.Units(KNOWN)
+    names = ("test_a.py::test", "test_c.py::test_1[x]", "test_b.py::test_1", "test_d.py::test")
+    places = units.places([f"tests/regression/{name}" for name in names])
+    assert sorted(places, key=lambda unit: places[unit]) == [
+        "regression/test_d.py",
+        "regression/test_b.py::test_1",
+        "regression/test_c.py::test_1[x]",
+        "regression/test_a.py",
+    ]
+
+
+def test_every_recorded_unit_exists() -> None:
+    known = balance.Units()
+    for unit in [*known.seconds, *known.by_function, *known.by_case]:
+        file, _, function = unit.partition("::")
+        assert (TESTS / file).is_file(), f"durations.toml names {file}, which is gone"
+        name = function.partition("[")[0]
+        if function:
+            assert f"def {name}(" in (TESTS / file).read_text(), f"durations.toml names {unit}"
+            assert file in (known.by_case if "[" in function else known.by_function), unit
+
+
+def test_a_run_in_two_processes(tmp_path: Path) -> None:
+    """The long ones begin first, each unit in one process, and the report says what each took."""
+    folder = tmp_path / "tests" / "some"
+    folder.mkdir(parents=True)
+    (folder / "conftest.py").write_text(
+        f"import pathlib, sys\nsys.path.insert(0, {str(TESTS)!r})\nimport balance\n"
+        f"balance.DURATIONS = pathlib.Path({str(tmp_path / 'durations.toml')!r})\n"
+        "def pytest_configure(config): balance.register(config)\n"
+    )
+    (tmp_path / "durations.toml").write_text(
+        'by_case = ["some/test_long.py"]\n[seconds]\n"some/test_many.py" = 1\n'
+        '"some/test_long.py::test_it[0]" = 20\n"some/test_long.py::test_it[1]" = 10\n'
+    )
+    (folder / "test_many.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('n', range(6))\ndef test_short(n): ...\n"
+    )
+    (folder / "test_long.py").write_text(
+        "import pytest, subprocess, sys, time\n@pytest.mark.parametrize('n', range(2))\n"
+        "def test_it(n):\n    time.sleep(1 + n)\n"
+        "    code = 'import time\\nwhile time.process_time() < 0.3: pass'\n"
+        "    subprocess.run([sys.executable, '-c', code])\n"
+    )
+    report = tmp_path / "report.xml"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", str(folder), f"--rootdir={tmp_path}",
+         f"--junitxml={report}", "-n2", "--dist=loadfile", "-p", "no:cacheprovider"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line for line in done.stdout.splitlines() if line.startswith("[gw")]
+    where = {line.split("::")[-1].strip(): line.partition("]")[0] for line in ran}
+    assert where["test_it[0]"] != where["test_it[1]"]
+    assert len({where[f"test_short[{n}]"] for n in range(6)}) == 1
+    took = balance.read(report)
+    assert set(took) >= {"tests/some/test_long.py::test_it[0]"}
+    assert 0.25 < took["tests/some/test_long.py::test_it[0]"] < 3
+    balance.record([report], tmp_path / "durations.toml")
+    again = balance.Units((tmp_path / "durations.toml").read_text())
+    assert again.by_case and set(again.seconds) == {
+        "some/test_many.py", "some/test_long.py::test_it[0]", "some/test_long.py::test_it[1]"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [[], ["record"], ["other", "x"]])
+def test_usage(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "balance.py"), *words], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "usage: " in done.stderr
