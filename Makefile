@@ -4,6 +4,8 @@ PYTHON ?= python3
 TAG ?= v2.6.0
 TF_TAG ?= v2.14.1
 SHARD ?= 1/1
+# --record: what passed goes into tests/passed.toml, which `lmsbuild tags` shows.
+RECORD ?=
 # With the process for the tests of containers more than the cores: most wait for git and the disk.
 WORKERS ?= 3
 VENV := .venv
@@ -17,8 +19,8 @@ help:
 	@echo "make run            train a model that does not fit the device, without and with LMS"
 	@echo "make test           the tests: lint, tool, engine, simulated device, regression (<= 20 min)"
 	@echo "make test-fast      what needs no network (60 s)"
-	@echo "make test-full      the whole matrices; SHARD=I/N runs one part"
-	@echo "make test-negative  every safeguard turned off in turn: its test must fail"
+	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"
+	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD)"
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways"
 	@echo "make sweep          stock, plug-in and patch on the simulated device, into docs/plugin.md"
@@ -78,17 +80,17 @@ test-containers: $(STAMP)
 
 test-full: lint
 	$(TESTS) -n $(WORKERS)
-	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD)
-	$(BIN)/lmsbuild test $(TF_TAG) --tier full --shard $(SHARD)
-	for release in $(PLUGIN); do $(BIN)/lmsbuild test $$release --plugin --tier full --shard $(SHARD) || exit 1; done
+	$(BIN)/lmsbuild test $(TAG) --tier full --shard $(SHARD) $(RECORD)
+	$(BIN)/lmsbuild test $(TF_TAG) --tier full --shard $(SHARD) $(RECORD)
+	for release in $(PLUGIN); do $(BIN)/lmsbuild test $$release --plugin --tier full --shard $(SHARD) $(RECORD) || exit 1; done
 
 # The releases that the plug-in is tested on.
 PLUGIN := 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 
 test-negative: $(STAMP)
-	$(BIN)/python tests/engine/negative.py
-	$(BIN)/lmsbuild test $(TAG) negative
-	$(BIN)/lmsbuild test $(TF_TAG) negative --tier full
+	$(BIN)/python tests/engine/negative.py $(RECORD)
+	$(BIN)/lmsbuild test $(TAG) negative --shard $(SHARD) $(RECORD)
+	$(BIN)/lmsbuild test $(TF_TAG) negative --tier full --shard $(SHARD) $(RECORD)
 
 # Their sources are in no package: a clone must have the commits.
 OLD := tensorflow:v2.2.0 tensorflow:v2.1.0

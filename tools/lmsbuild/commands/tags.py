@@ -10,6 +10,7 @@ from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import examples, json_option
 from lmsbuild.series.series import patch_files
 from lmsbuild.tags.frameworks import Target, targets
+from lmsbuild.trials import passed
 
 
 @click.command("tags", epilog=examples("lmsbuild tags", "lmsbuild tags --json"))
@@ -18,9 +19,12 @@ def command(console: Console) -> None:
     """List the supported frameworks and tags, and when and how far each was last verified.
 
     applied: the series on the tag's own code; built: the overlay wheel from it; trained: the
-    regression suites on that wheel.
+    regression suites on that wheel. Below the table: what passed of the whole matrices, which take
+    hours and are run in parts (`lmsbuild test --record`), and on which commit.
     """
-    known = targets(find_project())
+    project = find_project()
+    known = targets(project)
+    parts = passed.read(project)
     rows = [
         {
             "tag": target.label,
@@ -31,6 +35,7 @@ def command(console: Console) -> None:
             "pythons": target.pythons,
             "verified": target.tag.verified,
             "full": list(target.tag.full.ran) if target.tag.full else None,
+            "passed": [part for part in parts if _concerns(part, target)],
         }
         for target in known
     ]
@@ -48,7 +53,14 @@ def command(console: Console) -> None:
             for row, target in zip(rows, known, strict=True)
         ],
     )
+    for line in passed.summary(parts):
+        console.say(line)
     console.result(rows)
+
+
+def _concerns(part: passed.Part, target: Target) -> bool:
+    plugin = target.framework.plugin is not None and part.of.startswith(f"{passed.PLUGIN}:")
+    return plugin or part.of in (target.label, passed.ENGINE)
 
 
 def last_verified(target: Target) -> str:

@@ -27,6 +27,7 @@ from lmsbuild.places.environment import TEST_TOOLS
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import fetched, patched, prepared_for
 from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.trials.passed import PLUGIN, Recorder
 from lmsbuild.trials.suite import SIMULATOR, TIERS, Order, parse_shard, run_suites, suites
 from lmsbuild.wheel.plugin import resolve as resolve_plugin
 
@@ -42,7 +43,7 @@ _SHOWN = 10  # failures named on the console; the report has all
         "lmsbuild test v2.6.0",
         "lmsbuild test v2.6.0 allocator training",
         "lmsbuild test v2.6.0 allocator -k test_soft_limit",
-        "lmsbuild test v2.6.0 --tier full --shard 2/8 --device sim",
+        "lmsbuild test v2.6.0 --tier full --shard 2/8 --record",
         "lmsbuild test v2.11.0 --plugin training",
         "lmsbuild test v2.6.0 --container allocator",
     ),
@@ -74,6 +75,10 @@ _SHOWN = 10  # failures named on the console; the report has all
     "--container", "in_container", is_flag=True,
     help="Run the suites in a container of the tag's test image, on the simulated device.",
 )  # fmt: skip
+@click.option(
+    "--record", is_flag=True,
+    help="Note in tests/passed.toml that this part of a matrix passed, and on which commit.",
+)  # fmt: skip
 @base_image_option
 @build_options
 @dry_run_option
@@ -89,6 +94,7 @@ def command(
     shard: str | None,
     plugin: bool,
     in_container: bool,
+    record: bool,
     base_image: str | None,
     choices: Choices,
     dry_run: bool,
@@ -107,11 +113,23 @@ def command(
             f"--no-stock leaves nothing to run because {SIMULATOR} is tested on the official "
             "wheel; leave it out"
         )
+    if record and (select or no_stock):
+        raise UsageError(
+            f"--record cannot go with {'-k' if select else '--no-stock'} because that leaves tests "
+            "out; leave one of them out"
+        )
     if dry_run:
         console.say(f"would run {', '.join(file.name for file in files)} on {wanted}")
         console.result({"suites": files, "device": wanted, "tier": tier, "dry_run": True})
         return
     device = devices.choose(target, wanted)
+    recorder = None
+    if record:
+        of = f"{PLUGIN}:{found.target.tag.version}" if found else target.label
+        matrix = " ".join(suite) or tier
+        if device.kind == "cuda":
+            matrix += " on a GPU"
+        recorder = Recorder(target.project, of, matrix, part or (1, 1))
     with contextlib.ExitStack() as stack:
         inside, prefix = None, "test-"
         if in_container or base_image:
@@ -160,6 +178,9 @@ def command(
             html=done.html,
             junit=done.junit,
         )
+    if recorder:
+        noted = recorder.passed(done.passed, done.skipped)
+        console.say(f"recorded: {noted.of} {noted.matrix} {noted.part}/{noted.parts}; commit it")
 
 
 def _box(
