@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +103,25 @@ def test_a_run_in_two_processes(tmp_path: Path) -> None:
     assert again.by_case and set(again.seconds) == {
         "some/test_many.py", "some/test_long.py::test_it[0]", "some/test_long.py::test_it[1]"
     }  # fmt: skip
+
+
+def test_parts_of_upstreams_tests_are_disjoint_and_all(tmp_path: Path) -> None:
+    """Also when one of the wheels lacks a test."""
+    code = "import pytest\n@pytest.mark.parametrize('n', range({first}, 12))\ndef test_it(n): ...\n"
+    found: dict[int, list[set[str]]] = {0: [], 1: []}
+    for first, parts in found.items():
+        (tmp_path / "test_many.py").write_text(code.format(first=first))
+        for part in (1, 2, 3):
+            record = tmp_path / f"{first}-{part}.jsonl"
+            environment = {"RECORD": str(record), "RECORD_PART": f"{part}/3"}
+            environment["PYTHONPATH"] = str(TESTS / "regression" / "upstream")
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "record", "test_many.py"]
+            subprocess.run(command, cwd=tmp_path, env={**os.environ, **environment}, check=True)
+            parts.append({json.loads(line)["test"] for line in record.read_text().splitlines()})
+            parts[-1].discard("")
+    whole = [f"test_many.py::test_it[{n}]" for n in range(12)]
+    assert sorted(test for part in found[0] for test in part) == sorted(whole)
+    assert found[1] == [part - {whole[0]} for part in found[0]]
 
 
 @pytest.mark.parametrize("words", [[], ["record"], ["other", "x"]])
