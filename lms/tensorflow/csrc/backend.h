@@ -10,8 +10,8 @@
 #include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
+#include "tensorflow/core/common_runtime/lms/core/admission.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
-#include "tensorflow/core/common_runtime/lms/promises.h"
 
 namespace tensorflow {
 namespace lms {
@@ -35,31 +35,41 @@ class Transport {
 };
 
 // An allocator of device memory under Large Model Support. Never destroyed.
-class Pool {
+class Pool final : public ::lms::Room {
  public:
   Pool(int index, std::string name, BfcAllocator* allocator, Transport* transport)
       : index(index),
         name(std::move(name)),
         allocator(allocator),
         transport(transport),
-        on_cpu(transport->stream() == nullptr) {}
+        on_cpu(transport->stream() == nullptr),
+        bytes_(BfcAccess::Stats(allocator).limit) {}
+
+  // What admission and placement may do with it.
+  int64_t bytes() const override { return bytes_; }
+  int64_t limit() const override;
+  bool has(int64_t bytes) const override;
+  bool make(int64_t bytes) override;
+  void evict_idle() override;
+  void* set_aside(int64_t bytes) override;
+  void give_back(void* hole) override;
 
   const int index;  // the engine's number of the device
   const std::string name;
   BfcAllocator* const allocator;
   Transport* const transport;
   const bool on_cpu;  // anybody can read its memory
-  int64_t bytes = 0;  // of all of it
   Slabs slabs;        // under the allocator's lock
 
   std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
-  std::atomic<bool> tight{false};     // something has had to make way
-  std::atomic<int64_t> computing{0};  // ops that run, and end without another op's help
-  Promises promises;                  // of the bytes that the running ops may come to hold
+  ::lms::Admission admission{*this};
   // Under the engine's lock.
   int64_t single_reclaims = 0, full_reclaims = 0;
   int64_t on_host = 0, on_host_bytes = 0, peak_on_host_bytes = 0;
   int64_t peak_active_bytes = 0;
+
+ private:
+  const int64_t bytes_;
 };
 
 // Addresses without memory behind them: to use one is fatal.

@@ -2,39 +2,25 @@
 #include "tensorflow/core/common_runtime/lms/frame.h"
 
 #include <algorithm>
-#include <chrono>
+#include <functional>
 #include <memory>
 #include <typeinfo>
 #include <utility>
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
-#include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
+#include "tensorflow/core/common_runtime/lms/core/placement.h"
+#include "tensorflow/core/common_runtime/lms/core/turns.h"
 #include "tensorflow/core/common_runtime/lms/lists.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/lib/core/errors.h"
-#include "tensorflow/core/lib/strings/strcat.h"
 
 namespace tensorflow {
 namespace lms {
 namespace {
 
 using EngineLock = std::lock_guard<std::recursive_mutex>;
-
-// For ops that may never end: as long as BFCAllocator itself waits for memory that another may
-// free.
-constexpr int64_t kWaitMs = 10000;
-
-// How often an op waits for another one's end rather than begin in a bad place.
-constexpr int kPatientTries = 4;
-
-// The part of a pool from which on operands are large: of a kernel with large ones, which may take
-// many times as much, nothing is assumed before it has run.
-constexpr int64_t kLarge = 64;
-
-// Of a pool, the part that others leave is taken to be one of as many.
-constexpr int64_t kUsed = 4;
 
 thread_local OpFrame* running = nullptr;  // the frame of the kernel that this thread runs
 
@@ -64,48 +50,6 @@ void NoteList(const Tensor& tensor) {
   }
 }
 
-// Calls `pin`, and `leave` when it finds no room, which lets go of what was pinned.
-template <typename Pin, typename Leave>
-bool TryPin(const Pin& pin, const Leave& leave, bool patient, std::string* shortage) {
-  Runtime& runtime = Runtime::Get();
-  ++runtime.busy;
-  try {
-    pin(patient);
-    return true;
-  } catch (const OutOfMemory& error) {
-    *shortage = error.what();
-  }
-  leave();
-  --runtime.busy;
-  runtime.OnLeave();
-  return false;
-}
-
-// Calls `pin` until it finds room, and counts its owner as busy then. Others may hold what is in
-// the way: waits for their end, as long as there are any. The first times `pin` is told to be
-// patient: to take a bad place for none.
-template <typename Pin, typename Leave, typename Title>
-Status WithRoom(const Pool* pool, const Pin& pin, const Leave& leave, const Title& title) {
-  Runtime& runtime = Runtime::Get();
-  std::string shortage;
-  if (TryPin(pin, leave, /*patient=*/true, &shortage)) return Ok();
-  mutex_lock turn(runtime.turn());
-  const auto start = std::chrono::steady_clock::now();
-  int64_t most = kWaitMs;
-  bool last = false;
-  for (int tries = 1;; ++tries) {
-    const int64_t before = runtime.leaves();
-    if (TryPin(pin, leave, /*patient=*/!last && tries < kPatientTries, &shortage)) return Ok();
-    if (last) return errors::ResourceExhausted("OOM when ", title(), ": ", shortage);
-    const int64_t seen = before + 1;  // it left itself
-    const bool alone = runtime.busy.load() == 0 && runtime.leaves() == seen;
-    if (pool != nullptr && pool->computing.load() > 0) most = Promises::kStuckMs;
-    const auto time = std::chrono::steady_clock::now() - start;
-    const int64_t left = most - std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
-    last = alone || left <= 0 || !runtime.WaitForLeave(seen, left);
-  }
-}
-
 }  // namespace
 
 OpFrame::OpFrame(OpKernel* kernel, OpKernelContext* context)
@@ -116,12 +60,7 @@ OpFrame::OpFrame(OpKernel* kernel, OpKernelContext* context)
 
 OpFrame::~OpFrame() {
   for (Var* var : variables_) var->Unref();
-  TakePromiseBack();
-}
-
-void OpFrame::TakePromiseBack() {
-  if (promised_) pool_->promises.TakeBack(promise_);
-  promised_ = false;
+  if (pool_ != nullptr) pool_->admission.end(&op_, ::lms::Demand::kUnknown);
 }
 
 void OpFrame::CountTaken(const Pool* pool, size_t bytes) {
@@ -250,11 +189,9 @@ void OpFrame::PinOperands() {
   for (const Operand& operand : operands) {
     uses.push_back({operand.buffer, operand.access, 0, runtime.StreamOf(operand.buffer)});
   }
-  parts_ = static_cast<int64_t>(uses.size()) + 1;
+  pinned_ = uses.size();
   if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
 }
-
-int64_t OpFrame::RoomBetween() const { return pool_->bytes / (kUsed * parts_); }
 
 int64_t OpFrame::OperandBytes() const {
   Runtime& runtime = Runtime::Get();
@@ -277,94 +214,59 @@ int64_t OpFrame::OperandBytes() const {
   return operands;
 }
 
-// As long as nothing had to make way, an op has room. But what it does not have is known only when
-// its operands cannot move any more, so the first that lacks it must be found before.
-bool OpFrame::HasRoom() {
-  if (pool_->tight.load(std::memory_order_relaxed)) return false;
-  if (Runtime::HasPlenty(pool_)) return true;
-  Footprints& footprints = Runtime::Get().footprints();
-  operands_ = OperandBytes();
-  const int64_t expected = facts_.gathers ? operands_ : footprints.Expect(*kernel_, operands_);
-  if (expected == Footprints::kUnknown) {
-    return operands_ < pool_->bytes / kLarge || !footprints.IsFirst(*kernel_, operands_);
+// A kernel may be where another was, and have the name of another.
+::lms::OpId OpFrame::Id() const {
+  return std::hash<std::string>()(kernel_->name()) ^ std::hash<const OpKernel*>()(kernel_);
+}
+
+void OpFrame::AwaitReservation() {
+  const bool nested = running != nullptr;  // part of an op that has its own
+  if (pool_ == nullptr || nested || pool_->admission.begins_unseen()) return;
+  op_.id = Id();
+  op_.operand_bytes = OperandBytes();
+  op_.gathers = facts_.gathers;
+  pool_->admission.ask(&op_);
+}
+
+bool OpFrame::pin() {
+  try {
+    PinOperands();
+    return true;
+  } catch (const OutOfMemory& error) {
+    shortage_ = error.what();
   }
-  const size_t wanted = BfcAccess::RoundedBytes(static_cast<size_t>(expected));
-  if (BfcAccess::CanTake(pool_->allocator, wanted)) return true;
-  pool_->tight = true;
+  Leave();
   return false;
 }
 
-void OpFrame::AwaitPromise() {
-  if (pool_ == nullptr || running != nullptr || HasRoom()) return;  // or part of an op that runs
-  Runtime& runtime = Runtime::Get();
-  operands_ = OperandBytes();
-  expected_ = runtime.footprints().Expect(*kernel_, operands_);
-  if (expected_ == Footprints::kUnknown && operands_ < pool_->bytes / kLarge) expected_ = operands_;
-  const int64_t room = runtime.Promisable(pool_);
-  const int64_t taken = expected_ != Footprints::kUnknown ? expected_
-                        : computes_                       ? room
-                                                          : operands_;
-  expected_ = std::min(expected_, std::max<int64_t>(room - operands_, 0));
-  promise_ = {operands_ + taken, computes_};
-  pool_->promises.Give(promise_, room);
-  promised_ = true;
-}
-
-// Pins the operands anywhere but where the kernel's room is, which is held meanwhile.
-void OpFrame::PinBeside() {
-  Runtime& runtime = Runtime::Get();
-  void* const room = runtime.MakeHole(pool_, expected_) ? runtime.Hold(pool_, expected_) : nullptr;
-  try {
-    PinOperands();
-    runtime.Release(pool_, room);
-  } catch (const OutOfMemory&) {
-    Leave();
-    runtime.Release(pool_, room);
-    PinOperands();
-  }
-}
-
-// Pins the operands where they leave room for what the kernel will take. It cannot give them up
-// once it runs, so one that lies in the middle of the pool halves the largest request that can be
-// met.
-void OpFrame::PinWithHole(bool patient) {
-  Runtime& runtime = Runtime::Get();
-  const bool unknown = promised_ && expected_ == Footprints::kUnknown;
-  if (unknown && !evicted_) runtime.EvictIdle(pool_);  // it may take most of the pool
-  evicted_ = true;
-  PinOperands();
-  if (!promised_ || unknown || expected_ < RoomBetween() || runtime.MakeHole(pool_, expected_)) {
-    return;
-  }
+void OpFrame::unpin() {
   Leave();
-  runtime.MakeHole(pool_, operands_ + expected_);  // they may be in the way themselves
-  PinOperands();
-  if (runtime.MakeHole(pool_, expected_)) return;
-  Leave();
-  PinBeside();
-  if (patient && pool_->computing.load() > 0 && !runtime.MakeHole(pool_, expected_)) {
-    throw OutOfMemory("operands of other operations are in the way");
-  }
+  shortage_ = "operands of other operations are in the way";
 }
 
 Status OpFrame::Enter() {
   FindVariables();
   keeps_ = KeepsInputs();
-  computes_ = kernel_->AsAsync() == nullptr && !keeps_;
-  AwaitPromise();
-  const auto leave = [this] {
-    Leave();
-    if (promised_) pool_->promises.SetComputes(&promise_, false);
-  };
-  const auto title = [this] {
-    return strings::StrCat("bringing in the inputs of ", kernel_->name(), " (",
-                           std::string(kernel_->type_string()), ")");
-  };
-  TF_RETURN_IF_ERROR(WithRoom(pool_, [this](bool patient) { PinWithHole(patient); }, leave, title));
-  if (computes_ && pool_ != nullptr) {
-    ++pool_->computing;
-    if (promised_ && !promise_.computes) pool_->promises.SetComputes(&promise_, true);
+  op_.independent = kernel_->AsAsync() == nullptr && !keeps_;
+  AwaitReservation();
+  ::lms::Turns& turns = Runtime::Get().turns();
+  bool begun = false;
+  if (pool_ == nullptr) {
+    begun = turns.begin([this](::lms::Patience) { return pin(); }, [] { return false; });
+  } else {
+    ::lms::Placement placement(*pool_, pool_->admission, *this);
+    const auto place = [&](::lms::Patience patience) {
+      if (placement.place(op_, patience)) return true;
+      pool_->admission.suspend(&op_);
+      return false;
+    };
+    begun = turns.begin(place, [this] { return pool_->admission.others_end(); });
   }
+  if (!begun) {
+    return errors::ResourceExhausted("OOM when bringing in the inputs of ", kernel_->name(), " (",
+                                     std::string(kernel_->type_string()), "): ", shortage_);
+  }
+  if (pool_ != nullptr) pool_->admission.run(&op_);
   return Ok();
 }
 
@@ -423,16 +325,10 @@ void OpFrame::Exit() {
   NoteOutputs();
   NoteVariables();
   Leave();
-  Runtime& runtime = Runtime::Get();
-  // Of what is small enough, Expect knows no less.
-  const bool small = promised_ && taken_ <= operands_ && operands_ < pool_->bytes / kLarge;
-  if (promised_ && !small && context_->status().ok()) {
-    runtime.footprints().Note(*kernel_, operands_, taken_);
+  if (pool_ != nullptr) {
+    pool_->admission.end(&op_, context_->status().ok() ? taken_ : ::lms::Demand::kUnknown);
   }
-  TakePromiseBack();
-  if (computes_ && pool_ != nullptr) --pool_->computing;
-  --runtime.busy;
-  runtime.OnLeave();
+  Runtime::Get().turns().end();
 }
 
 void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<void()>& run) {
@@ -500,19 +396,27 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) 
   if (buffer == nullptr || !buffer->tracked()) return true;
   auto frame = std::make_shared<::lms::Engine::Frame>();
   const ::lms::Engine::Use use{buffer, ::lms::Access::kRead, 0, runtime.StreamOf(buffer)};
-  const Status status = WithRoom(
-      runtime.PoolOf(buffer->allocator()), [&](bool) { runtime.engine().enter(*frame, &use, 1); },
-      [&] { runtime.engine().leave(*frame); }, [] { return "copying a tensor"; });
-  if (!status.ok()) {
-    (*done)(status);
+  std::string shortage;
+  const auto pin = [&](::lms::Patience) {
+    try {
+      runtime.engine().enter(*frame, &use, 1);
+      return true;
+    } catch (const OutOfMemory& error) {
+      shortage = error.what();
+    }
+    runtime.engine().leave(*frame);
+    return false;
+  };
+  const Pool* pool = runtime.PoolOf(buffer->allocator());
+  if (!runtime.turns().begin(pin, [pool] { return pool->admission.others_end(); })) {
+    (*done)(errors::ResourceExhausted("OOM when copying a tensor: ", shortage));
     return false;
   }
   const auto then = *done;
   *done = [frame, then](const Status& status) {
     Runtime& runtime = Runtime::Get();
     runtime.engine().leave(*frame);
-    --runtime.busy;
-    runtime.OnLeave();
+    runtime.turns().end();
     then(status);
   };
   return true;

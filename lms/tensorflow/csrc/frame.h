@@ -10,9 +10,10 @@
 
 #include "tensorflow/core/common_runtime/lms/backend.h"
 #include "tensorflow/core/common_runtime/lms/buffer.h"
+#include "tensorflow/core/common_runtime/lms/core/admission.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
+#include "tensorflow/core/common_runtime/lms/core/placement.h"
 #include "tensorflow/core/common_runtime/lms/op_facts.h"
-#include "tensorflow/core/common_runtime/lms/promises.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 
@@ -43,10 +44,10 @@ void NoteConstant(const Tensor& tensor);
 // an op ends and its output is the only reference, or when an op finds that a variable is. From
 // then on it is used by ops that pin it, handed on by ops that do not look at it, or handed out
 // (HandOut).
-class OpFrame {
+class OpFrame final : private ::lms::Pins {
  public:
   OpFrame(OpKernel* kernel, OpKernelContext* context);
-  ~OpFrame();
+  ~OpFrame() override;
   OpFrame(const OpFrame&) = delete;
   OpFrame& operator=(const OpFrame&) = delete;
 
@@ -80,14 +81,11 @@ class OpFrame {
   // Calls `visit` for each tensor in lists that the kernel reads or keeps.
   void ForEachListedOperand(const std::function<void(const Tensor&)>& visit) const;
   int64_t OperandBytes() const;
-  // Bytes that are free in one piece wherever in the pool the operands lie, once what is idle has
-  // made way.
-  int64_t RoomBetween() const;
-  bool HasRoom();
-  void AwaitPromise();
-  void TakePromiseBack();
-  void PinBeside();
-  void PinWithHole(bool patient);
+  ::lms::OpId Id() const;
+  void AwaitReservation();
+  bool pin() override;
+  void unpin() override;
+  std::size_t count() const override { return pinned_; }
   void NoteOutputs();
   void NoteVariables();
   void Leave();
@@ -100,15 +98,11 @@ class OpFrame {
   bool other_resources_ = false;
   bool has_variable_ = false;  // or the handle of one that is not made yet
   Pool* const pool_;           // of the device that it runs on, null if that has none of ours
-  int64_t operands_ = 0;       // bytes of the pool, as below
-  int64_t parts_ = 1;          // into which pinned operands may split the pool
-  int64_t expected_ = 0;       // what the kernel will take
-  int64_t taken_ = 0;          // so far, by the thread that runs the kernel
-  bool keeps_ = false;         // its inputs, or may wait for other ops
-  bool computes_ = false;      // ends without another op's help
-  bool promised_ = false;
-  bool evicted_ = false;  // all that was idle has made way
-  Promises::Promise promise_;
+  ::lms::Admission::Op op_;
+  size_t pinned_ = 0;     // buffers
+  int64_t taken_ = 0;     // bytes of the pool so far, by the thread that runs the kernel
+  bool keeps_ = false;    // its inputs, or may wait for other ops
+  std::string shortage_;  // why it was not pinned
 };
 
 }  // namespace lms

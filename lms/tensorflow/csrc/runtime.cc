@@ -44,12 +44,6 @@ constexpr int kEnableSeconds = 10;
 // the device.
 constexpr double kReleaseCost = 2 << 20;
 
-// The part of a pool that is not promised to ops: holes too small to be of use.
-constexpr int kFragmented = 8;
-
-// While this part of a pool is free in one piece, no kernel is expected to need more.
-constexpr int64_t kPlenty = 2;
-
 // What a pool sets aside for tensors that are too small to move: a part of it at first, and as much
 // again as it turns out to need.
 constexpr size_t kSmallPart = 64;
@@ -292,8 +286,7 @@ void Runtime::OnDevice(const SessionOptions& options, const std::string& name, A
         BfcAccess::GrowAtOnce(bfc);  // costs nothing: pages come with their first use
       }
       Pool* pool = new Pool(count, name, bfc, transport);
-      pool->bytes = BfcAccess::Stats(bfc).limit;
-      const size_t part = static_cast<size_t>(pool->bytes) / kSmallPart;
+      const size_t part = static_cast<size_t>(pool->bytes()) / kSmallPart;
       BfcAccess::AddSlab(bfc, &pool->slabs, std::min(std::max(part, kSlab), kMostSmall));
       pools_[count] = pool;
       pool_count_ = count + 1;
@@ -390,10 +383,6 @@ bool Runtime::Manages(const BfcAllocator* allocator) {
   return Active() && PoolOf(allocator) != nullptr;
 }
 
-bool Runtime::HasPlenty(const Pool* pool) {
-  return BfcAccess::CanTake(pool->allocator, static_cast<size_t>(pool->bytes / kPlenty));
-}
-
 // What is free, no more of it than is asked for unless there is plenty.
 void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhere) {
   if (bytes < kSmallestMovable) {
@@ -402,11 +391,11 @@ void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhe
     };
     void* ptr = small();
     if (ptr != nullptr || OverLimit(pool, kSlab) > 0) return ptr;
-    if (Reclaiming() && pool->tight && !anywhere) return nullptr;
+    if (Reclaiming() && pool->admission.under_pressure() && !anywhere) return nullptr;
     return BfcAccess::AddSlab(pool->allocator, &pool->slabs, kSlab) ? small() : nullptr;
   }
   void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
-  if (ptr != nullptr && (pool->tight.load(std::memory_order_relaxed) || !HasPlenty(pool))) {
+  if (ptr != nullptr && pool->admission.cuts_blocks()) {
     BfcAccess::Trim(pool->allocator, ptr, BfcAccess::RoundedBytes(bytes));
   }
   return ptr;
@@ -432,7 +421,7 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   void* ptr = attempt();
   if (ptr != nullptr || !Active()) return ptr;
   if (enabling_ && backend_.on_host() == 0) return ptr;  // ops without pins may still run
-  pool->tight = true;
+  pool->admission.set_under_pressure();
   // Pins and idle bytes as they are when room is short: the peak that matters.
   const auto census = engine_.census(pool->index);
   pool->peak_active_bytes =
@@ -619,11 +608,6 @@ void Runtime::PinForUsers(Var* var, MovableBuffer* buffer) {
 // ---- ops
 
 void Runtime::OnLeave() {
-  ++leaves_;
-  if (waiting_.load() > 0) {
-    mutex_lock lock(leave_mu_);
-    left_.notify_all();
-  }
   for (int i = 0; i < pool_count_; ++i) {
     if (pools_[i]->starving.load(std::memory_order_relaxed) &&
         pools_[i]->starving.exchange(false)) {
@@ -631,29 +615,6 @@ void Runtime::OnLeave() {
     }
   }
   if (!enabled_.load(std::memory_order_relaxed) && backend_.on_host() == 0) BecomeInactive();
-}
-
-bool Runtime::WaitForLeave(int64_t seen, int64_t ms) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
-  ++waiting_;
-  {
-    mutex_lock lock(leave_mu_);
-    while (leaves_.load() == seen) {
-      const int64_t left = std::chrono::duration_cast<std::chrono::milliseconds>(
-                               deadline - std::chrono::steady_clock::now())
-                               .count();
-      if (left <= 0) break;
-      WaitForMilliseconds(&lock, &left_, left);
-    }
-  }
-  --waiting_;
-  return leaves_.load() != seen;
-}
-
-int64_t Runtime::Promisable(const Pool* pool) const {
-  const size_t limit = limit_;
-  const int64_t all = limit != 0 ? static_cast<int64_t>(limit) : pool->bytes;
-  return all - all / kFragmented;
 }
 
 bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
@@ -666,16 +627,27 @@ bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
   return true;
 }
 
-void* Runtime::Hold(Pool* pool, int64_t bytes) {
+int64_t Pool::limit() const {
+  const size_t limit = Runtime::Get().limit();
+  return limit != 0 ? static_cast<int64_t>(limit) : bytes_;
+}
+
+bool Pool::has(int64_t bytes) const {
+  return BfcAccess::CanTake(allocator, BfcAccess::RoundedBytes(static_cast<size_t>(bytes)));
+}
+
+bool Pool::make(int64_t bytes) { return Runtime::Get().MakeHole(this, bytes); }
+
+void Pool::evict_idle() { Runtime::Get().EvictIdle(this); }
+
+void* Pool::set_aside(int64_t bytes) {
   const size_t wanted = static_cast<size_t>(bytes);
-  void* hole = BfcAccess::AllocateOnce(pool->allocator, wanted, /*freed_before=*/0);
-  if (hole != nullptr) BfcAccess::Trim(pool->allocator, hole, BfcAccess::RoundedBytes(wanted));
+  void* hole = BfcAccess::AllocateOnce(allocator, wanted, /*freed_before=*/0);
+  if (hole != nullptr) BfcAccess::Trim(allocator, hole, BfcAccess::RoundedBytes(wanted));
   return hole;
 }
 
-void Runtime::Release(Pool* pool, void* hole) {
-  if (hole != nullptr) pool->allocator->DeallocateRaw(hole);
-}
+void Pool::give_back(void* hole) { allocator->DeallocateRaw(hole); }
 
 void Runtime::EvictIdle(Pool* pool) {
   if (!Reclaiming()) return;

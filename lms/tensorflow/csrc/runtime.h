@@ -14,7 +14,7 @@
 #include "tensorflow/core/common_runtime/lms/backend.h"
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
-#include "tensorflow/core/common_runtime/lms/footprints.h"
+#include "tensorflow/core/common_runtime/lms/core/turns.h"
 #include "tensorflow/core/public/session_options.h"
 
 namespace tensorflow {
@@ -119,28 +119,12 @@ class Runtime final : public BfcReclaimer {
   // Counts ops that run without pins; returns what EndUnpinned wants.
   static std::atomic<int64_t>* BeginUnpinned();
   static void EndUnpinned(std::atomic<int64_t>* counter) { counter->fetch_sub(1); }
-  // An op is over, or gave up its pins: memory may have become movable.
-  void OnLeave();
-  // Ops that left so far.
-  int64_t leaves() const { return leaves_.load(); }
-  // Waits until more than `seen` ops have left, at most `ms`. Whether they have.
-  bool WaitForLeave(int64_t seen, int64_t ms);
   // Ops that hold pins, or are about to.
-  std::atomic<int64_t> busy{0};
-  // Who found no room takes turns.
-  mutex& turn() { return turn_; }
+  ::lms::Turns& turns() { return turns_; }
 
-  // Bytes of the pool that may be promised to ops.
-  int64_t Promisable(const Pool* pool) const;
-  Footprints& footprints() { return footprints_; }
   // Makes what a kernel will take free in one piece, so that what it takes first does not lie in
   // the way of the rest. False when idle buffers are not all that is in the way.
   bool MakeHole(Pool* pool, int64_t bytes);
-  // Whether so much is free in one piece that no op has to be looked at.
-  static bool HasPlenty(const Pool* pool);
-  // Keeps a hole from being filled, until it is released. Null when there is none.
-  void* Hold(Pool* pool, int64_t bytes);
-  void Release(Pool* pool, void* hole);
   // Moves out what is idle, for as long as the host has room.
   void EvictIdle(Pool* pool);
 
@@ -157,6 +141,8 @@ class Runtime final : public BfcReclaimer {
   bool GrowSlabs(Pool* pool);
   bool MakeRoom(Pool* pool, size_t rounded, bool everything);
   void BecomeInactive();
+  // An op is over, or gave up its pins: memory may have become movable.
+  void OnLeave();
   size_t OverLimit(Pool* pool, size_t rounded);
 
   static std::atomic<bool> active_;
@@ -186,13 +172,7 @@ class Runtime final : public BfcReclaimer {
   std::unordered_set<const void*> excluded_;  // pointers of buffers that are not tracked yet
   std::unordered_multimap<Var*, OpFrame*> users_;
 
-  Footprints footprints_;
-
-  mutex turn_;
-  std::atomic<int64_t> leaves_{0};
-  mutex leave_mu_;
-  condition_variable left_;
-  std::atomic<int> waiting_{0};
+  ::lms::Turns turns_{[this] { OnLeave(); }};
 };
 
 }  // namespace lms

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "clock.h"
+
+namespace fake {
+
+// Time that passes when the test says so. Whoever waits looks up every millisecond of real time.
+class ManualClock final : public lms::Clock {
+ public:
+  Time now() override { return Time(now_.load()); }
+  void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                  Time) override {
+    if (looks_ != nullptr) ++*looks_;
+    changed.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  void advance(Duration by) { now_ += by.count(); }
+
+  // Counts how often this thread began to wait.
+  static void count_looks(std::atomic<int>* looks) { looks_ = looks; }
+
+ private:
+  static thread_local std::atomic<int>* looks_;
+  std::atomic<Duration::rep> now_{0};
+};
+
+}  // namespace fake
