@@ -86,16 +86,16 @@ class FakePool final : public lms::Room {
     lms::Segment segment{{}, true, false};
     std::vector<Storage*> idle;
     for (const auto& block : arena_.blocks()) {
-      lms::Cell cell{lms::Cell::State::kFree, block.bytes, 0, 0};
-      if (!block.free) cell.state = lms::Cell::State::kBusy;
+      lms::Block found{lms::Block::State::kFree, block.bytes, 0, 0};
+      if (!block.free) found.state = lms::Block::State::kBusy;
       for (auto& item : storages_) {
         if (item.second.ptr != block.ptr || item.second.pins > 0) continue;
-        cell.state = lms::Cell::State::kIdle;
-        cell.cost = static_cast<double>(block.bytes);
-        cell.victim = idle.size();
+        found.state = lms::Block::State::kIdle;
+        found.cost = static_cast<double>(block.bytes);
+        found.victim = idle.size();
         idle.push_back(&item.second);
       }
-      segment.cells.push_back(cell);
+      segment.blocks.push_back(found);
     }
     const auto choice = lms::choose_victims({segment}, {static_cast<std::size_t>(bytes), 0, 0});
     for (const std::size_t victim : choice.victims) evict_(idle[victim]);
