@@ -34,7 +34,7 @@ from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.channelserver import server
 
 CONDA = """
-[frameworks.alpha.conda]
+[conda]
 package = "alpha"
 metapackage = "alpha-lms"
 license = "Apache-2.0"
@@ -47,7 +47,7 @@ CONTENT = {"lib/demo.txt": "demo\n"}
 
 def give_conda(world: World) -> None:
     """Let the framework of `world` have a conda package."""
-    toml = world.project.frameworks_file
+    toml = world.framework_file
     toml.write_text(toml.read_text() + CONDA)
     shutil.copytree(REPOSITORY / "conda-recipes", world.project.root / "conda-recipes")
 

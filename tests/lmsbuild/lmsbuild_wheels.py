@@ -86,11 +86,11 @@ def check_record(path: Path) -> None:
 
 
 def offer(world: World) -> tuple[Path, dict[str, str]]:
-    """The official wheel, recorded in frameworks.toml, and what lets pip find it."""
+    """The official wheel, recorded in tag.toml, and what lets pip find it."""
     folder = world.folder / "index"
     folder.mkdir()
     wheel = make_wheel(folder, build_libraries(folder), f"cp{PYTHON.replace('.', '')}")
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     entry = f'"3.11" = "{ZERO}"'
     toml.write_text(toml.read_text().replace(entry, f'"{PYTHON}" = "{sha256_file(wheel)}"'))
     edit(world, ENGINE)

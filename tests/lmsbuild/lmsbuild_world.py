@@ -15,9 +15,9 @@ import pytest
 from filelock import FileLock
 
 from lmsbuild.base.git import Git
-from lmsbuild.base.project import Project
+from lmsbuild.base.project import FRAMEWORK_FILE, Project
 from lmsbuild.checkout.refresh import refresh
-from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.tags.frameworks import TAG_FILE, Target, resolve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ZERO = "0" * 64
@@ -69,32 +69,31 @@ RUNTIME = {
     "lms/core/engine.h": "#pragma once\nint engine();\n",
 }
 
-TOML = """
-[frameworks.alpha]
-url = "{url}"
+FRAMEWORK = """\
+url = "@URL@"
 recognise = ["recognise.me", "core/alloc.cpp"]
 
-[frameworks.alpha.shows]
+[shows]
 suites = "tests/regression"
 example = "examples/train.py"
 switch = "ALPHA_LMS"
 device = "cpu"
 tests = []
 
-[[frameworks.alpha.layout]]
+[[layout]]
 source = "lms/core"
 target = "core/lms"
 patterns = ["*.h", "*.cpp"]
-
-[frameworks.alpha.tags."v1.0"]
+"""
+TAG = """\
 version = "1.0"
 commit = "{commit}"
 
-[frameworks.alpha.tags."v1.0".cuda."0"]
+[cuda."0"]
 abi = 1
 headers = []
 
-[frameworks.alpha.tags."v1.0".cuda."0".wheel]
+[cuda."0".wheel]
 project = "alpha"
 version = "1.0"
 local = "lms.1"
@@ -102,30 +101,30 @@ platforms = ["linux_x86_64"]
 version_file = "alpha/version.py"
 sha256 = {{ "3.11" = "{zero}" }}
 
-[frameworks.alpha.tags."v1.0".overlay]
+[overlay]
 cxx_standard = "c++17"
 flags = ["-O1", "-fPIC"]
 include = ["tree:"]
 prefix = "/alpha"
 build_files = ["*CMakeLists.txt"]
 
-[[frameworks.alpha.tags."v1.0".overlay.libraries]]
+[[overlay.libraries]]
 path = "alpha/lib/libcore.so"
 like = "alpha/lib/libcore.so"
 sources = ["core/alloc.cpp", "core/lms/engine.cpp"]
 cmake = {{ file = "core/CMakeLists.txt", variable = "CORE_SRCS" }}
 
-[[frameworks.alpha.tags."v1.0".overlay.install]]
+[[overlay.install]]
 source = "core"
 suffixes = [".h"]
 target = "alpha/include/core"
 
-[[frameworks.alpha.tags."v1.0".overlay.install]]
+[[overlay.install]]
 source = "python"
 suffixes = [".py"]
 target = "alpha"
 
-[frameworks.alpha.tags."v1.0".preimage]
+[preimage]
 """
 
 
@@ -161,6 +160,14 @@ class World:
     @property
     def target(self) -> Target:
         return resolve(self.project, "v1.0")
+
+    @property
+    def framework_file(self) -> Path:
+        return self.project.patches / "alpha" / FRAMEWORK_FILE
+
+    @property
+    def tag_file(self) -> Path:
+        return self.project.patches / "alpha" / "v1.0" / TAG_FILE
 
     def clone(self, name: str = "clone") -> Path:
         path = self.folder / name
@@ -201,8 +208,10 @@ def make_world(folder: Path, upstream: dict[str, str]) -> None:
     built = World(Project(folder / "project"), source, folder)
     built.commit(source, upstream, "Release 1.0")
     git.run("tag", "-a", "v1.0", "-m", "1.0")
-    text = TOML.format(url="@URL@", commit=git.head(), zero=ZERO)
-    write(built.project.root, {**RUNTIME, "patches/frameworks.toml": text})
+    write(built.project.root, RUNTIME)
+    write(built.framework_file.parent, {built.framework_file.name: FRAMEWORK})
+    tag = TAG.format(commit=git.head(), zero=ZERO)
+    write(built.tag_file.parent, {built.tag_file.name: tag})
     shutil.copytree(REPOSITORY / "docker", built.project.root / "docker")
     # The series is made the way a developer makes it: runtime from lms/, hooks from commits.
     refresh(built.target, None)
@@ -218,7 +227,7 @@ def make_world(folder: Path, upstream: dict[str, str]) -> None:
 def enter_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """The world in `folder`, with a cache and a work folder of its own."""
     built = World(Project(folder / "project"), folder / "upstream", folder)
-    toml = built.project.frameworks_file
+    toml = built.framework_file
     toml.write_text(toml.read_text().replace("@URL@", built.upstream.as_uri()))
     for name in list(os.environ):
         if name.startswith(("GIT_", "LMSBUILD_")):

@@ -54,7 +54,7 @@ def original(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("bytes")
     shutil.copytree(template, folder, dirs_exist_ok=True, symlinks=True)
     world = World(Project(folder / "project"), folder / "upstream", folder)
-    toml = world.project.frameworks_file
+    toml = world.framework_file
     toml.write_text(toml.read_text().replace("@URL@", world.upstream.as_uri()))
     clone = world.clone()
     git = Git(clone)

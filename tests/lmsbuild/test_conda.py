@@ -207,7 +207,7 @@ def test_build_that_copies_nothing_is_caught(
 
 @pytest.mark.default
 def test_package_that_fails_its_tests_is_not_there(alpha: World) -> None:
-    toml = alpha.project.frameworks_file
+    toml = alpha.framework_file
     toml.write_text(toml.read_text().replace("import alpha.lms", "import alpha.missing"))
     code, _, err = run("conda", "v1.0")
     assert code == PackageError.exit_code and "No module named 'alpha.missing'" in err

@@ -31,7 +31,7 @@ from lmsbuild.wheel.overlay import header_folders
 pytestmark = [pytest.mark.net, pytest.mark.default]
 
 TOOLSET = """
-[frameworks.alpha.tags."v1.0".images.compiler]
+[images.compiler]
 base = { x86_64 = "no-such-image:1" }
 compilers = ["/nowhere/g++", "g++"]
 packages = { apt-get = ["g++"] }
@@ -42,7 +42,7 @@ packages = { apt-get = ["g++"] }
 def contained(
     world: World, official: Path, debian: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     toml.write_text(toml.read_text() + TOOLSET)
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     return ["wheel", "v1.0", "--base-image", debian, "--source", "git"]

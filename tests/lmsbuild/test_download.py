@@ -229,7 +229,7 @@ def test_offline_uses_what_was_fetched(
 
 def far(world: World) -> None:
     """Upstream is somewhere in the network."""
-    toml = world.project.frameworks_file
+    toml = world.framework_file
     text = toml.read_text().replace(world.upstream.as_uri(), "https://upstream.invalid/alpha.git")
     toml.write_text(text)
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
+import shutil
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,33 +28,55 @@ def test_unknown_tag_lists_the_near_ones(world: World) -> None:
 
 
 def test_ambiguous_tag_needs_its_framework(world: World) -> None:
-    toml = world.project.frameworks_file
-    text = toml.read_text()
-    toml.write_text(text + text.replace("frameworks.alpha", "frameworks.beta"))
+    shutil.copytree(world.project.patches / "alpha", world.project.patches / "beta")
     with pytest.raises(UnknownTagError, match=r"ambiguous.*alpha:v1\.0, beta:v1\.0"):
         resolve(world.project, "v1.0")
     assert resolve(world.project, "beta:v1.0").framework_name == "beta"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "named"),
+    ("file", "old", "new", "named"),
     [
-        ('version = "1.0"\ncommit', 'versoin = "1.0"\ncommit', "versoin"),
-        ("abi = 1", 'abi = "old"', "abi"),
-        ("[frameworks.alpha]", "[frameworks.alpha", "frameworks.toml"),
+        ("v1.0/tag.toml", 'version = "1.0"\ncommit', 'versoin = "1.0"\ncommit', "versoin"),
+        ("v1.0/tag.toml", 'version = "1.0"\ncommit', 'version = "new"\ncommit', "is no version"),
+        ("v1.0/tag.toml", "abi = 1", 'abi = "old"', r"cuda\.0\.abi"),
+        ("v1.0/tag.toml", "[overlay]", "[overlay", "cannot be read"),
+        ("framework.toml", "url =", "uri =", "uri: Extra inputs"),
+        ("framework.toml", "[shows]", '[tags."v1.0"]\n[shows]', "tags: Extra inputs"),
+        ("framework.toml", "[shows]", "[plugin]\n[shows]", "plugin: Extra inputs"),
+        ("plugin.toml", "", 'version = "1"\n', "releases: Field required"),
     ],
 )
-def test_wrong_entries_are_named(world: World, old: str, new: str, named: str) -> None:
-    toml = world.project.frameworks_file
-    toml.write_text(toml.read_text().replace(old, new, 1))
-    with pytest.raises(ConfigError, match=named):
+def test_wrong_entries_are_named(world: World, file: str, old: str, new: str, named: str) -> None:
+    toml = world.project.patches / "alpha" / file
+    toml.write_text(toml.read_text().replace(old, new, 1) if old else new)
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(toml))} .*{named}"):
         load(world.project)
 
 
-def test_bytes_that_are_no_text_are_told(world: World) -> None:
-    world.project.frameworks_file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"frameworks\.toml cannot be read because .* 0xff"):
+@pytest.mark.parametrize("file", ["framework.toml", "v1.0/tag.toml"])
+def test_bytes_that_are_no_text_are_told(world: World, file: str) -> None:
+    (world.project.patches / "alpha" / file).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=rf"{file} cannot be read because .* 0xff"):
         load(world.project)
+
+
+def test_patches_of_a_folder_without_its_file(world: World) -> None:
+    """A misspelt tag.toml is told, and not only that there is no such tag."""
+    world.tag_file.rename(world.tag_file.with_name("tags.toml"))
+    with pytest.raises(ConfigError, match=r"alpha/v1\.0 .* has patches and no tag\.toml"):
+        load(world.project)
+
+
+def test_newest_tags_first(world: World) -> None:
+    for version in ("1.10", "1.9"):
+        folder = world.tag_file.parents[1] / f"v{version}"
+        shutil.copytree(world.tag_file.parent, folder)
+        text = (folder / "tag.toml").read_text()
+        (folder / "tag.toml").write_text(
+            text.replace('version = "1.0"\nco', f'version = "{version}"\nco')
+        )
+    assert [target.tag_name for target in targets(world.project)] == ["v1.10", "v1.9", "v1.0"]
 
 
 def test_project_must_be_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +86,7 @@ def test_project_must_be_one(world: World, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_real_project_is_consistent(real_project: Project) -> None:
-    """What frameworks.toml records of upstream's files is what the patches start from."""
+    """What tag.toml records of upstream's files is what the patches start from."""
     for target in targets(real_project):
         runtime = {patch.name for patch in series_of(target).patches if "runtime/" in patch.name}
         assert len(runtime) == 1

@@ -55,21 +55,21 @@ setup(name="alpha", version=os.environ["ALPHA_VERSION"], packages=["alpha"],
       package_dir={"alpha": "python"}, cmdclass={"build_py": Build}, distclass=Binary)
 """
 FULL = """
-[frameworks.alpha.tags."v1.0".images.build]
+[images.build]
 base = {{ x86_64 = "none" }}
 compilers = ["g++"]
 pythons = ["python3"]
 commands = ["ccache", "cmake", "ninja"]
 requirements = {{ x86_64 = ["setuptools<80", "wheel"] }}
 
-[frameworks.alpha.tags."v1.0".full]
+[full]
 fetch = [["sh", "-c", "touch {{state}}/tool"]]
 commands = [["test", "-e", "{{state}}/tool"],
             ["{{python}}", "setup.py", "bdist_wheel", "--dist-dir", "{{output}}"]]
 memory = "200MiB"
 needs = ["setup.py"]
 
-[frameworks.alpha.tags."v1.0".full.environment]
+[full.environment]
 ALPHA_VERSION = "{version}"
 MAX_JOBS = "{{jobs}}"
 CMAKE_CXX_COMPILER_LAUNCHER = "ccache"
@@ -108,8 +108,8 @@ def alpha(tmp_path: Path, engine: Engine, debian: str, monkeypatch: pytest.Monke
 
 
 def describe(world: World, version: str = "{version}", flags: str = "") -> None:
-    toml = world.project.frameworks_file
-    text = toml.read_text().partition('\n[frameworks.alpha.tags."v1.0".images.build]')[0]
+    toml = world.tag_file
+    text = toml.read_text().partition("\n[images.build]")[0]
     toml.write_text(text + FULL.format(version=version, flags=flags))
 
 
@@ -214,7 +214,7 @@ def test_tags_say_what_was_never_run(world: World) -> None:
     assert "not described" in run("tags")[1]
     describe(world)
     assert "never run in full" in run("tags")[1]
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     toml.write_text(
         toml.read_text().replace('memory = "200', 'ran = ["2026-11-21 x86_64"]\nmemory = "200')
     )

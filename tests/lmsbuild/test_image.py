@@ -34,7 +34,7 @@ from lmsbuild.places.image import KINDS, check_wheel, recipe
 from lmsbuild.tags.frameworks import resolve, targets
 
 IMAGES = """
-[frameworks.alpha.tags."v1.0".images.compiler]
+[images.compiler]
 base = {{ x86_64 = "{base}" }}
 compilers = ["{compiler}"]
 packages = {{ apt-get = ["compiler"] }}
@@ -42,7 +42,7 @@ packages = {{ apt-get = ["compiler"] }}
 
 
 def describe(world: World, base: str = "no-such-image:1", compiler: str = "g++") -> list[str]:
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     toml.write_text(toml.read_text() + IMAGES.format(base=base, compiler=compiler))
     return ["image", "v1.0", "--kind", "compiler"]
 
@@ -121,7 +121,7 @@ def test_wheel_of_another_tag_is_refused(world: World, tmp_path: Path) -> None:
 
 
 def test_wheel_is_looked_at_before_an_engine_is(world: World, tmp_path: Path) -> None:
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     tables = IMAGES.replace("images.compiler", "images.runtime")
     toml.write_text(toml.read_text() + tables.format(base="no-such-image:1", compiler="g++"))
     wheel = make_wheel(tmp_path, {}, f"cp{PYTHON.replace('.', '')}")

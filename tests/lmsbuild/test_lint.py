@@ -38,10 +38,10 @@ def tidy(world: World) -> World:
     """A world whose runtime breaks no rule, and whose tests exist."""
     files = {"lms/core/engine.cpp": f"{LICENCE}int engine() {{ return 1; }}\n"}
     write(world.project.root, {**files, "lms/core/engine.h": f"{LICENCE}int engine();\n", **TESTS})
-    toml = world.project.frameworks_file
+    toml = world.framework_file
     text = toml.read_text().replace(
-        "[frameworks.alpha.shows]",
-        'line_length = { "*.cpp" = 80, "*.py" = 88 }\n\n[frameworks.alpha.shows]',
+        "[shows]",
+        'line_length = { "*.cpp" = 80, "*.py" = 88 }\n\n[shows]',
     )
     toml.write_text(text)
     return world

@@ -10,22 +10,23 @@ import pytest
 import tree_sitter
 import tree_sitter_groovy
 from click.testing import CliRunner
-from lmsbuild_world import REPOSITORY, World
+from lmsbuild_world import REPOSITORY, World, write
 
 from lmsbuild.base.errors import ConfigError, SeriesError, UsageError
 from lmsbuild.base.project import Project
 from lmsbuild.commands.matrix import command
 from lmsbuild.tags import matrix
-from lmsbuild.tags.frameworks import Frameworks, load
+from lmsbuild.tags.frameworks import load
+from lmsbuild.tags.matrix import Cell
 
 RUNNERS = """
-[matrix.runners.x86_64]
+[runners.x86_64]
 github = ["big"]
 gitlab = ["big"]
 jenkins = "big"
 """
 INCLUDE = """
-[[matrix.include]]
+[[include]]
 framework = "alpha"
 tag = "v1.0"
 python = "3.11"
@@ -35,61 +36,61 @@ build = "full"
 """
 
 
-def _with(world: World, text: str) -> Frameworks:
-    toml = world.project.frameworks_file
-    toml.write_text(toml.read_text().split("[[matrix", 1)[0] + text)
-    return load(world.project)
+def _with(world: World, text: str) -> list[Cell]:
+    """The cells of the world with these rules."""
+    write(world.project.root, {matrix.FILE: text})
+    return matrix.cells(load(world.project), matrix.rules_of(world.project))
 
 
 def test_every_official_wheel_is_a_cell() -> None:
     frameworks = load(Project(REPOSITORY))
-    less = frameworks.matrix.model_copy(update={"exclude": []})
-    frameworks = frameworks.model_copy(update={"matrix": less})
-    found = matrix.cells(frameworks)
+    rules = matrix.rules_of(Project(REPOSITORY)).model_copy(update={"exclude": []})
+    found = matrix.cells(frameworks, rules)
     overlays = [cell for cell in found if cell.build == "overlay"]
     wheels = sum(
         len(variant.wheel.sha256) * len({p.rsplit("linux", 1)[-1] for p in variant.wheel.platforms})
-        for framework in frameworks.frameworks.values()
+        for framework in frameworks.values()
         for tag in framework.tags.values()
         for variant in tag.cuda.values()
     )
     assert len(overlays) == wheels > 0
     assert len(set(found)) == len(found)
-    assert found == matrix.cells(frameworks)
+    assert found == matrix.cells(frameworks, rules)
 
 
 def test_names_of_jobs_differ() -> None:
-    frameworks = load(Project(REPOSITORY))
-    names = [job.name for job in matrix.jobs(frameworks, matrix.cells(frameworks))]
+    frameworks, rules = load(Project(REPOSITORY)), matrix.rules_of(Project(REPOSITORY))
+    cells = matrix.cells(frameworks, rules)
+    names = [job.name for job in matrix.jobs(rules.runners, cells)]
     assert len(set(names)) == len(names)
 
 
 def test_include_and_exclude(world: World) -> None:
-    before = matrix.cells(_with(world, ""))
+    before = _with(world, "")
     assert [cell.python for cell in before] == ["3.11"]
-    rules = '[[matrix.exclude]]\npython = "3.1?"\nwhy = "too new"\n'
-    full = matrix.cells(_with(world, rules + INCLUDE.format(cuda="0", arch="ppc64le")))
+    rules = '[[exclude]]\npython = "3.1?"\nwhy = "too new"\n'
+    full = _with(world, rules + INCLUDE.format(cuda="0", arch="ppc64le"))
     assert [(cell.build, cell.arch) for cell in full] == [("full", "ppc64le")]
 
 
 @pytest.mark.parametrize(
     ("rule", "named"),
     [
-        ('[[matrix.exclude]]\ntag = "v9*"\nwhy = "gone"\n', r"why = 'gone'.*matches no wheel"),
+        ('[[exclude]]\ntag = "v9*"\nwhy = "gone"\n', r"why = 'gone'.*matches no wheel"),
         (INCLUDE.format(cuda="9.9", arch="ppc64le"), r"alpha:v1\.0 for CUDA 9\.9"),
-        ('[[matrix.exclude]]\npython = "*"\n', "why"),
+        ('[[exclude]]\npython = "*"\n', "why"),
         (INCLUDE.format(cuda="0", arch="ppc64le").replace("full", "half"), "build"),
     ],
 )
 def test_wrong_rules_are_named(world: World, rule: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        matrix.cells(_with(world, rule))
+        _with(world, rule)
 
 
 def test_an_architecture_needs_a_runner(world: World) -> None:
-    frameworks = _with(world, RUNNERS.replace("x86_64", "s390x"))
-    with pytest.raises(ConfigError, match=r"matrix\.runners has no entry for .*x86_64"):
-        matrix.jobs(frameworks, matrix.cells(frameworks))
+    cells = _with(world, RUNNERS.replace("x86_64", "s390x"))
+    with pytest.raises(ConfigError, match=r"`runners` has no entry for .*x86_64"):
+        matrix.jobs(matrix.rules_of(world.project).runners, cells)
 
 
 def _schema(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -129,7 +130,7 @@ def test_jenkinsfile_is_groovy() -> None:
 
 def test_committed_pipelines_are_fresh() -> None:
     project = Project(REPOSITORY)
-    matrix.check(project, load(project))
+    matrix.check(project)
 
 
 @pytest.fixture
@@ -146,17 +147,17 @@ def shipped(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_new_tag_is_data(shipped: World) -> None:
     project = shipped.project
     assert CliRunner().invoke(command, ["--write"]).exit_code == 0
-    matrix.check(project, load(project))
-    toml = project.frameworks_file
+    matrix.check(project)
+    toml = shipped.tag_file
     toml.write_text(toml.read_text().replace('"3.11" = ', '"3.12" = '))
     with pytest.raises(SeriesError, match=r"ci/github/lms\.yml, .*lmsbuild matrix --write"):
-        matrix.check(project, load(project))
+        matrix.check(project)
     before = (project.root / "ci/github/lms.yml").read_bytes()
     dry = CliRunner().invoke(command, ["--write", "--dry-run", "--json"])
     assert len(json.loads(dry.stdout)["changed"]) == 3
     assert (project.root / "ci/github/lms.yml").read_bytes() == before
     CliRunner().invoke(command, ["--write"])
-    matrix.check(project, load(project))
+    matrix.check(project)
     assert b"alpha-v1.0-py312-cu0" in (project.root / "ci/jenkins/Jenkinsfile").read_bytes()
 
 

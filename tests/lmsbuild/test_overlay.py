@@ -103,7 +103,7 @@ def test_tampered_output_is_built_again(world: World, official: Path, console: C
 
 
 def toml_replace(world: World, old: str, new: str) -> None:
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     assert old in toml.read_text()
     toml.write_text(toml.read_text().replace(old, new))
 
@@ -120,7 +120,7 @@ def test_lost_symbol_is_named(world: World, official: Path, console: Console) ->
 
 
 def test_source_missing_from_the_list(world: World, official: Path, console: Console) -> None:
-    """CMake compiles a file that frameworks.toml does not list."""
+    """CMake compiles a file that tag.toml does not list."""
     toml_replace(world, '"core/alloc.cpp", "core/lms/engine.cpp"', '"core/lms/engine.cpp"')
     refused(world, console, ConfigError, r"core/alloc\.cpp")
 
@@ -249,12 +249,12 @@ def test_log_holds_all_that_the_compiler_said(world: World, official: Path) -> N
 def test_wheel_for_another_python_and_cuda(world: World, official: Path) -> None:
     """Nothing of the running Python gets in; each CUDA version has a wheel of its own."""
     other = make_wheel(official.parent, libraries_of(official), "cp310")
-    text = world.project.frameworks_file.read_text()
+    text = world.tag_file.read_text()
     text = text.replace("sha256 = {", f'sha256 = {{ "3.10" = "{sha256_file(other)}",', 1)
-    start = text.index('[frameworks.alpha.tags."v1.0".cuda."0"]')
-    end = text.index('[frameworks.alpha.tags."v1.0".overlay]')
+    start = text.index('[cuda."0"]')
+    end = text.index("[overlay]")
     second = text[start:end].replace('cuda."0"', 'cuda."13.0"').replace("lms.1", "cu130.lms.1")
-    world.project.frameworks_file.write_text(text[:end] + second + text[end:])
+    world.tag_file.write_text(text[:end] + second + text[end:])
     code, out, err = run("wheel", "v1.0", "--python", "3.10", "--cuda", "13.0", "--json")
     assert code == 0, err
     assert Path(json.loads(out)["wheel"]).name.startswith("alpha-1.0+cu130.lms.1-cp310-cp310-")

@@ -79,14 +79,13 @@ def index(
 
 @pytest.fixture
 def own_project(tmp_path: Path) -> Project:
-    (tmp_path / "patches").mkdir()
-    shutil.copy(REPOSITORY / "patches" / "frameworks.toml", tmp_path / "patches")
+    shutil.copytree(REPOSITORY / "patches", tmp_path / "patches")
     return Project(tmp_path)
 
 
 @pytest.mark.parametrize(("cuda", "version"), [("13", "13.4"), ("12", "12.8")])
 def test_a_new_release_is_added_untested(own_project: Project, cuda: str, version: str) -> None:
-    file = own_project.root / "patches" / "frameworks.toml"
+    file = own_project.patches / "pytorch" / "plugin.toml"
     before = file.read_text()
     dry = new_release.add(own_project, "pytorch", "v9.16.0", Console(), True, index(cuda))
     assert file.read_text() == before
@@ -102,8 +101,8 @@ def test_a_new_release_is_added_untested(own_project: Project, cuda: str, versio
 
 
 def test_a_release_between_known_ones_has_the_abi_of_the_later(own_project: Project) -> None:
-    file = own_project.root / "patches" / "frameworks.toml"
-    begin, end = (f'[frameworks.pytorch.plugin.releases."{v}"]' for v in ("2.9.1", "2.10.0"))
+    file = own_project.patches / "pytorch" / "plugin.toml"
+    begin, end = (f'[releases."{v}"]' for v in ("2.9.1", "2.10.0"))
     before, _, rest = file.read_text().partition(begin)
     file.write_text(before + end + rest.partition(end)[2])
     ask = index("12", release="2.9.1")
@@ -119,13 +118,13 @@ def test_a_release_between_known_ones_has_the_abi_of_the_later(own_project: Proj
         ("newest", index("13"), UsageError, "give e.g. 2.16.0"),
         ("9.16.0", index("13", ()), DownloadError, "the index has no wheel of it for manylinux"),
         ("9.16.0", index("none"), ConfigError, "does not tell its CUDA version"),
-        ("9.16.0", index("11"), ConfigError, "is for CUDA 11.8 and frameworks.toml names headers"),
+        ("9.16.0", index("11"), ConfigError, "is for CUDA 11.8 and plugin.toml names headers"),
     ],
 )
 def test_a_new_release_that_cannot_be_added(
     own_project: Project, spec: str, ask: new_release.Ask, error: type[Exception], text: str
 ) -> None:
-    file = own_project.root / "patches" / "frameworks.toml"
+    file = own_project.patches / "pytorch" / "plugin.toml"
     before = file.read_text()
     with pytest.raises(error, match=re.escape(text)):
         new_release.add(own_project, "pytorch", spec, Console(), ask=ask)

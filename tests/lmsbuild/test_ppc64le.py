@@ -119,7 +119,7 @@ def test_wrong_result_is_seen(built: cross.Built, emulated: Run) -> None:
 
 
 IMAGES = """
-[frameworks.alpha.tags."v1.0".images.compiler]
+[images.compiler]
 base = { ppc64le = "none" }
 compilers = ["g++", "sh"]
 packages = { apt-get = ["g++"] }
@@ -132,7 +132,7 @@ def test_image_for_ppc64le(world: World, engine: Engine, monkeypatch: pytest.Mon
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     monkeypatch.delenv("LMSBUILD_CACHE")
     base = base_image(engine, "bookworm", ("ca-certificates",), "ppc64el")
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     toml.write_text(toml.read_text() + IMAGES)
     command = ["image", "v1.0", "--kind", "compiler", "--arch", "ppc64le", "--base-image", base]
     code, _, err = run(*command)
@@ -146,18 +146,18 @@ def test_image_for_ppc64le(world: World, engine: Engine, monkeypatch: pytest.Mon
 
 # A build that needs no compiler: an emulated one would take minutes.
 FULL = """
-[frameworks.alpha.tags."v1.0".images.build]
+[images.build]
 base = { ppc64le = "none" }
 compilers = ["sh"]
 pythons = ["python3"]
 requirements = { ppc64le = ["setuptools<80", "wheel"] }
 
-[frameworks.alpha.tags."v1.0".full]
+[full]
 commands = [["{python}", "setup.py", "bdist_wheel", "--dist-dir", "{output}"]]
 memory = "200MiB"
 needs = ["setup.py"]
 
-[frameworks.alpha.tags."v1.0".full.environment]
+[full.environment]
 ALPHA_VERSION = "{version}"
 """
 SETUP = """
@@ -185,7 +185,7 @@ def test_complete_build_for_ppc64le(
     make_world(tmp_path, {**UPSTREAM, **ignored, **more})
     world = enter_world(tmp_path, monkeypatch)
     monkeypatch.setenv("DOCKER_HOST", engine.host)
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     toml.write_text(toml.read_text() + FULL)
     code, out, err = run(
         "wheel", "v1.0", "--full", "--arch", "ppc64le", "--base-image", base, "--source", "git",

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import difflib
 import json
 import random
 from collections.abc import Callable
@@ -380,40 +379,46 @@ def test_refuses_the_checkout_of_another_tag(world: World) -> None:
 
 
 def test_first_hooks_of_a_new_tag(world: World, console: Console) -> None:
-    """A tag that frameworks.toml knows and that has no patches and no blob ids yet."""
+    """A tag that has a tag.toml, and no patches and no blob ids yet."""
     for patch in patch_files(world.target.tag_patches):
         patch.unlink()
-    world.target.tag_patches.rmdir()
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     text = toml.read_text()
-    toml.write_text(text[: text.index('[frameworks.alpha.tags."v1.0".preimage]')])
+    toml.write_text(text[: text.index("[preimage]")])
     clone = world.clone()
     apply(world.target, clone, console)
     world.commit(clone, {"core/alloc.h": "// hook\n"}, "The first hook")
     done = refresh(world.target, clone)
     assert done.written == ["v1.0/0001-The-first-hook.patch"]
     assert list(world.target.tag.preimage) == ["core/alloc.h"]
-    assert toml.read_text().startswith(text[: text.index('[frameworks.alpha.tags."v1.0".preimage')])
+    assert toml.read_text().startswith(text[: text.index("[preimage")])
     assert verify(world.target, console, clone).checks[0].state == "ok"
 
 
-def test_frameworks_keep_their_comments_and_order(world: World, applied: Path) -> None:
-    toml = world.project.frameworks_file
+@pytest.mark.parametrize("more", ["\n# the end\n", "\n[images.test]\nbase = {}  # none\n"])
+def test_what_refresh_writes_into_a_tags_file(world: World, applied: Path, more: str) -> None:
+    """Blob ids by path, whatever was there in whatever order; all else and comments stay."""
+    toml = world.tag_file
     text = toml.read_text().replace('"python/api.py"', '# of the API\n"python/api.py"')
-    text = text.replace("[frameworks.alpha]", "# The one.\n[frameworks.alpha]")
-    text += "\n# the end\n"
-    toml.write_text(text)
+    text = text.replace("[overlay]", "# The one.\n[overlay]") + more
+    before, head, rest = text.partition("[preimage]\n")
+    lines = rest.partition("\n\n")[0].splitlines()
+    last = lines.pop()
+    toml.write_text(f"{before}{head}{last}\n\n" + "\n".join(lines) + f"\n{more}")
     world.commit(
         applied,
         {"core/alloc.h": "// hook\n", "core/CMakeLists.txt": UPSTREAM["core/CMakeLists.txt"]},
         "Change the touched files",
     )
     refresh(world.target, applied)
-    changed = list(difflib.unified_diff(text.splitlines(), toml.read_text().splitlines(), n=0))[2:]
-    lines = [line for line in changed if not line.startswith("@@") and line[1:].strip()]
-    assert sorted(line.split(" = ")[0] for line in lines if " = " in line) == [
-        '+"core/alloc.h"'
-    ] and all("#" not in line for line in lines)
+    blobs = world.target.tag.preimage
+    assert list(blobs) == sorted(blobs) and "core/alloc.h" in blobs
+    wanted = "".join(f'"{path}" = "{blob}"\n' for path, blob in blobs.items())
+    wanted = wanted.replace('"python/api', '# of the API\n"python/api')
+    assert toml.read_text() == before + head + wanted + more
+    again = toml.read_bytes()
+    refresh(world.target, applied)
+    assert toml.read_bytes() == again
 
 
 def test_command_finds_the_checkout(
@@ -440,12 +445,12 @@ def test_command_finds_the_checkout(
 
 
 def test_refuses_two_files_for_one_path(world: World) -> None:
-    toml = world.project.frameworks_file
+    toml = world.framework_file
     toml.write_text(
         toml.read_text().replace(
-            "[[frameworks.alpha.layout]]",
-            '[[frameworks.alpha.layout]]\nsource = "lms/other"\ntarget = "core/lms"\n'
-            'patterns = ["*.cpp"]\n\n[[frameworks.alpha.layout]]',
+            "[[layout]]",
+            '[[layout]]\nsource = "lms/other"\ntarget = "core/lms"\n'
+            'patterns = ["*.cpp"]\n\n[[layout]]',
             1,
         )
     )

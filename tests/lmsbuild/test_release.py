@@ -121,9 +121,9 @@ def test_rebuilt_bit_for_bit(
 
 def test_a_difference_is_explained(made: Release, world: World, console: Console) -> None:
     recorded = read(made.folder / releases.MANIFEST)
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     toml.write_text(toml.read_text().replace('cxx_standard = "c++17"', 'cxx_standard = "c++14"'))
-    with pytest.raises(RebuildError, match=r"`overlay` table in frameworks\.toml changed"):
+    with pytest.raises(RebuildError, match=r"table `overlay` in tag\.toml changed"):
         rebuild(world.target, recorded, CHOICES, console)
 
 
@@ -173,7 +173,7 @@ def test_conda_packages_are_made_again(world: World, official: Path, console: Co
     assert code == 0, err
     compared = [one["name"] for one in json.loads(out)["compared"]]
     assert set(packages) < set(compared) and other.name not in compared
-    toml = world.project.frameworks_file
+    toml = world.framework_file
     toml.write_text(toml.read_text().replace('summary = "Alpha"', 'summary = "Beta"'))
     recipe = world.project.root / "conda-recipes" / "wheel.yaml.j2"
     recipe.write_text(recipe.read_text() + "\n# changed\n")

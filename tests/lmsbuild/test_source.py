@@ -246,7 +246,7 @@ def test_wrong_code_is_seen_before_the_rest_is_had(
     world: World, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served(world)
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     wrong = toml.read_text()
     blob = plain_git(world.upstream, "rev-parse", "v1.0:python/api.py")
     toml.write_text(wrong.replace(blob, "1" * 40))
@@ -266,7 +266,7 @@ def test_reference_may_be_deleted(world: World, console: Console, kind: str) -> 
         world.commit(world.upstream, {"later.txt": "later\n"}, "Later")
         plain_git(world.upstream, "tag", "-f", "-a", "v1.0", "-m", "moved")
         commit = plain_git(world.upstream, "rev-parse", "v1.0^{commit}")
-        toml = world.project.frameworks_file
+        toml = world.tag_file
         old = world.target.tag.commit
         toml.write_text(toml.read_text().replace(old, commit))
     fetch(world.target, "git", world.folder / "one", console, reference)
@@ -394,8 +394,8 @@ def archive(world: World, gpg: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     keys = folder / "keys.gpg"
     exported = subprocess.run(["gpg", "--export"], check=True, capture_output=True).stdout
     keys.write_bytes(exported)
-    toml = world.project.frameworks_file
-    entry = '\n[frameworks.alpha.tags."v1.0".debian]\npackage = "alpha"\nsuite = "trixie"\n'
+    toml = world.tag_file
+    entry = '\n[debian]\npackage = "alpha"\nsuite = "trixie"\n'
     entry += f'version = "1.0"\ntarball = "{orig.name}"\nsha256 = "{sha256_file(orig)}"\n'
     toml.write_text(toml.read_text() + entry)
     found = debian.Archive(folder.as_uri(), ["trixie"], ["main"], str(keys))

@@ -160,7 +160,7 @@ def test_every_stale_hunk_is_told(world: World, console: Console) -> None:
     plain_git(clone, "checkout", "-q", "v1.0")
     lines = [f"int line{i} = {i};\n" if 15 < i < 25 else f"other {i}\n" for i in range(1, 41)]
     world.commit(clone, {"core/alloc.cpp": "".join(lines)}, "Move on")
-    edit(world.project.frameworks_file, world.target.tag.commit, Git(clone).head())
+    edit(world.tag_file, world.target.tag.commit, Git(clone).head())
     stale = [p for p in verify(world.target, console, clone).problems if "is stale" in p]
     assert [p.split(" because ")[1].split(": ")[0] for p in stale] == [
         "hunk 1 of core/alloc.cpp (line 2",
@@ -176,7 +176,7 @@ def test_stale_on_the_code_of_the_tag(world: World, console: Console) -> None:
     assert second.name.startswith("0002-")
     world.commit(clone, {"core/alloc.cpp": alloc, "python/api.py": "gone = 1\n"}, "Move on")
     commit = plain_git(clone, "rev-parse", "HEAD")
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     edit(toml, world.target.tag.commit, commit)
     done = verify(world.target, console, clone)
     text = text_of(done)
@@ -198,7 +198,7 @@ def test_stale_on_the_code_of_the_tag(world: World, console: Console) -> None:
 def test_recorded_blob_ids(
     world: World, checked: Callable[[], Verified], old: str, new: str, words: str
 ) -> None:
-    toml = world.project.frameworks_file
+    toml = world.tag_file
     text = toml.read_text().replace(old, new)
     toml.write_text("".join(f"{_cut(line)}\n" for line in text.splitlines()))
     done = checked()
@@ -213,7 +213,7 @@ def _cut(line: str) -> str:
 @pytest.mark.parametrize("with_code", [True, False])
 def test_sources_that_cmake_does_not_list(world: World, console: Console, with_code: bool) -> None:
     write(world.project.root, {"lms/core/more.cpp": "int more() { return 1; }\n"})
-    edit(world.project.frameworks_file, '"core/lms/engine.cpp"]', '"core/lms/more.cpp"]')
+    edit(world.tag_file, '"core/lms/engine.cpp"]', '"core/lms/more.cpp"]')
     assert run(["refresh", "v1.0"]) == 0
     done = verify(world.target, console, world.clone() if with_code else None)
     assert failed(done) == ["build"] and "core/lms/more.cpp" in text_of(done)
@@ -222,7 +222,7 @@ def test_sources_that_cmake_does_not_list(world: World, console: Console, with_c
 def test_all_failures_are_told(world: World, checked: Callable[[], Verified]) -> None:
     write(world.project.root, {"lms/core/engine.cpp": "changed\n"})
     edit(series_of(world.target).patches[2].path, "+    return 1", "+    return 2")
-    edit(world.project.frameworks_file, '"python/api.py"', '"python/other.py"')
+    edit(world.tag_file, '"python/api.py"', '"python/other.py"')
     assert failed(checked()) == ["runtime", "preimage", "apply"]
 
 

@@ -37,7 +37,7 @@ class UnknownTagError(LmsbuildError):
 
 class ConfigError(LmsbuildError):
     exit_code = 4
-    meaning = "frameworks.toml or a patch file is invalid, or the project was not found"
+    meaning = "a file in `patches/` is invalid, or the project was not found"
 
 
 class MissingToolError(LmsbuildError):

@@ -11,9 +11,10 @@ import platformdirs
 
 from lmsbuild.base.errors import ConfigError, FileError
 
-MARKER = Path("patches") / "frameworks.toml"
+FRAMEWORK_FILE = "framework.toml"  # of each framework, in its folder of `patches`
 # Filled by the build of the package (pyproject.toml), not there in a checkout.
 PACKAGE_DATA = Path(__file__).resolve().parents[1] / "_project"
+_MARKER = f"patches/<framework>/{FRAMEWORK_FILE}"
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,13 @@ class Project:
         return self.root == PACKAGE_DATA
 
     @property
-    def frameworks_file(self) -> Path:
-        return self.root / MARKER
-
-    @property
     def patches(self) -> Path:
         return self.root / "patches"
+
+    @property
+    def framework_files(self) -> list[Path]:
+        """One for each supported framework, by name; none where this is no project."""
+        return sorted(self.patches.glob(f"*/{FRAMEWORK_FILE}"))
 
     @property
     def tools(self) -> Path:
@@ -56,20 +58,21 @@ def find_project() -> Project:
     lies in, else what the installed package carries. Raises ConfigError."""
     override = os.environ.get("LMSBUILD_ROOT")
     if override:
-        root = Path(override).expanduser().absolute()
-        if not (root / MARKER).is_file():
+        project = Project(Path(override).expanduser().absolute())
+        if not project.framework_files:
             raise ConfigError(
-                f"LMSBUILD_ROOT={root} cannot be used because it has no {MARKER}; "
+                f"LMSBUILD_ROOT={project.root} cannot be used because it has no {_MARKER}; "
                 "point it at a checkout of the project"
             )
-        return Project(root)
+        return project
     cwd = Path.cwd()
     for root in [cwd, *cwd.parents, *Path(__file__).resolve().parents, PACKAGE_DATA]:
-        if (root / MARKER).is_file():
-            return Project(root)
+        project = Project(root)
+        if project.framework_files:
+            return project
     raise ConfigError(
         f"the project was not found because neither a folder from {cwd} upwards nor lmsbuild "
-        f"itself has {MARKER}; set LMSBUILD_ROOT to a checkout of the project or install lmsbuild "
+        f"itself has {_MARKER}; set LMSBUILD_ROOT to a checkout of the project or install lmsbuild "
         "again"
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomlkit
+from tomlkit.items import Comment, Whitespace
 
 from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.base.git import EMAIL, NAME
@@ -90,7 +91,7 @@ def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refre
     """Write the series anew: the runtime from lms/ and, with a checkout `source`, from its commits.
 
     Edits of runtime files in the checkout go into lms/, everything else into the tag's patches,
-    the blob ids of the upstream files they touch into frameworks.toml. All files change or none.
+    the blob ids of the upstream files they touch into tag.toml. All files change or none.
     Raises TreeStateError when the checkout is not fit, ConflictError, naming the files, when both
     sides changed since the series was put there.
     """
@@ -127,7 +128,7 @@ def _refreshed(target: Target, source: Path | None, plan: _Plan) -> Refreshed:
     others = sorted(
         path.relative_to(root).as_posix()
         for path in changes
-        if path not in patches and path != target.project.frameworks_file
+        if path not in patches and path != root / target.file
     )
     return Refreshed(
         source,
@@ -152,7 +153,7 @@ def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
         _merge_hooks(target, plan, line, before)
     _put_patches(plan, target.runtime_patches, runtime_patch(target, runtime))
     if plan.preimage != target.tag.preimage:
-        plan.files[target.project.frameworks_file] = _recorded(target, plan.preimage)
+        plan.files[target.project.root / target.file] = _recorded(target, plan.preimage)
     return plan, line
 
 
@@ -231,14 +232,28 @@ def _merge_runtime(
 
 
 def _recorded(target: Target, preimage: dict[str, str]) -> bytes:
-    """frameworks.toml with these blob ids; comments and the order of what stays are kept."""
-    path = target.project.frameworks_file
+    """tag.toml with these blob ids in the order of their paths. A comment stays with what it is
+    above of."""
+    path = target.project.root / target.file
     document = tomlkit.parse(path.read_text(encoding="utf-8"))
-    tag = document["frameworks"][target.framework_name]["tags"][target.tag_name]
-    table = tag.setdefault("preimage", tomlkit.table())
-    for file in [name for name in table if name not in preimage]:
-        table.remove(file)
-    for file, blob in preimage.items():
-        if table.get(file) != blob:
-            table[file] = blob
+    if "preimage" not in document:
+        document.add(tomlkit.nl())
+        document.add("preimage", tomlkit.table())
+    old = document["preimage"]
+    above: list[Comment | Whitespace] = []
+    comments: dict[str, list[Comment]] = {}
+    for key, item in old.value.body:
+        if isinstance(item, Comment | Whitespace):
+            above.append(item)
+        elif key is not None:
+            comments[key.key] = [each for each in above if isinstance(each, Comment)]
+            above = []
+    table = tomlkit.table()
+    for file, blob in sorted(preimage.items()):
+        for comment in comments.get(file, []):
+            table.add(comment)
+        table.add(file, old[file] if old.get(file) == blob else blob)
+    for each in above:  # the empty line before the next table among them
+        table.add(each)
+    document["preimage"] = table
     return tomlkit.dumps(document).encode()

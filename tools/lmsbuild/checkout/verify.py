@@ -88,7 +88,7 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
         check.problems += _chain(series)
     with asking("runtime", "the runtime patch is made from lms/") as check:
         check.problems += _runtime(target)
-    with asking("preimage", "frameworks.toml records the blobs that the patches expect") as check:
+    with asking("preimage", "tag.toml records the blobs that the patches expect") as check:
         check.problems += _preimage(target, series)
     with asking("apply", "the tag's code takes every patch and becomes what it promises") as check:
         built: dict[str, bytes] = {}
@@ -97,7 +97,7 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
         else:
             with console.task(f"applying the series of {target.label} to a scratch tree"):
                 check.problems, built = _apply(target, series, origin)
-    with asking("build", "upstream's build lists the sources that frameworks.toml lists") as check:
+    with asking("build", "upstream's build lists the sources that tag.toml lists") as check:
         check.problems, check.skipped = _build(target, series, built)
         check.partly = bool(check.skipped)
     return Verified(target.label, origin.revision if origin else None, checks)
@@ -271,7 +271,7 @@ def _place(patch: Patch, line: int) -> str:
 def _preimage(target: Target, series: Series) -> list[str]:
     recorded = target.tag.preimage
     wanted = {path: blob for path, blob in series.before.items() if blob != NO_BLOB}
-    name = f"frameworks.toml ({target.label}, preimage)"
+    name = f"`preimage` of {target.file}"
     todo = f"run `lmsbuild refresh {target.tag_name}` in the checkout, or correct the entry"
     problems = [
         f"{name} lacks {path} because no blob id is recorded for it; {todo}"
@@ -363,6 +363,6 @@ def _build(target: Target, series: Series, built: dict[str, bytes]) -> tuple[lis
             problems.append(
                 f"{library.name} would not be upstream's because no patch adds {missing[0]} to "
                 f"{library.listed.variable} in {file}; add it there or take it out of "
-                "frameworks.toml"
+                f"{target.file}"
             )
     return problems, f"only the added lines of {', '.join(partly)}" if partly else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders docs/cli.md from the commands, and the README's table of tags from frameworks.toml:
+"""Renders docs/cli.md from the commands, and the README's table of tags from patches/:
 `python -m lmsbuild.cli.docs` writes both."""
 
 from __future__ import annotations

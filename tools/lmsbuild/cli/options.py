@@ -203,7 +203,7 @@ def container_option(function: F) -> F:
 def base_image_option(function: F) -> F:
     return click.option(
         "--base-image", metavar="IMAGE",
-        help="The image to build on, instead of the one in frameworks.toml.",
+        help="The image to build on, instead of the one in tag.toml.",
     )(function)  # fmt: skip
 
 

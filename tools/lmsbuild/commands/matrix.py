@@ -19,7 +19,7 @@ from lmsbuild.tags.frameworks import load, resolve
         "lmsbuild matrix                    # what is built",
         "lmsbuild matrix --format github    # the pipeline, on standard output",
         "lmsbuild matrix v2.6.0 --format gitlab > .gitlab-ci.yml",
-        "lmsbuild matrix --write            # ci/ anew, after a change of frameworks.toml",
+        "lmsbuild matrix --write            # ci/ anew, after a change of a tag",
     ),
 )
 @click.argument("tags", metavar="[TAG]...", nargs=-1)
@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Show the CI matrix (tag x Python x CUDA x architecture), or render pipelines of it.
 
-    Made from patches/frameworks.toml alone, with its rules `matrix.include` and `matrix.exclude`.
+    Made of every tag's official wheels, with the rules `include` and `exclude` of ci/matrix.toml.
     An `overlay` is the official wheel with the patched libraries; `full` is a build of everything
     in a container, for what no official wheel covers.
     """
@@ -55,10 +55,9 @@ def command(
             "or print those of one with --format"
         )
     project = find_project()
-    frameworks = load(project)
     if checks:
-        matrix.check(project, frameworks)
-        console.say("the pipelines below ci/ are those of frameworks.toml")
+        matrix.check(project)
+        console.say("the pipelines below ci/ are those of the tags")
         console.result({"stale": []})
         return
     if writes:
@@ -67,7 +66,7 @@ def command(
                 "the pipelines of an installed lmsbuild are not written because an update would "
                 "undo it; work in a clone of the project, or print them with --format"
             )
-        files = matrix.rendered(project, frameworks)
+        files = matrix.rendered(project)
         changed = matrix.stale(files) if dry_run else matrix.write(files)
         names = [path.relative_to(project.root).as_posix() for path in changed]
         verb = "would be written" if dry_run else "written"
@@ -75,9 +74,10 @@ def command(
         console.result({"changed": names})
         return
     labels = [resolve(project, tag).label for tag in tags]
-    chosen = matrix.select(matrix.cells(frameworks), labels)
+    rules = matrix.rules_of(project)
+    chosen = matrix.select(matrix.cells(load(project), rules), labels)
     if form in matrix.PIPELINES and not console.json_mode:
-        text = matrix.render(project, form, matrix.jobs(frameworks, chosen))
+        text = matrix.render(project, form, matrix.jobs(rules.runners, chosen))
         click.echo(text, nl=False)
         return
     if form == "json":

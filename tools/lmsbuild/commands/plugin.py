@@ -38,8 +38,7 @@ from lmsbuild.wheel.plugin import resolve
 @tag_argument
 @click.option(
     "--new", is_flag=True,
-    help="Add the release to patches/frameworks.toml first, untested, with what the package index "
-    "says of it.",
+    help="Add the release to plugin.toml first, untested, with what the package index says of it.",
 )  # fmt: skip
 @output_option("the wheel and the sdist")
 @python_option

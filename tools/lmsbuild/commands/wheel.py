@@ -129,5 +129,5 @@ def _full(
     console.say(f"{'unchanged' if done.reused else 'wrote'} {done.wheel}")
     console.say(f"manifest {done.manifest}")
     if not how.ran:
-        console.say(f"record it in frameworks.toml: `ran` of the `full` table of {target.label}")
+        console.say(f"record it in {target.file}: `ran` of the table `full`")
     console.result(done)

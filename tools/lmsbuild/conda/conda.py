@@ -272,12 +272,12 @@ class Made:
 
 
 def framework_plan(target: Target, python: str, subdir: str) -> Plan:
-    """The package of a tag's wheel. Raises ConfigError when frameworks.toml says nothing of it."""
+    """The package of a tag's wheel. Raises ConfigError when framework.toml says nothing of it."""
     conda = target.framework.conda
     if conda is None:
         raise ConfigError(
-            f"no conda package of {target.label} can be made because frameworks.toml has no table "
-            f"frameworks.{target.framework_name}.conda; add it"
+            f"no conda package of {target.label} can be made because {target.framework_file} has "
+            "no table `conda`; add it"
         )
     variant, number = _local(target.wheel.local)
     depends = _python(python)
@@ -328,7 +328,7 @@ def _local(local: str) -> tuple[str, int]:
     if match is None:
         raise ConfigError(
             f"no build string can be made because the local version {local} has another form than "
-            "cu124.lms.1; correct `local` in frameworks.toml"
+            "cu124.lms.1; correct `local` in tag.toml"
         )
     return match[1] or "", int(match[2])
 

@@ -85,8 +85,8 @@ def free_memory() -> int:
 def settings(target: Target) -> Full:
     if target.tag.full is None:
         raise ConfigError(
-            f"{target.label} cannot be built whole because frameworks.toml does not say how; add a "
-            "`full` table, or build without --full"
+            f"{target.label} cannot be built whole because {target.file} does not say how; add "
+            "a `full` table, or build without --full"
         )
     described = next(iter(target.tag.cuda))
     if target.cuda != described:
@@ -272,7 +272,8 @@ class _Job:
         if len(wheels) != 1:
             raise FullBuildError(
                 f"{label} was not built because its commands left {len(wheels)} wheels in "
-                f"{self._output}; correct `full.commands` in frameworks.toml"
+                f"{self._output}; correct `full.commands` in "
+                f"{self.found.target.file}"
             )
         return wheels[0]
 
@@ -337,7 +338,7 @@ def _publish(
         raise WheelError(
             f"{made.name} is not the wheel of {target.label} because that is "
             f"{target.wheel.project} {target.version}; set the version in `full.environment` of "
-            "frameworks.toml"
+            f"{target.file}"
         )
     make_folder(output)
     digest = sha256_file(made)

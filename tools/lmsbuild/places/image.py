@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The images of a tag: what it is compiled, built whole, run and tested in.
 
-An image is a template of docker/ filled in from frameworks.toml. What it gets of Python comes from
+An image is a template of docker/ filled in from tag.toml. What it gets of Python comes from
 this machine in the build's context, so that a build needs the network only for a base image and for
 packages of the system that the base lacks.
 """
@@ -80,14 +80,14 @@ class Recipe:
 def recipe(
     target: Target, kind: Kind, python: str, arch: str | None = None, base: str | None = None
 ) -> Recipe:
-    """How the image of this kind is built. Raises ConfigError where frameworks.toml has none."""
+    """How the image of this kind is built. Raises ConfigError where tag.toml has none."""
     arch = arch or machine()
     image = target.tag.images.get(kind)
     if image is None or not (base or arch in image.base):
         known = ", ".join(f"{k} for {' and '.join(v.base)}" for k, v in target.tag.images.items())
         raise ConfigError(
-            f"there is no {kind} image of {target.label} for {arch} because frameworks.toml has "
-            f"{known or 'no images of this tag'}; add it to `images`"
+            f"there is no {kind} image of {target.label} for {arch} because {target.file} has "
+            f"{known or 'no images'}; add it to `images`"
             + ("" if image is None else ", or give --base-image")
         )
     values = {"python": python, "nodot": python.replace(".", ""), "cuda": target.cuda}

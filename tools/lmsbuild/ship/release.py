@@ -195,7 +195,7 @@ def _check_same(folder: Path, fresh: Path) -> None:
         raise RebuildError(
             f"{folder} was left as it is because it holds another release of the same version "
             f"({', '.join(differing)} differ); raise the wheel's `local` version in "
-            "frameworks.toml, or remove the folder if it was never published",
+            "tag.toml, or remove the folder if it was never published",
             differing=differing,
         )
 
@@ -329,7 +329,7 @@ def explain(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for key, what in (("toolchain", "the"), ("patches", "patch"), ("inputs", "input")):
         found += _differences(what, recorded.get(key, {}), now.get(key, {}))
     if recorded.get("overlay") != now.get("overlay"):
-        found.append("the tag's `overlay` table in frameworks.toml changed")
+        found.append("the tag's table `overlay` in tag.toml changed")
     if not found and recorded.get("sources") != now.get("sources"):
         found.append("a source or header that was compiled changed")
     members = _differences("member", recorded.get("members", {}), now.get("members", {}))

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The typed form of patches/frameworks.toml, and the meaning of a tag on the command line."""
+"""The typed form of the files in patches/, and the meaning of a tag on the command line.
+
+`<framework>/framework.toml` says what is the same for every tag, `plugin.toml` beside it what the
+plug-in is built for, and `<framework>/<tag>/tag.toml` everything of that tag.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,43 @@ import sys
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
-from lmsbuild.base.project import Project
+from lmsbuild.base.project import FRAMEWORK_FILE, Project
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+TAG_FILE = "tag.toml"
+PLUGIN_FILE = "plugin.toml"
+RUNTIME = "runtime"  # the folder of the patches that are the same for every tag
+M = TypeVar("M", bound=BaseModel)
+
+
+def _version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion as error:
+        raise ValueError(f"{text!r} is no version") from error
+    return text
+
+
+VersionText = Annotated[str, AfterValidator(_version)]
 Sha1 = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Model(BaseModel):
+class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Layout(_Model):
+class Layout(Model):
     """Files of one folder of lms/ (not its subfolders) go to one folder of the framework."""
 
     source: str
@@ -36,7 +56,7 @@ class Layout(_Model):
     patterns: list[str]
 
 
-class Debian(_Model):
+class Debian(Model):
     """A Debian source package whose orig tarball is the tag's source."""
 
     package: str
@@ -46,7 +66,7 @@ class Debian(_Model):
     sha256: Sha256
 
 
-class HeaderWheel(_Model):
+class HeaderWheel(Model):
     """A wheel taken only for the headers (and link libraries) below `root`."""
 
     project: str
@@ -55,7 +75,7 @@ class HeaderWheel(_Model):
     sha256: Sha256
 
 
-class Wheel(_Model):
+class Wheel(Model):
     """The official wheel that the overlay replaces parts of."""
 
     project: str
@@ -66,7 +86,7 @@ class Wheel(_Model):
     sha256: dict[str, Sha256]  # per Python version
 
 
-class Variant(_Model):
+class Variant(Model):
     """What differs between the official wheels of a tag by their CUDA version."""
 
     abi: int  # _GLIBCXX_USE_CXX11_ABI
@@ -76,7 +96,7 @@ class Variant(_Model):
     include: list[str] = []  # after those of the overlay
 
 
-class Image(_Model):
+class Image(Model):
     """A container image of a tag. In names {python}, {nodot} and {cuda} stand for versions."""
 
     base: dict[str, str]  # per machine (`uname -m`)
@@ -93,7 +113,7 @@ class Image(_Model):
         return [*filter(None, (self.compilers, self.pythons)), *([name] for name in self.commands)]
 
 
-class Full(_Model):
+class Full(Model):
     """Upstream's own build, run in the `build` image: `fetch` with the network, then `commands`
     without. {python}, {python_version}, {version}, {jobs}, {output} (a folder for the wheel),
     {state} (one that stays for the next build) and {cache} (one that all builds share) are filled
@@ -107,7 +127,7 @@ class Full(_Model):
     ran: list[str] = []  # when and for what it was run to its end
 
 
-class SourceList(_Model):
+class SourceList(Model):
     """A variable of upstream's CMake that must list the same sources, or a rule of a BUILD file
     that must list the same of those below its folder."""
 
@@ -115,7 +135,7 @@ class SourceList(_Model):
     variable: str
 
 
-class Library(_Model):
+class Library(Model):
     """A shared library of the wheel that is built from the patched tree."""
 
     path: str  # in the wheel
@@ -140,7 +160,7 @@ class Library(_Model):
         return self.cmake or self.bazel
 
 
-class Install(_Model):
+class Install(Model):
     """Touched files that go into the wheel as they are."""
 
     source: str  # folder in the tree, "" for its root
@@ -148,14 +168,14 @@ class Install(_Model):
     target: str  # folder in the wheel; {data} stands for the wheel's data folder
 
 
-class Generated(_Model):
+class Generated(Model):
     """Members of the wheel that upstream's build makes of files that the series touches."""
 
     api: list[str] = []  # roots of the public API: what tf_export names is imported there
     protos: dict[str, str] = {}  # .proto file of the tree -> its Python module in the wheel
 
 
-class Overlay(_Model):
+class Overlay(Model):
     """How the libraries are built, whatever the CUDA version."""
 
     cxx_standard: str
@@ -169,15 +189,17 @@ class Overlay(_Model):
     generated: Generated = Generated()
 
 
-class Verified(_Model):
+class Verified(Model):
     """The last time that a tag was tried on its own code, and how far."""
 
     on: date
     how: Literal["applied", "built", "trained"]
 
 
-class Tag(_Model):
-    version: str
+class Tag(Model):
+    """What is in tag.toml."""
+
+    version: VersionText
     commit: Sha1
     debian: Debian | None = None
     cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
@@ -189,7 +211,7 @@ class Tag(_Model):
     verified: Verified | None = None
 
 
-class Release(_Model):
+class Release(Model):
     """An official release that the plug-in is built for."""
 
     tested: bool = True  # the suites pass; else it is imported only when forced
@@ -199,8 +221,8 @@ class Release(_Model):
     cuda: dict[str, Variant] = {}
 
 
-class Plugin(_Model):
-    """The runtime as a package of its own, beside an official wheel."""
+class Plugin(Model):
+    """What is in plugin.toml: the runtime as a package of its own, beside an official wheel."""
 
     version: str
     sources: str  # folder with its Python side
@@ -211,7 +233,7 @@ class Plugin(_Model):
     releases: dict[str, Release]
 
 
-class Shows(_Model):
+class Shows(Model):
     """What `run` and `test` run, and on what where there is no GPU."""
 
     suites: str  # folder of the regression suites
@@ -221,7 +243,7 @@ class Shows(_Model):
     tests: list[str]  # that the runtime patch names
 
 
-class Conda(_Model):
+class Conda(Model):
     """The framework's conda packages."""
 
     package: str
@@ -232,56 +254,20 @@ class Conda(_Model):
     test: list[str]  # shell lines that must succeed where the package is installed
 
 
-class Framework(_Model):
+class FrameworkFile(Model):
+    """What is in framework.toml."""
+
     url: str
     recognise: list[str]
     shows: Shows
     conda: Conda | None = None
     layout: list[Layout]
     line_length: dict[str, int] = {}  # upstream's own limit for files that match the glob
-    tags: dict[str, Tag]
-    plugin: Plugin | None = None
 
 
-class Selection(_Model):
-    """Cells of the CI matrix, each part by a glob."""
-
-    framework: str = "*"
-    tag: str = "*"
-    python: str = "*"
-    cuda: str = "*"
-    arch: str = "*"
-    why: str
-
-
-class Cell(_Model):
-    """One wheel that CI builds: an overlay of the official one, or everything from source."""
-
-    framework: str
-    tag: str
-    python: str
-    cuda: str
-    arch: str
-    build: Literal["overlay", "full"]
-
-
-class Runner(_Model):
-    """What a CI system calls the machines of an architecture."""
-
-    github: list[str]  # labels
-    gitlab: list[str]  # tags; none: any runner
-    jenkins: str  # label expression
-
-
-class Matrix(_Model):
-    exclude: list[Selection] = []
-    include: list[Cell] = []  # what no official wheel covers
-    runners: dict[str, Runner] = {}  # by architecture
-
-
-class Frameworks(_Model):
-    frameworks: dict[str, Framework]
-    matrix: Matrix = Matrix()
+class Framework(FrameworkFile):
+    tags: dict[str, Tag]  # newest first
+    plugin: Plugin | None
 
 
 @dataclass(frozen=True)
@@ -350,8 +336,17 @@ class Target:
         return f"{self.framework_name}-{self.tag_name}"
 
     @property
+    def file(self) -> str:
+        """Of what is said of the tag, from the project's root."""
+        return f"patches/{self.framework_name}/{self.tag_name}/{TAG_FILE}"
+
+    @property
+    def framework_file(self) -> str:
+        return f"patches/{self.framework_name}/{FRAMEWORK_FILE}"
+
+    @property
     def runtime_patches(self) -> Path:
-        return self.project.patches / self.framework_name / "runtime"
+        return self.project.patches / self.framework_name / RUNTIME
 
     @property
     def tag_patches(self) -> Path:
@@ -362,15 +357,14 @@ class Target:
         return self.project.work / self.slug
 
 
-def load(project: Project) -> Frameworks:
-    """Read and validate frameworks.toml. Raises ConfigError naming each wrong entry."""
-    path = project.frameworks_file
+def read(model: type[M], path: Path) -> M:
+    """The checked content of a TOML file. Raises ConfigError naming each wrong entry."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read because {error}; correct the file") from error
     try:
-        return Frameworks.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()
@@ -378,11 +372,34 @@ def load(project: Project) -> Frameworks:
         raise ConfigError(f"{path} is invalid because {wrong}; correct the entries") from error
 
 
+def load(project: Project) -> dict[str, Framework]:
+    """Every supported framework, by name. Raises ConfigError naming the file and what is wrong."""
+    return {path.parent.name: _framework(path) for path in project.framework_files}
+
+
+def _framework(path: Path) -> Framework:
+    folder = path.parent
+    for patch in sorted(folder.glob("*/*.patch")):
+        if patch.parent.name != RUNTIME and not (patch.parent / TAG_FILE).is_file():
+            raise ConfigError(
+                f"{patch.parent} cannot be used because it has patches and no {TAG_FILE}; write "
+                "one like that of another tag, or remove the folder"
+            )
+    tags = {file.parent.name: read(Tag, file) for file in folder.glob(f"*/{TAG_FILE}")}
+    newest_first = sorted(tags.items(), key=lambda each: Version(each[1].version), reverse=True)
+    plugin = folder / PLUGIN_FILE
+    return Framework(
+        **dict(read(FrameworkFile, path)),
+        tags=dict(newest_first),
+        plugin=read(Plugin, plugin) if plugin.exists() else None,
+    )
+
+
 def targets(project: Project) -> list[Target]:
-    """Every supported tag, in the order of the file."""
+    """Every supported tag: by framework, then the newest first."""
     return [
         Target(framework_name, tag_name, framework, tag, project, next(iter(tag.cuda)))
-        for framework_name, framework in load(project).frameworks.items()
+        for framework_name, framework in load(project).items()
         for tag_name, tag in framework.tags.items()
     ]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CI matrix: what to build of each tag, as a function of frameworks.toml, and pipelines of it.
+"""The CI matrix: what to build of each tag, as a function of the tags and of ci/matrix.toml, and
+pipelines of it.
 
 A cell is one wheel: tag x Python x CUDA x architecture. Where there is an official wheel it is made
 an overlay; what no official wheel covers is included by rule and built in full.
@@ -8,18 +9,21 @@ an overlay; what no official wheel covers is included by rule and built in full.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 import jinja2
+from pydantic import Field
 
 from lmsbuild.base.errors import ConfigError, SeriesError
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project
-from lmsbuild.tags.frameworks import Cell, Frameworks, Runner, Selection
+from lmsbuild.tags.frameworks import Framework, Model, load, read
 
+FILE = "ci/matrix.toml"
 # Pipelines, by the name that --format takes: template and rendered file, below ci/.
 PIPELINES = {
     "github": "github/lms.yml",
@@ -27,6 +31,44 @@ PIPELINES = {
     "jenkins": "jenkins/Jenkinsfile",
 }
 TOOL_PYTHON = "3.11"  # that the jobs run lmsbuild with
+
+
+class Selection(Model):
+    """Cells of the CI matrix, each part by a glob."""
+
+    framework: str = "*"
+    tag: str = "*"
+    python: str = "*"
+    cuda: str = "*"
+    arch: str = "*"
+    why: str
+
+
+class Cell(Model):
+    """One wheel that CI builds: an overlay of the official one, or everything from source."""
+
+    framework: str
+    tag: str
+    python: str
+    cuda: str
+    arch: str
+    build: Literal["overlay", "full"]
+
+
+class Runner(Model):
+    """What a CI system calls the machines of an architecture."""
+
+    github: list[str]  # labels
+    gitlab: list[str]  # tags; none: any runner
+    jenkins: str  # label expression
+
+
+class Matrix(Model):
+    """What is in ci/matrix.toml."""
+
+    exclude: list[Selection] = Field(default_factory=list)
+    include: list[Cell] = Field(default_factory=list)  # what no official wheel covers
+    runners: dict[str, Runner] = Field(default_factory=dict)  # by architecture
 
 
 @dataclass(frozen=True)
@@ -62,8 +104,13 @@ class Job:
         return [shlex.join(line) for line in lines]
 
 
-def cells(frameworks: Frameworks) -> list[Cell]:
-    """Every wheel to build, in the order of the file. Raises ConfigError for a rule of no use."""
+def rules_of(project: Project) -> Matrix:
+    """Raises ConfigError naming each wrong entry."""
+    return read(Matrix, project.root / FILE)
+
+
+def cells(frameworks: Mapping[str, Framework], rules: Matrix) -> list[Cell]:
+    """Every wheel to build, in the order of the tags. Raises ConfigError for a rule of no use."""
     official = [
         Cell(
             framework=framework_name,
@@ -73,30 +120,29 @@ def cells(frameworks: Frameworks) -> list[Cell]:
             arch=arch,
             build="overlay",
         )
-        for framework_name, framework in frameworks.frameworks.items()
+        for framework_name, framework in frameworks.items()
         for tag_name, tag in framework.tags.items()
         for cuda, variant in tag.cuda.items()
         for python in sorted(variant.wheel.sha256, key=_version)
         for arch in dict.fromkeys(map(_architecture, variant.wheel.platforms))
     ]
-    rules = frameworks.matrix
     for rule in rules.exclude:
         if not any(_selects(rule, cell) for cell in official):
             raise ConfigError(
-                f"patches/frameworks.toml: the rule matrix.exclude with why = {rule.why!r} cannot "
+                f"{FILE}: the rule of `exclude` with why = {rule.why!r} cannot "
                 "be used because it matches no wheel; correct or remove it"
             )
     kept = [cell for cell in official if not any(_selects(rule, cell) for rule in rules.exclude)]
     for cell in rules.include:
-        tags = frameworks.frameworks.get(cell.framework)
+        tags = frameworks.get(cell.framework)
         if tags is None or cell.tag not in tags.tags or cell.cuda not in tags.tags[cell.tag].cuda:
             raise ConfigError(
-                f"patches/frameworks.toml: matrix.include of {cell.framework}:{cell.tag} for CUDA "
+                f"{FILE}: the cell of `include` {cell.framework}:{cell.tag} for CUDA "
                 f"{cell.cuda} cannot be used because there is no such tag and version; correct it"
             )
         if cell in kept:
             raise ConfigError(
-                f"patches/frameworks.toml: matrix.include of {cell} cannot be used because the "
+                f"{FILE}: the cell of `include` {cell} cannot be used because the "
                 "official wheels have it; remove it"
             )
     return [*kept, *rules.include]
@@ -107,13 +153,12 @@ def select(found: Sequence[Cell], labels: Sequence[str]) -> list[Cell]:
     return [cell for cell in found if not labels or f"{cell.framework}:{cell.tag}" in labels]
 
 
-def jobs(frameworks: Frameworks, chosen: Sequence[Cell]) -> list[Job]:
+def jobs(runners: Mapping[str, Runner], chosen: Sequence[Cell]) -> list[Job]:
     """Raises ConfigError when there is no runner for an architecture."""
-    runners = frameworks.matrix.runners
     missing = sorted({cell.arch for cell in chosen} - set(runners))
     if missing:
         raise ConfigError(
-            f"patches/frameworks.toml: no pipeline can be made because matrix.runners has no entry "
+            f"{FILE}: no pipeline can be made because `runners` has no entry "
             f"for {', '.join(missing)}; add it"
         )
     return [Job(cell, runners[cell.arch]) for cell in chosen]
@@ -133,9 +178,10 @@ def render(project: Project, format: str, work: Sequence[Job]) -> str:
     return template.render(jobs=work, tool_python=TOOL_PYTHON)
 
 
-def rendered(project: Project, frameworks: Frameworks) -> dict[Path, str]:
+def rendered(project: Project) -> dict[Path, str]:
     """The committed pipelines as they must be: file -> text."""
-    work = jobs(frameworks, cells(frameworks))
+    rules = rules_of(project)
+    work = jobs(rules.runners, cells(load(project), rules))
     return {
         project.root / "ci" / file: render(project, name, work) for name, file in PIPELINES.items()
     }
@@ -150,13 +196,13 @@ def stale(files: dict[Path, str]) -> list[Path]:
     ]
 
 
-def check(project: Project, frameworks: Frameworks) -> None:
+def check(project: Project) -> None:
     """Raises SeriesError naming the committed pipelines that are stale."""
-    old = stale(rendered(project, frameworks))
+    old = stale(rendered(project))
     if old:
         names = ", ".join(path.relative_to(project.root).as_posix() for path in old)
         raise SeriesError(
-            f"{names} cannot be used because frameworks.toml or a template changed since; run "
+            f"{names} cannot be used because a tag, {FILE} or a template changed since; run "
             "`lmsbuild matrix --write` and commit",
             stale=old,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release of a framework that the plug-in is not built for yet: its entry in frameworks.toml.
+"""A release of a framework that the plug-in is not built for yet: its entry in plugin.toml.
 
 Everything in it is from the package index, but for the ABI, which is that of the nearest known
 release. The headers are of the wheel's version of CUDA, in the packages that a known release of the
@@ -22,7 +22,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, DownloadError, UsageError
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project
-from lmsbuild.tags.frameworks import Framework, HeaderWheel, Variant, load
+from lmsbuild.tags.frameworks import PLUGIN_FILE, Framework, HeaderWheel, Variant, load
 
 _PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 # What the headers' wheels are for: pip takes a platform by its exact name.
@@ -61,15 +61,16 @@ def add(
     project: Project, name: str, spec: str, console: Console, dry_run: bool = False,
     ask: Ask = ask_index,
 ) -> str:  # fmt: skip
-    """Write the entry of an untested release of framework `name` into frameworks.toml. Returns the
-    entry. Raises UsageError, DownloadError or ConfigError."""
-    framework = load(project).frameworks[name]
+    """Write the entry of an untested release of framework `name` into plugin.toml.
+
+    Returns the entry. Raises UsageError, DownloadError or ConfigError."""
+    framework = load(project)[name]
     version = _version(spec)
     with console.task(f"looking up {name} {version}"):
         text = entry(framework, name, version, ask)
     if dry_run:
         return text
-    file = project.root / "patches" / "frameworks.toml"
+    file = project.patches / name / PLUGIN_FILE
     old = file.read_text(encoding="utf-8")
     write_atomic(file, f"{old.rstrip()}\n\n{text}".encode())
     try:
@@ -122,7 +123,7 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
     same = [at for at, (each, _, _) in known.items() if each.split(".")[0] == cuda.split(".")[0]]
     if not same:
         raise ConfigError(
-            f"{version} cannot be added because it is for CUDA {cuda} and frameworks.toml names "
+            f"{version} cannot be added because it is for CUDA {cuda} and plugin.toml names "
             "headers of no release for that; add it by hand, with nvidia-cuda-runtime, -crt and "
             "nvidia-nvml-dev of that version"
         )
@@ -169,7 +170,7 @@ def _text(
     headers: Sequence[HeaderWheel], platform: str, found: Mapping[str, Mapping[str, Any]],
 ) -> str:  # fmt: skip
     major, minor = version.split(".")[:2]
-    release = f'frameworks.{name}.plugin.releases."{version}"'
+    release = f'releases."{version}"'
     variant = f'{release}.cuda."{cuda}"'
     lines = [
         f"[{release}]",

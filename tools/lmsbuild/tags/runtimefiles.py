@@ -30,7 +30,8 @@ def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
                 if found.setdefault(path, file) != file:
                     raise ConfigError(
                         f"the layout of {target.framework_name} is wrong because {found[path]} and "
-                        f"{file} both go to {path}; correct frameworks.toml"
+                        f"{file} both go to {path}; correct `layout` in "
+                        f"{target.framework_file}"
                     )
     if not found:
         raise ConfigError(

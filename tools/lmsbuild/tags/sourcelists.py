@@ -36,7 +36,7 @@ def check_sources(library: Library, tree: Path) -> None:
     if not file.is_file():
         raise ConfigError(
             f"{library.name} cannot be built because the tree has no {library.listed.file}; apply "
-            "the series first, or correct frameworks.toml"
+            "the series first, or correct tag.toml"
         )
     difference = compare_sources(library, file.read_text(encoding="utf-8"))
     if difference:
@@ -75,6 +75,6 @@ def compare_sources(library: Library, text: str) -> str:
     only_ours = ", ".join(sorted(ours - theirs)) or "nothing"
     return (
         f"{library.name} would not be upstream's because {library.listed.variable} in "
-        f"{library.listed.file} alone has {only_theirs} and frameworks.toml alone has "
+        f"{library.listed.file} alone has {only_theirs} and tag.toml alone has "
         f"{only_ours}; make the two lists equal"
     )

@@ -60,7 +60,7 @@ def with_imports(official: bytes, lines: list[str], member: str) -> bytes:
     if not own:
         raise WheelError(
             f"{member} cannot offer {lines[0].split()[-1]} because it imports nothing; correct "
-            "`api` in frameworks.toml"
+            "`generated.api` in tag.toml"
         )
     before, after = text[: own[-1].end()], text[own[-1].end() :]
     if not before.endswith("\n"):

@@ -272,7 +272,7 @@ def _check_lists(inputs: _Inputs) -> None:
         ):
             raise ConfigError(
                 f"{file} would be missing from the wheel because no library compiles it and no "
-                "rule installs it; add it to frameworks.toml",
+                f"rule installs it; add it to {inputs.target.file}",
                 file=file,
             )
     for library in overlay.libraries:
@@ -626,7 +626,7 @@ def _check_library(
         if ours != theirs:
             raise WheelError(
                 f"{library.name} does not fit because it needs {', '.join(sorted(ours))}, the "
-                f"official one {', '.join(sorted(theirs))}; correct `link` in frameworks.toml"
+                f"official one {', '.join(sorted(theirs))}; correct `link` in tag.toml"
             )
     if new.soname != library.name or new.rpath != like.rpath or new.is_runpath != like.is_runpath:
         raise WheelError(
@@ -657,6 +657,6 @@ def _identity(inputs: _Inputs, old: WheelName, new: WheelName) -> dict[str, byte
     if not count:
         raise WheelError(
             f"the version cannot be set because {member} has no __version__ line; correct "
-            "version_file in frameworks.toml"
+            "version_file in tag.toml"
         )
     return {**changed, member: version.encode()}

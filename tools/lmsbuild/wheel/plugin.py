@@ -66,9 +66,9 @@ class Built:
 
 
 def releases(project: Project) -> list[PluginTarget]:
-    """Every release that the plug-in is built for, in the order of frameworks.toml."""
+    """Every release that the plug-in is built for, in the order of plugin.toml."""
     found = []
-    for name, framework in load(project).frameworks.items():
+    for name, framework in load(project).items():
         if framework.plugin:
             for version, release in framework.plugin.releases.items():
                 tag = _tag(framework, version, release)
@@ -85,8 +85,8 @@ def _tag(framework: Framework, version: str, release: Release) -> Tag:
         )
     if release.tag not in framework.tags:
         raise ConfigError(
-            f"the plug-in cannot be built for {version} because frameworks.toml has no tag "
-            f"{release.tag}; correct the release's entry"
+            f"the plug-in cannot be built for {version} because there is no tag {release.tag}; "
+            "correct the release's entry in plugin.toml"
         )
     return framework.tags[release.tag]
 
@@ -115,7 +115,7 @@ def resolve(project: Project, spec: str) -> PluginTarget:
     nearest = sorted(known, key=lambda found: _distance(wanted, found.target.tag.version))
     near = [found.target.tag_name for found in nearest[:3]]
     raise UnknownTagError(
-        f"no plug-in can be built for {spec} because frameworks.toml has no such release of it; "
+        f"no plug-in can be built for {spec} because plugin.toml has no such release; "
         f"near ones: {', '.join(near)}; to try a new one, "
         f"`lmsbuild plugin {wanted} --new`",
         near=near,

@@ -359,7 +359,7 @@ def link(
     except CompileError as error:
         first = _first(str(error.details["output"]), "undefined reference", "cannot find", "error")
         raise CompileError(
-            f"{out.name} does not link because {first}; correct the sources or the list in "
-            "frameworks.toml",
+            f"{out.name} does not link because {first}; correct the sources, or `sources` or "
+            "`link` in tag.toml",
             **error.details,
         ) from error
