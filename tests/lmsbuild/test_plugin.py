@@ -157,7 +157,8 @@ def test_the_sdist_holds_the_whole_runtime_and_is_the_same_each_time(tmp_path: P
         for file in (REPOSITORY / layout.source).glob("*.cpp"):
             assert f"csrc/{layout.target}/{file.name}" in names
     assert b"2.6.0" in plugin.source_files(plugin.resolve(PROJECT, "2.6"))["torch_lms/_tested.py"]
-    assert {"setup.py", "pyproject.toml", "torch_lms.pth", "torch_lms/lms.py", "PKG-INFO"} <= names
+    assert {"setup.py", "pyproject.toml", "torch_lms.pth", "PKG-INFO"} <= names
+    assert {"torch_lms/__init__.py", "torch_lms/lms/__init__.py", "torch_lms/lms/sizes.py"} <= names
     assert not any(name.startswith("/") or "__pycache__" in name for name in names)
 
 

@@ -134,16 +134,14 @@ def reset() -> None:
         simcuda.device.capacity = LARGE
     lms = torch.cuda.lms
     lms.disable()
-    for name, value in (("device_limit", 0), ("soft_limit", 0), ("host_limit", 0)):
-        lms._set(name, value)
-    lms._set("min_size", lms._DEFAULT_MIN_SIZE)
+    lms.api.store(device_limit=0, soft_limit=0, host_limit=0, min_size=lms.api.DEFAULT_MIN_SIZE)
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch._C._host_emptyCache()
-    if lms._loaded:
-        lms._ops().set_chaos(False)
-        lms._ops().trim_host()
+    if lms.library.loaded():
+        lms.library.ops().set_chaos(False)
+        lms.library.ops().trim_host()
     device.reset()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.reset_accumulated_memory_stats()

@@ -77,7 +77,7 @@ def test_unlimited(device: Any, name: str) -> None:
 def test_chaos(device: Any, name: str, mode: str) -> None:
     want = expected(name)
     device.mode(mode)
-    torch.cuda.lms._load().set_chaos(True)
+    torch.cuda.lms.api.load().set_chaos(True)
     torch.cuda.lms.enable(min_size=0)
     result = CASES[name].run("cuda")
     assert torch.cuda.lms.stats()["lms.paged_out"] > 0

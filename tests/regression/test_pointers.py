@@ -290,7 +290,7 @@ def test_pinned_for_an_extension(lms: Any, extension: Any) -> None:
 
 
 def test_chaos_catches_an_extension(device: Any, extension: Any) -> None:
-    torch.cuda.lms._load().set_chaos(True)
+    torch.cuda.lms.api.load().set_chaos(True)
     torch.cuda.lms.enable(min_size=0)
     x = block()
     for error in (extension.fill(x, 1), extension.pointer(x)[1]):

@@ -62,7 +62,7 @@ def test_chaos(device: Any, stock: Any, model: str, mode: str) -> None:
     optimiser = "adam-fused"
     expected = stock.train(model, optimiser, device.reference)
     device.mode(mode)
-    torch.cuda.lms._load().set_chaos(True)
+    torch.cuda.lms.api.load().set_chaos(True)
     torch.cuda.lms.enable(min_size=0)
     result = train(model, optimiser, "cuda")
     assert result.losses == expected.losses

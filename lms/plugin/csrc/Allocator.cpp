@@ -43,6 +43,7 @@ enum class Reach : uint8_t {
   kPool,  // a cached block
   kFits,  // or a new segment that the device and all limits have room for
   kAll,   // or whatever the allocator does, up to the device limit
+  kAny,   // whatever the allocator does
 };
 
 // What the running allocation of this thread wants. Read by the callback.
@@ -129,6 +130,7 @@ class Allocator final : public Forward {
   // A graph is captured, or allocations are routed to a pool, on this device.
   bool routed(DeviceIndex device);
   bool private_pool(DeviceIndex device, cudaStream_t stream);
+  void* pass(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain_last(Request* request);
   void pass_on(void* ptr, const Block& block);
@@ -261,10 +263,18 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   }
   const DeviceIndex device = current_device();
   const bool own_pool = private_pool(device, stream);
-  void* ptr = C10_LIKELY(!reclaiming()) || routed(device)
-                  ? base()->raw_alloc_with_stream(bytes, stream)
-                  : obtain(device, bytes, stream);
+  void* ptr = C10_LIKELY(!reclaiming()) || routed(device) ? pass(device, bytes, stream)
+                                                          : obtain(device, bytes, stream);
   blocks_.add(ptr, {stream, {}, device, !own_pool, true});
+  return ptr;
+}
+
+// As the allocator behind does it.
+void* Allocator::pass(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+  Request request{device, bytes, stream, Reach::kAny, /*last=*/true};
+  const RequestScope scope(&request);
+  void* ptr = base()->raw_alloc_with_stream(bytes, stream);
+  count(device, request.missed ? Route::kNewSegment : Route::kFreeBlock);
   return ptr;
 }
 
@@ -327,6 +337,9 @@ void* Allocator::obtain_last(Request* request) {
 }
 
 bool Allocator::reaches(Request* request) {
+  if (request->reach == Reach::kAny) {
+    return true;
+  }
   const size_t held = reserved(request->device);
   const size_t need = segment_bytes(block_bytes(request->bytes));
   if (over_limit(held + need)) {

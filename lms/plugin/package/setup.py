@@ -75,7 +75,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.9",
     install_requires=[f"torch>={MAJOR}.{MINOR},<{MAJOR}.{int(MINOR) + 1}"],
-    packages=["torch_lms"],
+    packages=["torch_lms", "torch_lms.lms"],
     py_modules=["_torch_lms_switch"],
     ext_modules=[
         CppExtension(

@@ -22,6 +22,7 @@ using ::lms::Route;
 
 namespace detail {
 extern std::atomic<bool> reclaiming;
+extern std::atomic<bool> counting;
 extern std::atomic<size_t> device_limit;
 extern std::atomic<size_t> soft_limit;
 void count_route(DeviceIndex device, Route route);
@@ -29,9 +30,9 @@ void count_route(DeviceIndex device, Route route);
 
 inline bool reclaiming() noexcept { return detail::reclaiming.load(std::memory_order_relaxed); }
 
-// Always true, so that it can end a condition.
+// Counts from `count_allocations` on. Always true, so that it can end a condition.
 inline bool count(DeviceIndex device, Route route) {
-  if (C10_UNLIKELY(reclaiming())) {
+  if (C10_UNLIKELY(detail::counting.load(std::memory_order_relaxed))) {
     detail::count_route(device, route);
   }
   return true;

@@ -17,6 +17,7 @@
 namespace c10::cuda::lms {
 namespace detail {
 std::atomic<bool> reclaiming{false};
+std::atomic<bool> counting{false};
 std::atomic<size_t> device_limit{0};
 std::atomic<size_t> soft_limit{0};
 }  // namespace detail
@@ -395,6 +396,8 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, bool last_resort) 
 }
 
 // ---- statistics
+
+void count_allocations() noexcept { detail::counting = true; }
 
 std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
   State& s = state();

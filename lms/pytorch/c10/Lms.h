@@ -87,6 +87,8 @@ C10_CUDA_API bool evict(StorageImpl* storage);
 C10_CUDA_API size_t reclaim_inactive(DeviceIndex device);
 C10_CUDA_API void trim_host();
 
+// From now on, by where their memory comes from, whether or not it is enabled.
+C10_CUDA_API void count_allocations() noexcept;
 C10_CUDA_API std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device);
 C10_CUDA_API void reset_peak_stats(DeviceIndex device);
 C10_CUDA_API void reset_accumulated_stats(DeviceIndex device);

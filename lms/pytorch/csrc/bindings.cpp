@@ -151,6 +151,7 @@ TORCH_LIBRARY(lms, m) {
     return static_cast<int64_t>(engine::reclaim_inactive(index_of(device)));
   });
   m.def("trim_host() -> ()", [] { engine::trim_host(); });
+  m.def("count_allocations() -> ()", [] { engine::count_allocations(); });
   m.def("stats(int device) -> Dict(str, int)", &stats);
   m.def("reset_peak_stats(int device) -> ()",
         [](int64_t device) { engine::reset_peak_stats(index_of(device)); });

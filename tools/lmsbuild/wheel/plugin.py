@@ -38,6 +38,7 @@ LIBRARY = "libtorch_lms.so"
 CODE = "csrc"  # the C++ sources, in the sdist
 MANIFEST = "lms-manifest.json"
 _RPATH = "$ORIGIN/../torch/lib"
+_PYTHON = "torch/cuda"  # the Python package lms lies there in the framework, and in ours here
 _NO_COMMIT = "0" * 40
 
 
@@ -132,7 +133,7 @@ def source_files(found: PluginTarget) -> dict[str, bytes]:
     layout = [*found.target.framework.layout, *found.plugin.layout]
     for path, file in files_of(found.target, layout).items():
         if path.endswith(".py"):
-            files[f"{NAME}/{PurePosixPath(path).name}"] = file.read_bytes()
+            files[f"{NAME}/{PurePosixPath(path).relative_to(_PYTHON)}"] = file.read_bytes()
         elif path.endswith((".h", ".cpp")):
             files[f"{CODE}/{path}"] = file.read_bytes()
     folder = root / found.plugin.sources

@@ -27,7 +27,7 @@ else:
     _versions.check(
         torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi(), os.environ
     )
-    lms._library = _versions.library
+    lms.library.path = _versions.library
     install(lms)
 
 __all__ = list(lms.__all__)

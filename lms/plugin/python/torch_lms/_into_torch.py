@@ -12,23 +12,19 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-_IBM = (
-    "get_enabled_lms",
-    "get_limit_lms",
-    "get_size_lms",
-    "reclaim_inactive",
-    "set_enabled_lms",
-    "set_limit_lms",
-    "set_size_lms",
-)
-
 
 def install(lms: ModuleType) -> None:
     cuda, memory = torch.cuda, torch.cuda.memory
+    ours = f"{lms.__name__}."
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(ours):
+            sys.modules[f"torch.cuda.lms.{name.removeprefix(ours)}"] = module
     sys.modules["torch.cuda.lms"] = lms
     cuda.lms = lms  # type: ignore[attr-defined]
-    for name in _IBM:
-        setattr(cuda, name, getattr(lms, name))
+    for name in lms.ibm.__all__:
+        for module in (memory, cuda):
+            setattr(module, name, getattr(lms.ibm, name))
+    memory.memory_stats.__doc__ = lms.statistics.with_keys(memory.memory_stats.__doc__ or "")
 
     for name, change in (
         ("memory_stats_as_nested_dict", _with_stats),
@@ -40,12 +36,14 @@ def install(lms: ModuleType) -> None:
         for module in (memory, cuda):
             setattr(module, name, changed)
 
-    exposing = lms._exposing(torch.utils.dlpack.to_dlpack)
+    exposing = lms.pointers.exposing(torch.utils.dlpack.to_dlpack)
     torch.utils.dlpack.to_dlpack = exposing
     torch.to_dlpack = exposing  # type: ignore[attr-defined]
-    torch.Tensor.__dlpack__ = lms._exposing(torch.Tensor.__dlpack__)  # type: ignore[method-assign]
+    torch.Tensor.__dlpack__ = lms.pointers.exposing(  # type: ignore[method-assign]
+        torch.Tensor.__dlpack__
+    )
 
-    cuda._lazy_call(lms._enable_from_environment)
+    cuda._lazy_call(lms.environment.act)
 
 
 Function = Callable[..., Any]
@@ -56,7 +54,7 @@ def _with_stats(function: Function, lms: Any) -> Function:
     def wrapper(device: Any = None) -> dict[str, Any]:
         stats: dict[str, Any] = function(device)
         if torch.cuda.is_initialized():
-            stats.update(lms._nested(lms.stats(device)))
+            stats.update(lms.statistics.nested(lms.stats(device)))
         return stats
 
     return wrapper
@@ -65,9 +63,9 @@ def _with_stats(function: Function, lms: Any) -> Function:
 def _with_reset(name: str) -> Callable[[Function, Any], Function]:
     def change(function: Function, lms: Any) -> Function:
         @functools.wraps(function)
-        def wrapper(device: Any = None) -> Any:
+        def wrapper(device: Any = None) -> None:
+            function(device)
             getattr(lms, name)(device)
-            return function(device)
 
         return wrapper
 
@@ -77,37 +75,8 @@ def _with_reset(name: str) -> Callable[[Function, Any], Function]:
 def _with_summary(function: Function, lms: Any) -> Function:
     @functools.wraps(function)
     def wrapper(device: Any = None, abbreviated: bool = False) -> str:
-        text: str = function(device, abbreviated)
-        if not lms._loaded:
-            return text
-        *lines, last = text.splitlines()
-        lines += _rows(lms, device, abbreviated)
-        lines += ["|" + "-" * 75 + "|"]
-        lines += [f"| {line:<73} |" for line in lms.summary(device).splitlines()]
-        return "\n".join([*lines, last, ""])
+        table: str = function(device, abbreviated)
+        shown: str = lms.in_memory_summary(table, device, abbreviated)
+        return shown
 
     return wrapper
-
-
-def _rows(lms: Any, device: Any, abbreviated: bool) -> list[str]:
-    """Rows as in PyTorch's own table."""
-    stats = lms.stats(device)
-    rows = []
-    for kind, title, shown in (
-        ("pinned_bytes", "LMS pinned memory", lms._size),
-        ("pinned", "LMS pinned storages", str),
-    ):
-        rows.append("|" + "-" * 75 + "|")
-        pools = [("all", title)]
-        if not abbreviated:
-            pools += [
-                ("large_pool", "      from large pool"),
-                ("small_pool", "      from small pool"),
-            ]
-        for pool, name in pools:
-            cells = [
-                f"{shown(stats[f'{kind}.{pool}.{counter}']):>10}"
-                for counter in ("current", "peak", "allocated", "freed")
-            ]
-            rows.append(f"| {name:<21} | " + " | ".join(cells) + " |")
-    return rows

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes in bytes, as people write and read them."""
+
+import operator
+import re
+from typing import Union
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_size(name: str, size: Union[int, str]) -> int:
+    """The bytes of a whole number or of a string such as "8GiB", "512M" or "1.5g".
+
+    Raises TypeError or ValueError, which call it `name`.
+    """
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", size, re.IGNORECASE)
+        if match is None:
+            raise ValueError(
+                f"{name} must be bytes or a size such as '512MiB' or '8G', got {size!r}"
+            )
+        return int(float(match.group(1)) * _UNITS[match.group(2).lower()])
+    try:
+        if isinstance(size, bool):
+            raise TypeError
+        number = operator.index(size)  # NumPy's integers, too
+    except TypeError:
+        raise TypeError(
+            f"{name} must be a number of bytes or a string such as '8GiB', got {size!r}"
+        ) from None
+    if number < 0:
+        raise ValueError(f"{name} cannot be negative, got {number}")
+    return number
+
+
+def show_size(size: int) -> str:
+    """Such as "1.5 GiB"; at most 10 characters below 10 PiB."""
+    if size < 1024:
+        return f"{size} B"
+    amount, units = size / 1024, ["KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        del units[0]
+    return f"{amount:.1f} {units[0]}"

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PYTORCH_LMS: no edit to the program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Dict, Optional
+
+from . import api, library
+from .sizes import parse_size, show_size
+
+_SIZES = ("device_limit", "host_limit", "min_size")
+
+_asked: Optional[Dict[str, int]] = None  # the sizes in a variable that turns it on
+_mistake: Optional[ValueError] = None
+
+
+def parse(value: str) -> Optional[Dict[str, int]]:
+    """The sizes that `value` sets, or None if it does not turn Large Model Support on.
+
+    Raises ValueError.
+    """
+    value = value.strip()
+    if value.lower() in ("", "0", "off", "false"):
+        return None
+    sizes: Dict[str, int] = {}
+    if value.lower() not in ("1", "on", "true"):
+        for item in value.split(","):
+            name, separator, size = (part.strip() for part in item.partition("="))
+            if not separator or name not in _SIZES:
+                raise ValueError(
+                    f"PYTORCH_LMS takes 1, 0, or device_limit=, host_limit= and min_size= separated"
+                    f" by commas; got {item!r}"
+                )
+            sizes[name] = parse_size(f"{name} in PYTORCH_LMS", size)
+    return sizes
+
+
+def read() -> None:
+    """Takes note of the variable. Who never uses CUDA is not told of a mistake in it."""
+    global _asked, _mistake
+    _asked = _mistake = None
+    try:
+        _asked = parse(os.environ.get("PYTORCH_LMS", ""))
+    except ValueError as error:
+        _mistake = error
+    if _asked is not None:
+        api.store(wanted=True, **_asked)
+
+
+def act() -> None:
+    """To be called when CUDA is initialised: does what the variable asked for, unless the program
+    has asked for something else since. Raises ValueError if there is a mistake in it."""
+    if _mistake is not None:
+        raise _mistake
+    if _asked is None:
+        return
+    api.settle()
+    if library.active():
+        sizes = "".join(f", {name} {show_size(size)}" for name, size in _asked.items())
+        print(f"PYTORCH_LMS: Large Model Support is on{sizes}", file=sys.stderr)

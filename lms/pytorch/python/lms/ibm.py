@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names, with the parameters, that scripts for IBM's Large Model Support use. What each means
+here and meant there, by version, is in docs/coming-from-ibm.md of the project."""
+
+from __future__ import annotations
+
+from . import api
+
+__all__ = [
+    "get_enabled_lms",
+    "get_limit_lms",
+    "get_size_lms",
+    "reclaim_inactive",
+    "set_enabled_lms",
+    "set_limit_lms",
+    "set_size_lms",
+]
+
+
+def set_enabled_lms(enable: bool) -> None:
+    r"""Turn Large Model Support on or off. Before CUDA is initialised this only takes note."""
+    if not isinstance(enable, bool):
+        raise TypeError(f"set_enabled_lms takes True or False, got {enable!r}")
+    api.enable() if enable else api.disable()
+
+
+def get_enabled_lms() -> bool:
+    r"""Whether Large Model Support is on, or will be as soon as CUDA is initialised."""
+    return api.is_enabled()
+
+
+def set_limit_lms(limit: int) -> None:
+    r"""Set the soft limit in bytes: beyond it moving tensors out is preferred to allocating more
+    device memory. 0 (the default) uses all of the device first. What may not be exceeded is the
+    ``device_limit`` of :func:`torch.cuda.lms.enable`."""
+    api.store(soft_limit=limit)
+
+
+def get_limit_lms() -> int:
+    r"""The soft limit in bytes."""
+    return api.sizes()["soft_limit"]
+
+
+def set_size_lms(size: int) -> None:
+    r"""Set the size in bytes below which a tensor moves only if nothing else makes room."""
+    api.store(min_size=size)
+
+
+def get_size_lms() -> int:
+    r"""The size in bytes below which a tensor moves only if nothing else makes room."""
+    return api.sizes()["min_size"]
+
+
+def reclaim_inactive() -> None:
+    r"""Move every tensor that no operator is using to host memory, on the current device."""
+    api.reclaim()

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of Triton's kernels, which take pointers with no operator call. What they are given is
+pinned for the launch; after it the engine knows the stream, as for an operator."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+import threading
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import torch
+
+from . import library
+
+_LAUNCHERS = {
+    "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner", "run"),
+    "triton.runtime.jit": ("JITFunction", "run"),
+}
+
+
+class _Launch:
+    """What one launch keeps on the device."""
+
+    def __init__(self) -> None:
+        self._held: Dict[int, torch.Tensor] = {}
+
+    def hold(self, tensors: List[torch.Tensor]) -> None:
+        new = {id(t): t for t in tensors if id(t) not in self._held}
+        library.ops().pin_all(list(new.values()))
+        self._held.update(new)
+
+    def end(self) -> None:
+        library.ops().unpin_all(list(self._held.values()))
+
+
+class _Thread(threading.local):
+    launch: Optional[_Launch] = None
+
+
+_thread = _Thread()
+
+
+def current() -> Optional[_Launch]:
+    """This thread's launch."""
+    return _thread.launch
+
+
+def _in(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_cuda:
+                yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _in(value)
+        elif isinstance(base := getattr(value, "base", None), torch.Tensor):  # a descriptor
+            yield from _in([base])
+
+
+def _launching(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not library.active():
+            return function(*args, **kwargs)
+        outer = _thread.launch
+        launch = _thread.launch = _Launch()
+        try:
+            launch.hold(list(_in([*args[1:], *kwargs.values()])))
+            return function(*args, **kwargs)
+        finally:
+            _thread.launch = outer
+            launch.end()
+
+    return wrapper
+
+
+def _pin_launches(module: Any) -> None:
+    cls, name = _LAUNCHERS[module.__name__]
+    launcher = getattr(module, cls, None)
+    if hasattr(launcher, name):
+        setattr(launcher, name, _launching(getattr(launcher, name)))
+
+
+class _LauncherFinder(importlib.abc.MetaPathFinder):
+    """Wraps the launchers in modules that are imported after the first enable."""
+
+    def __init__(self) -> None:
+        self._searching = threading.local()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _LAUNCHERS or getattr(self._searching, "now", False):
+            return None
+        self._searching.now = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching.now = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                _pin_launches(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """From now on, a launch pins what it is given."""
+    for name in _LAUNCHERS:
+        if name in sys.modules:
+            _pin_launches(sys.modules[name])
+    sys.meta_path.insert(0, _LauncherFinder())

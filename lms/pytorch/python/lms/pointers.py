@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw pointers. One does not follow its storage: whoever gets one finds the storage on the device,
+and it stays there for its life, or until release_pointer."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Callable, Optional
+
+import torch
+
+from . import launches, library
+
+# Code of PyTorch that asks for a pointer and never follows it: functions, or whole modules. True is
+# for what compares pointers: a storage may move between two looks, and another take its place, so
+# it gets what names the memory for good.
+_NEVER_FOLLOWED = {
+    ("torch._tensor", "__deepcopy__"): False,
+    ("torch._tensor", "_reduce_ex_internal"): False,
+    ("torch._inductor.utils", "copy_misaligned_inputs"): False,
+    ("torch._inductor.utils", "remove_unaligned_input_idxs"): False,
+    ("torch.distributed.fsdp._flat_param", "_same_storage"): True,
+    ("torch.distributed.fsdp._fully_shard._fsdp_param", "reset_sharded_param"): True,
+    ("torch.distributed.fsdp._runtime_utils", None): True,
+    ("torch.distributed.utils", "_data_ptr_allocated"): False,
+    ("torch.nn.modules.rnn", "flatten_parameters"): True,
+    ("torch.serialization", None): True,
+}
+
+
+def _compares() -> Optional[bool]:
+    """Whether who asks for a pointer compares it; None when it may follow it."""
+    caller: Any = sys._getframe(2)  # of data_ptr
+    while caller.f_globals.get("__name__") == "torch.storage" and caller.f_back is not None:
+        caller = caller.f_back  # TypedStorage asks its UntypedStorage
+    module = caller.f_globals.get("__name__")
+    found = _NEVER_FOLLOWED.get((module, caller.f_code.co_name))
+    return _NEVER_FOLLOWED.get((module, None)) if found is None else found
+
+
+def _identity_of_tensor(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    start: int = library.ops().identity(tensor.untyped_storage())
+    return start + tensor.storage_offset() * tensor.element_size()
+
+
+def _identity_of_storage(storage: torch.UntypedStorage) -> int:
+    identity: int = library.ops().identity(storage)
+    return identity
+
+
+def _expose_tensor(tensor: torch.Tensor) -> None:
+    launch = launches.current()
+    if launch is None:
+        library.ops().expose(tensor)
+    else:
+        launch.hold([tensor])
+
+
+def _expose_storage(storage: torch.UntypedStorage) -> None:
+    library.ops().expose(_view_of(storage))
+
+
+def _pointer(
+    function: Callable[[Any], int], identity: Callable[[Any], int], expose: Callable[[Any], None]
+) -> Callable[[Any], int]:
+    @functools.wraps(function)
+    def data_ptr(of: Any) -> int:
+        if of.device.type != "cuda" or not library.active():
+            return function(of)
+        compares = _compares()
+        if compares:
+            return identity(of)
+        if compares is None or library.ops().chaos():  # in chaos mode what is out has no pointer
+            expose(of)
+        return function(of)
+
+    return data_ptr
+
+
+def _view_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _before(function: Callable[..., Any], action: Callable[[Any], None]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(first: Any, *args: Any, **kwargs: Any) -> Any:
+        action(first)
+        return function(first, *args, **kwargs)
+
+    return wrapper
+
+
+def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For functions that hand out the pointer of a tensor and are imported by name before the first
+    enable (torch/utils/dlpack.py)."""
+
+    def expose(value: Any) -> None:
+        if isinstance(value, torch.Tensor) and value.is_cuda and library.active():
+            library.ops().expose(value)
+
+    return _before(function, expose)
+
+
+def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For methods of a storage that reach its memory without an operator."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not library.active():
+            return function(*args, **kwargs)
+        views = [
+            _view_of(value)
+            for value in args
+            if isinstance(value, torch.UntypedStorage) and value.device.type == "cuda"
+        ]
+        library.ops().pin_all(views)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            library.ops().unpin_all(views)
+
+    return wrapper
+
+
+def install() -> None:
+    """From now on, what hands out a pointer holds its tensor."""
+
+    def share(storage: torch.UntypedStorage) -> None:
+        if storage.device.type == "cuda" and library.active():
+            _expose_storage(storage)
+
+    tensor, storage = torch.Tensor, torch.UntypedStorage
+    tensor.data_ptr = _pointer(  # type: ignore[method-assign]
+        tensor.data_ptr, _identity_of_tensor, _expose_tensor
+    )
+    storage.data_ptr = _pointer(  # type: ignore[method-assign]
+        storage.data_ptr, _identity_of_storage, _expose_storage
+    )
+    storage._share_cuda_ = _before(storage._share_cuda_, share)  # type: ignore[method-assign]
+    for name in (
+        "resize_",
+        "copy_",
+        "fill_",
+        "_write_file",
+        "_set_from_file",
+        "__getitem__",
+        "__setitem__",
+    ):
+        setattr(storage, name, _pinned(getattr(storage, name)))
+
+    # Operators defined from now on get the boundary before they can be called.
+    install_pending = library.ops().install_pending
+
+    def hook_pending(_: Any) -> None:
+        install_pending()
+
+    namespace = type(torch.ops.aten)
+    namespace.__getattr__ = _before(namespace.__getattr__, hook_pending)  # type: ignore[method-assign]

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people read: summary(), and the part of torch.cuda.memory_summary()."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Callable, Dict, List, Tuple
+
+from . import api, library
+from .sizes import show_size
+from .statistics import COUNTERS, POOLS, Device, stats
+
+
+def _state() -> str:
+    if library.active():
+        return "on (chaos mode)" if library.ops().chaos() else "on"
+    if api.is_enabled():
+        return "on as soon as CUDA is initialised"
+    return "off" if library.loaded() else "off (never enabled)"
+
+
+def summary(device: Device = None) -> str:
+    r"""A few lines that say whether Large Model Support is on and what it did."""
+    lines = [f"Large Model Support: {_state()}"]
+    if not library.loaded() and not api.is_enabled():
+        return lines[0]
+    limits = {name: show_size(size) if size else "none" for name, size in api.sizes().items()}
+    lines += [
+        f"  limits: device {limits['device_limit']}, host {limits['host_limit']},"
+        f" minimum size {show_size(api.sizes()['min_size'])}",
+        f"  soft limit (set_limit_lms): {limits['soft_limit']}",
+    ]
+    if not library.loaded():
+        return "\n".join(lines)
+    n = stats(device)
+    s = {name: show_size(value) for name, value in n.items()}
+    lines += [
+        f"  copied: {s['lms.paged_out_bytes']} out in {n['lms.paged_out']},"
+        f" {s['lms.paged_in_bytes']} in in {n['lms.paged_in']}",
+        f"  moved without a copy: {s['lms.clean_bytes']} out, {s['lms.overwrite_bytes']} in",
+        f"  now: {s['lms.on_host_bytes']} on the host, {s['lms.idle_bytes']} idle on the device,"
+        f" {s['lms.exposed_bytes']} held by raw pointers, {s['lms.excluded_bytes']} excluded",
+        f"  pinned host memory: {s['lms.host.used_bytes']} used of"
+        f" {s['lms.host.reserved_bytes']} reserved (peak {s['lms.host.reserved_bytes_peak']})",
+    ]
+    return "\n".join(lines)
+
+
+# ---- torch.cuda.memory_summary
+
+_WIDTH = 75  # between the bars
+_SIZES = ("B  ", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_COUNTS = (" ", "K", "M", "G", "T", "P")
+
+
+def _scaled(value: int, units: Tuple[str, ...], step: int, digits: int) -> str:
+    """`value` in the first unit in which it has at most this many digits."""
+    for unit in units:
+        if value < 10**digits or unit == units[-1]:
+            break
+        value //= step
+    return f"{value:{digits}d} {unit}"
+
+
+def _bytes(value: int) -> str:
+    return _scaled(value, _SIZES, 1024, 6)
+
+
+def _count(value: int) -> str:
+    return _scaled(value, _COUNTS, 1000, 7) + " "
+
+
+def _pinned_rows(s: Dict[str, int], abbreviated: bool) -> List[str]:
+    rows: List[str] = []
+    kinds: List[Tuple[str, str, Callable[[int], str]]] = [
+        ("pinned_bytes", "Pinned memory", _bytes),
+        ("pinned", "Pinned allocs", _count),
+    ]
+    for kind, title, show in kinds:
+        rows.append("-" * _WIDTH)
+        names = (title, "      from large pool", "      from small pool")
+        for pool, name in dict(zip(POOLS, names)).items():
+            cells = " | ".join(show(s[f"{kind}.{pool}.{counter}"]) for counter in COUNTERS)
+            rows.append(f" {name:<21} | {cells} ")
+            if abbreviated:
+                break
+    return rows
+
+
+def _pairs(s: Dict[str, int]) -> List[str]:
+    def route(name: str) -> str:
+        return _count(s[f"alloc_distribution.{name}"])
+
+    return [
+        f"{left:>21}: {first:<11} | {right:>24}: {second:<11} "
+        for left, first, right, second in (
+            ("Reclaimed memory", _bytes(s["reclaimed_bytes"]),
+             "Reclaimed blocks", _count(s["reclaimed"])),
+            ("Freelist allocs", route("freelist"), "CUDA allocs", route("cudamalloc")),
+            ("Reclaim allocs", route("reclaim_one"),
+             "Reclaim fragments allocs", route("reclaim_fragments")),
+            ("Reclaim all allocs", route("reclaim_all"),
+             "CUDA retry allocs", route("cudamalloc_retry")),
+        )
+    ]  # fmt: skip
+
+
+def in_memory_summary(table: str, device: Device, abbreviated: bool) -> str:
+    """PyTorch's table with ours in it, where there is any. No line is wider than PyTorch's."""
+    if not library.loaded() and not api.is_enabled():
+        return table
+    lines = table.splitlines()
+    s = stats(device)
+    rows = [*_pinned_rows(s, abbreviated), "=" * _WIDTH, *_pairs(s), "-" * _WIDTH]
+    for line in summary(device).splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        wrapped = textwrap.wrap(line, _WIDTH - 2, subsequent_indent=indent + "  ")
+        rows += [f" {part:<{_WIDTH - 2}} " for part in wrapped]
+    return "\n".join([*lines[:-1], *(f"|{row}|" for row in rows), lines[-1], ""])

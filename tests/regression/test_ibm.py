@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts for IBM's Large Model Support rely on: names, when a setting acts, statistics."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from lms_device import MIB
+
+NAMES = {
+    "get_enabled_lms": [], "get_limit_lms": [], "get_size_lms": [], "reclaim_inactive": [],
+    "set_enabled_lms": ["enable"], "set_limit_lms": ["limit"], "set_size_lms": ["size"],
+}  # fmt: skip
+OFF = "Large Model Support: off (never enabled)"
+LATER = "Large Model Support: on as soon as CUDA is initialised"
+
+
+def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
+    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("module", [torch.cuda, torch.cuda.memory], ids=["cuda", "memory"])
+def test_names_and_parameters(module: Any) -> None:
+    found = {name: [*inspect.signature(getattr(module, name)).parameters] for name in NAMES}
+    assert found == NAMES
+    assert all(getattr(module, name) is getattr(torch.cuda, name) for name in NAMES)
+
+
+def test_arguments_by_name(device: Any) -> None:
+    cuda = torch.cuda.memory
+    cuda.set_limit_lms(limit=6 * MIB)
+    cuda.set_size_lms(size=2000)
+    cuda.set_enabled_lms(enable=True)
+    assert (cuda.get_enabled_lms(), cuda.get_limit_lms(), cuda.get_size_lms()) == (
+        True, 6 * MIB, 2000,
+    )  # fmt: skip
+    cuda.set_enabled_lms(enable=False)
+    assert not cuda.get_enabled_lms()
+
+
+def test_only_a_bool_turns_it_on(device: Any) -> None:
+    for wrong in ("False", 1, None):
+        with pytest.raises(TypeError, match="set_enabled_lms takes True or False, got"):
+            torch.cuda.set_enabled_lms(wrong)
+    assert not torch.cuda.get_enabled_lms()
+
+
+def test_integers_of_numpy(device: Any) -> None:
+    import numpy
+
+    torch.cuda.set_limit_lms(numpy.int64(7 * MIB))
+    assert torch.cuda.get_limit_lms() == 7 * MIB
+
+
+# ---- a setter stores
+
+
+@pytest.mark.parametrize(
+    ("statement", "env"),
+    [
+        ("torch.cuda.set_enabled_lms(True); torch.cuda.set_size_lms(0)", {}),
+        ("torch.cuda.lms.enable(min_size=0)", {}),
+        ("", {"PYTORCH_LMS": "min_size=0"}),
+    ],
+    ids=["ibm", "enable", "environment"],
+)
+def test_a_setter_stores(program: Any, statement: str, env: dict[str, str]) -> None:
+    """CUDA is not initialised by it, so that children may be forked, and those may use CUDA."""
+    code = f"""
+        import multiprocessing, sys, torch
+        {statement}
+
+        def trains_what_does_not_fit():
+            assert torch.cuda.lms.is_enabled() and not torch.cuda.is_initialized()
+            kept = [torch.full((1 << 18,), float(i), device="cuda") for i in range(40)]
+            assert all((x == i).all().item() for i, x in enumerate(kept))
+            assert torch.cuda.lms.summary().splitlines()[0] == "Large Model Support: on"
+            assert torch.cuda.lms.stats()["lms.paged_out_bytes"] > 0
+
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i):
+                assert not torch.cuda.is_initialized()
+                return torch.full((2,), float(i))
+
+        if __name__ == "__main__":
+            assert torch.cuda.get_enabled_lms() and torch.cuda.get_size_lms() == 0
+            assert not torch.cuda.is_initialized()
+            assert torch.cuda.lms.summary().splitlines()[0] == {LATER!r}
+            child = multiprocessing.get_context("fork").Process(target=trains_what_does_not_fit)
+            child.start(); child.join()
+            assert child.exitcode == 0
+            loader = torch.utils.data.DataLoader(
+                Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
+            assert torch.cat([*loader]).sum() == 56
+            assert not torch.cuda.is_initialized()
+            trains_what_does_not_fit()
+            print("fine")
+    """
+    out = program(code, memory=24 * MIB, env=env)
+    assert "fine" in out
+    assert out.count("PYTORCH_LMS: Large Model Support is on") == (2 if env else 0)
+
+
+def test_the_program_has_the_last_word(program: Any) -> None:
+    """Before CUDA is initialised, as after it."""
+    out = program(
+        f"""
+        import torch
+        assert torch.cuda.lms.is_enabled() and torch.cuda.lms.settings()["host_limit"] == 64 << 20
+        torch.cuda.lms.enable(host_limit="32MiB")
+        torch.cuda.set_enabled_lms(False)
+        assert torch.cuda.lms.summary() == {OFF!r}
+        torch.ones(3, device="cuda")
+        assert not torch.cuda.lms.is_enabled() and torch.cuda.lms.summary() == {OFF!r}
+        torch.cuda.set_enabled_lms(True)
+        assert torch.cuda.lms.stats()["lms.host.limit"] == 32 << 20
+        print("fine")
+        """,
+        env={"PYTORCH_LMS": "host_limit=64MiB"},
+    )
+    assert "fine" in out and "Large Model Support is on" not in out
+
+
+def test_nothing_else_initialises_cuda(program: Any) -> None:
+    out = program(
+        """
+        import torch
+        lms, cpu = torch.cuda.lms, torch.ones(3)
+        lms.exclude(cpu); lms.include(torch.nn.Linear(2, 2)); lms.release_pointer(cpu)
+        with lms.pin(cpu):
+            pass
+        torch.cuda.set_limit_lms(5); torch.cuda.reclaim_inactive(); lms.disable()
+        assert lms.stats()["pinned.all.current"] == 0
+        lms.reset_peak_stats(); lms.reset_accumulated_stats(); lms.settings(); lms.summary()
+        assert not torch.cuda.is_initialized()
+        print("fine")
+        """
+    )
+    assert "fine" in out
+
+
+def test_what_cannot_be_done_is_said_when_cuda_is_initialised(program: Any) -> None:
+    code = """
+        import torch
+        torch.cuda.set_enabled_lms(True)
+        torch.ones(3)
+        print("so far")
+        torch.ones(3, device="cuda")
+    """
+    out = program(code, env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, fails=True)
+    assert "so far" in out and "Large Model Support cannot be enabled" in out
+    assert "set_enabled_lms(True)" in out  # where it was asked for
+    out = program(code, env={"PYTORCH_LMS": "yes"}, fails=True)
+    assert "so far" in out and "PYTORCH_LMS takes 1, 0, or" in out
+
+
+# ---- statistics
+
+
+def test_while_it_is_off_everything_is_pinned(program: Any) -> None:
+    out = program(
+        """
+        import torch
+        cuda = torch.cuda
+
+        def check():
+            s = cuda.memory_stats()
+            for pool in ("all", "large_pool", "small_pool"):
+                for counter in ("current", "peak", "allocated", "freed"):
+                    for ours, torchs in (("pinned", "allocation"),
+                                         ("pinned_bytes", "allocated_bytes")):
+                        name = f"{pool}.{counter}"
+                        assert s[f"{ours}.{name}"] == s[f"{torchs}.{name}"], (ours, name)
+            return s
+
+        kept = [torch.ones(1 << 19, device="cuda"), torch.ones(100, device="cuda")]
+        never = check()
+        assert never["pinned_bytes.all.current"] >= (2 << 20) + 400
+        assert never["pinned.large_pool.current"] == never["pinned.small_pool.current"] == 1
+        cuda.set_enabled_lms(True)
+        s = cuda.memory_stats()
+        assert s["pinned_bytes.all.current"] == 0 < s["allocated_bytes.all.current"]
+        cuda.set_enabled_lms(False)
+        check()
+        cuda.reset_peak_memory_stats(); cuda.reset_accumulated_memory_stats()
+        s = check()
+        assert s["pinned.all.allocated"] == 0
+        print("fine")
+        """
+    )
+    assert "fine" in out
+
+
+DISTRIBUTION = """
+    import torch
+    cuda = torch.cuda
+
+    def routes():
+        s = cuda.memory_stats()
+        return {n.partition(".")[2]: v for n, v in s.items() if n.startswith("alloc_dist") and v}
+
+    def block(mib): return torch.empty(mib << 18, device="cuda")
+"""
+
+
+def test_allocations_are_counted_while_it_is_off(program: Any) -> None:
+    out = program(
+        DISTRIBUTION
+        + """
+    x = [block(20), block(30)]  # segments of their own
+    assert routes() == {"cudamalloc": 2}, routes()
+    del x[0]
+    x.append(block(20))  # what was cached
+    assert routes() == {"cudamalloc": 2, "freelist": 1}, routes()
+    cuda.set_enabled_lms(True)  # it loads the library
+    assert routes() == {"cudamalloc": 2, "freelist": 1}, routes()
+    x.append(block(30))
+    cuda.set_enabled_lms(False)
+    del x[-1]
+    x.append(block(30))
+    x.append(block(40))
+    assert routes() == {"cudamalloc": 4, "freelist": 2}, routes()
+    cuda.reset_accumulated_memory_stats()
+    assert routes() == {}, routes()
+    del x[-1]
+    x.append(block(40))
+    assert routes() == {"freelist": 1}, routes()
+    print("fine")
+    """,
+        memory=256 * MIB,
+    )
+    assert "fine" in out
+
+
+def test_counts_of_allocations_start_anew_before_the_first_enable(program: Any) -> None:
+    out = program(
+        DISTRIBUTION
+        + """
+    x = block(20)
+    assert routes() == {"cudamalloc": 1}, routes()
+    cuda.lms.reset_accumulated_stats()
+    assert routes() == {} and cuda.memory_stats()["num_device_alloc"] == 1
+    y = block(20)
+    assert routes() == {"cudamalloc": 1}, routes()
+    cuda.set_enabled_lms(True)
+    assert routes() == {"cudamalloc": 1}, routes()
+    cuda.reset_accumulated_memory_stats()
+    assert routes() == {}, routes()
+    print("fine")
+    """,
+        memory=256 * MIB,
+    )
+    assert "fine" in out
+
+
+@pytest.mark.native  # the plug-in sees no retry of the allocator behind it
+@pytest.mark.parametrize("first", ["", "cuda.set_enabled_lms(True); cuda.set_enabled_lms(False)"])
+def test_a_retry_is_counted_while_it_is_off(program: Any, first: str) -> None:
+    out = program(
+        DISTRIBUTION
+        + f"""
+    torch.empty(0, device="cuda")
+    {first}
+    x = block(30)
+    del x
+    y = block(44)  # fits only when the cached 30 MiB are given back
+    assert routes() == {{"cudamalloc": 1, "cudamalloc_retry": 1}}, routes()
+    print("fine")
+    """,
+        memory=64 * MIB,
+    )
+    assert "fine" in out
+
+
+def test_the_docstring_has_the_keys() -> None:
+    doc = torch.cuda.memory_stats.__doc__ or ""
+    for key in (
+        '"pinned.{all,large_pool,small_pool}.{current,peak,allocated,freed}"',
+        '"pinned_bytes.{all,large_pool,small_pool}.{current,peak,allocated,freed}"',
+        '"reclaimed"', '"reclaimed_bytes"', '"alloc_distribution.', "cudamalloc_retry",
+    ):  # fmt: skip
+        assert key in doc
+    assert doc.index("pinned_bytes") < doc.index("Args:")  # a section of Google's style
+    for name in ("large_pool", "num_ooms", "device (torch.device or int, optional)"):
+        assert name in doc  # PyTorch's own is all there
+
+
+def titles(table: str) -> list[str]:
+    return [line.split("|")[1].strip() for line in table.splitlines() if line.count("|") > 2]
+
+
+def test_memory_summary_has_ibms_rows(lms: Any) -> None:
+    x = block(3)
+    lms.reclaim()
+    table = torch.cuda.memory_summary()
+    rows = titles(table)
+    for row in ("Pinned memory", "Pinned allocs"):
+        at = rows.index(row)
+        assert rows[at + 1 : at + 3] == ["from large pool", "from small pool"]
+    for name in (
+        "Reclaimed memory:   3072 KiB", "Reclaimed blocks:       1", "Freelist allocs:",
+        "CUDA allocs:", "Reclaim allocs:", "Reclaim fragments allocs:", "Reclaim all allocs:",
+        "CUDA retry allocs:",
+    ):  # fmt: skip
+        assert name in table
+    short = torch.cuda.memory_summary(abbreviated=True)
+    assert "Pinned memory" in short and len(short) < len(table)
+    del x
+
+
+def test_every_line_is_as_wide_as_pytorchs(lms: Any) -> None:
+    x = block(3)
+    lms.reclaim()
+    assert {len(line) for line in torch.cuda.memory_summary().splitlines()} == {77}
+    del x
+
+
+@pytest.mark.parametrize("value", [0, 1, 999_999, 10**7, 10**12, 2**40 + 5, 10**17, 2**62])
+def test_no_row_overflows(lms: Any, monkeypatch: Any, value: int) -> None:
+    """Ours are as wide as PyTorch's, and their columns are PyTorch's columns."""
+    names = lms.stats()
+    monkeypatch.setattr(torch.cuda.lms.report, "stats", lambda _=None: dict.fromkeys(names, value))
+    for abbreviated in (False, True):
+        table = torch.cuda.memory_summary(abbreviated=abbreviated)
+        lines = table.splitlines()
+        assert {len(line) for line in lines} == {77}
+        assert all(line[0] == line[-1] == "|" for line in lines)
+        cells = [line for line in lines if line.count("|") == 6]
+        assert len({tuple(i for i, c in enumerate(line) if c == "|") for line in cells}) == 1
+        pairs = [line for line in lines if line.count(":") == 2 and line.count("|") == 3]
+        assert len({line.index("|", 1) for line in pairs[1:]}) == 1 and len(pairs) == 5
+        assert table.endswith("=|\n")
+
+
+def test_summary_says_which_limits_hold(device: Any) -> None:
+    torch.cuda.lms.enable(device_limit="40MiB")
+    text = torch.cuda.lms.summary()
+    assert "limits: device 40.0 MiB, host none" in text
+    assert "soft limit (set_limit_lms): none" in text
+    torch.cuda.set_limit_lms(6 * MIB)
+    assert "soft limit (set_limit_lms): 6.0 MiB" in torch.cuda.lms.summary()
