@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,6 +149,13 @@ def plain_git(path: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def blobs_of(path: Path, paths: Iterable[str]) -> dict[str, str]:
+    """The blob ids of those of `paths` that the commit has."""
+    listed = plain_git(path, "ls-tree", "-r", "HEAD").splitlines()
+    found = {line.split("\t")[1]: line.split()[2] for line in listed}
+    return {name: found[name] for name in paths if name in found}
+
+
 @dataclass(frozen=True)
 class World:
     """Everything a test needs: the project, the upstream repository and a way to check it out."""
@@ -210,7 +217,7 @@ def make_world(folder: Path, upstream: dict[str, str]) -> None:
     git.run("tag", "-a", "v1.0", "-m", "1.0")
     write(built.project.root, RUNTIME)
     write(built.framework_file.parent, {built.framework_file.name: FRAMEWORK})
-    tag = TAG.format(commit=git.head(), zero=ZERO)
+    tag = TAG.format(commit=plain_git(source, "rev-parse", "HEAD"), zero=ZERO)
     write(built.tag_file.parent, {built.tag_file.name: tag})
     shutil.copytree(REPOSITORY / "docker", built.project.root / "docker")
     # The series is made the way a developer makes it: runtime from lms/, hooks from commits.

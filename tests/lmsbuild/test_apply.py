@@ -29,8 +29,8 @@ def tree_of(path: Path) -> str:
 
 def untouched(path: Path, head: str) -> bool:
     """No commit, no change, nothing under way."""
-    git = Git(path)
-    return git.head() == head and not git.changes() and not (path / ".git/rebase-apply").exists()
+    now = plain_git(path, "rev-parse", "HEAD"), plain_git(path, "status", "--porcelain", "-uall")
+    return now == (head, "") and not (path / ".git/rebase-apply").exists()
 
 
 def test_gives_the_tree_of_a_bare_git_am(world: World, console: Console) -> None:
@@ -59,7 +59,7 @@ def test_partly_applied_is_completed(world: World, console: Console) -> None:
 
 def test_dry_run_changes_nothing(world: World, console: Console) -> None:
     clone = world.clone()
-    head = Git(clone).head()
+    head = plain_git(clone, "rev-parse", "HEAD")
     assert len(apply(world.target, clone, console, dry_run=True).patches) == 3
     assert untouched(clone, head)
 
@@ -80,7 +80,7 @@ def test_names_patch_file_and_hunk_and_restores(world: World, console: Console) 
         patch.path.read_bytes().replace(b" int line18 = 18;", b" int line18 = 0;")
     )
     clone = world.clone()
-    head = Git(clone).head()
+    head = plain_git(clone, "rev-parse", "HEAD")
     with pytest.raises(PatchError) as failure:
         apply(world.target, clone, console)
     assert failure.value.details["patch"] == patch.name
@@ -97,7 +97,7 @@ def test_wrong_result_is_taken_off(world: World, console: Console) -> None:
         patch.path.read_bytes().replace(b"+int line20 = 21;", b"+int line20 = 22;")
     )
     clone = world.clone()
-    head = Git(clone).head()
+    head = plain_git(clone, "rev-parse", "HEAD")
     with pytest.raises(PatchError, match="did not come out"):
         apply(world.target, clone, console)
     assert untouched(clone, head)
@@ -227,7 +227,7 @@ def test_users_commits_on_an_older_version_are_kept(world: World, console: Conso
     path = fetch(world.target, "git", None, console).path
     apply(world.target, path, console)
     world.commit(path, {"mine.txt": "mine\n"}, "Mine")
-    head = Git(path).head()
+    head = plain_git(path, "rev-parse", "HEAD")
     write(world.project.root, {"lms/core/engine.cpp": "int engine() { return 2; }\n"})
     refresh(world.target, None)
     with pytest.raises(TreeStateError, match="engine"):
@@ -251,7 +251,7 @@ def test_interrupt_restores(
 ) -> None:
     """Ctrl-C in the middle of `am`: a hook-free way is a failing check after it."""
     clone = world.clone()
-    head = Git(clone).head()
+    head = plain_git(clone, "rev-parse", "HEAD")
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

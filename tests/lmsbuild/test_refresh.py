@@ -14,7 +14,7 @@ from lmsbuild_world import UPSTREAM, World, hook_files, plain_git, write
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, ConflictError, MismatchError, TreeStateError
-from lmsbuild.base.git import Git
+from lmsbuild.base.git import Git, open_at
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.checkout import fetch
@@ -503,8 +503,10 @@ def test_any_text_survives_patch_and_am(
         made = git.run("commit-tree", tree, *parents, "-F", "-", stdin=subject)
         commits.append(made.stdout.decode().strip())
     git.run("reset", "-q", "--hard", commits[0])
-    assume(not mail_of(git, commits[1]).hazard())
-    for content in format_patches(git, commits[0], commits[1]).values():
+    with open_at(root) as repository:
+        assume(not mail_of(repository, commits[1]).hazard())
+        made_patches = format_patches(repository, commits[0], commits[1])
+    for content in made_patches.values():
         (root / ".git/the.patch").write_bytes(content)
         git.run("am", "-q", "--keep-cr", "--keep-non-patch", ".git/the.patch")
     assert git.text("rev-parse", "HEAD^{tree}") == git.text("rev-parse", f"{commits[1]}^{{tree}}")

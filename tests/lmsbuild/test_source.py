@@ -4,17 +4,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lmsbuild_wheels import let_go
 from lmsbuild_world import UPSTREAM, World, plain_git, write
 
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, Task
 from lmsbuild.base.errors import MismatchError, SourceError, TreeStateError
-from lmsbuild.base.git import Git
+from lmsbuild.base.git import Git, Repository
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.checkout import debian
 from lmsbuild.checkout.apply import apply
@@ -57,7 +56,7 @@ def test_every_route_gives_the_same_tree(world: World, console: Console, name: s
     assert checkout.path == world.folder / "work/alpha-v1.0/source"
     expected = plain_git(world.upstream, "rev-parse", "v1.0^{tree}")
     assert plain_git(checkout.path, "rev-parse", "HEAD^{tree}") == expected
-    assert not Git(checkout.path).changes()
+    assert not plain_git(checkout.path, "status", "--porcelain")
     assert fetch(world.target, "auto", None, console).route == "present"
 
 
@@ -219,21 +218,20 @@ def test_blobs_come_in_two_requests(
     """Trees first; then the touched files, which are checked; then everything else."""
     served(world)
     asked: list[int] = []
-    run = Git.run
+    fetch_blobs = Repository.fetch_blobs
 
-    def counted(self: Git, *arguments: str, **options: Any) -> Any:
-        if "--stdin" in arguments and "fetch" in arguments:
-            asked.append(len(options["stdin"].splitlines()))
-        return run(self, *arguments, **options)
+    def counted(self: Repository, remote: str, blobs: Sequence[str], task: Task) -> None:
+        asked.append(len(blobs))
+        fetch_blobs(self, remote, blobs, task)
 
-    monkeypatch.setattr(Git, "run", counted)
+    monkeypatch.setattr(Repository, "fetch_blobs", counted)
     checkout = fetch(world.target, "git", None, console)
     touched = {b for b in series_of(world.target).before.values() if b != "0" * 40}
     assert asked[0] == len(touched)
     assert sum(asked) == len({*plain_git(world.upstream, "rev-list", "--objects", "v1.0")
                               .splitlines()}) - len(trees(world))  # fmt: skip
     is_whole(bare_of(world))
-    assert not Git(checkout.path).changes()
+    assert not plain_git(checkout.path, "status", "--porcelain")
 
 
 def trees(world: World) -> list[str]:
@@ -274,7 +272,7 @@ def test_reference_may_be_deleted(world: World, console: Console, kind: str) -> 
     is_whole(bare_of(world))
     shutil.rmtree(world.upstream)
     checkout = fetch(world.target, "git", world.folder / "two", console)
-    assert not Git(checkout.path).changes()
+    assert not plain_git(checkout.path, "status", "--porcelain")
     assert (checkout.path / "later.txt").exists() == (kind == "older")
 
 
@@ -313,9 +311,9 @@ def test_clone_that_lacks_a_file_serves_without_it(world: World, console: Consol
     done = fetch(world.target, "git", None, console, reference)
     shutil.rmtree(reference)
     assert not (done.path / "kept.generated").exists()
-    assert not Git(done.path).changes()
+    assert not plain_git(done.path, "status", "--porcelain")
     applied = apply(world.target, done.path, console)
-    assert len(applied.patches) == 3 and not Git(done.path).changes()
+    assert len(applied.patches) == 3 and not plain_git(done.path, "status", "--porcelain")
     again = fetch(world.target, "git", world.folder / "again", console)
     assert not (again.path / "kept.generated").exists()
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from lmsbuild_kill import snapshot
-from lmsbuild_world import REPOSITORY, World, plain_git, write
+from lmsbuild_world import REPOSITORY, World, blobs_of, plain_git, write
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import LmsbuildError, TreeStateError
-from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.git import checkout_git
 from lmsbuild.base.transaction import abort
 from lmsbuild.checkout.apply import apply, undo
 from lmsbuild.checkout.refresh import refresh
@@ -36,9 +36,8 @@ def there_and_back(world: World, console: Console, clone: Path) -> None:
     before = snapshot(clone)
     done = apply(world.target, clone, console)
     assert len(done.patches) == 3
-    git = Git(clone)
     after = series_of(world.target).after()
-    assert git.blobs("HEAD", list(after)) == after
+    assert blobs_of(clone, after) == after
     assert plain_git(clone, "status", "--porcelain") == ""
     assert plain_git(clone, "fsck", "--connectivity-only", "--no-dangling") == ""
     user = checkout_git(clone)
@@ -163,7 +162,7 @@ def test_sparse_checkout_stays_sparse(world: World, console: Console) -> None:
     assert not (clone / "python/api.py").exists()
     assert (clone / "core/lms/engine.cpp").exists()
     after = series_of(world.target).after()
-    assert Git(clone).blobs("HEAD", list(after)) == after
+    assert blobs_of(clone, after) == after
     assert plain_git(clone, "status", "--porcelain") == ""
 
 
@@ -250,7 +249,7 @@ def unchanged_or_applied(world: World, clone: Path, before: dict[str, str], code
     assert not (clone / ".git/lmsbuild/work/journal.json").exists()
     if code == 0:
         after = series_of(world.target).after()
-        assert Git(clone).blobs("HEAD", list(after)) == after
+        assert blobs_of(clone, after) == after
         return True
     assert snapshot(clone) == before
     return False
@@ -333,7 +332,7 @@ def test_two_runs_at_once(world: World) -> None:
     codes = sorted(process.returncode for process in both)
     assert codes in ([0, 0], [0, BUSY], [0, 8]), said
     after = series_of(world.target).after()
-    assert Git(clone).blobs("HEAD", list(after)) == after
+    assert blobs_of(clone, after) == after
     assert plain_git(clone, "status", "--porcelain") == ""
     assert plain_git(clone, "rev-list", "--count", "v1.0..HEAD") == "3"
 

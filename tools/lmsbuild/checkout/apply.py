@@ -7,6 +7,7 @@ to, in one transaction; so a conflict, a hostile setting or a full disk never re
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -14,15 +15,20 @@ from pathlib import Path
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import GitError, LmsbuildError, PatchError, TreeStateError
-from lmsbuild.base.git import Git, check_sound, checkout_git
+from lmsbuild.base.git import (
+    NOTHING,
+    Repository,
+    changed,
+    check_sound,
+    checkout_git,
+    entries,
+)
 from lmsbuild.base.transaction import Journal, check_as_left, put_back
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
 from lmsbuild.checkout.edits import holds_refreshed
-from lmsbuild.checkout.shadow import Shadow, bring_blobs, git_path
+from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
-    NOTHING,
     CheckoutTransaction,
-    branch_of,
     check_unchanged,
     last_of,
     recorded,
@@ -41,7 +47,6 @@ from lmsbuild.series.patchstate import (
     stopped,
     survey,
 )
-from lmsbuild.series.scratch import changed
 from lmsbuild.series.series import Patch, Series, check_preimage, names, series_of
 from lmsbuild.tags.frameworks import Target
 
@@ -111,10 +116,12 @@ def _apply(target: Target, path: Path, console: Console, dry_run: bool) -> Appli
     series = series_of(target)
     _check_not_empty(target, series.patches)
     if dry_run or _has_all(series, user):
-        with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
-            shadow = Shadow(user, Path(name))
+        with (
+            tempfile.TemporaryDirectory(prefix="lmsbuild-") as name,
+            contextlib.closing(Shadow(user, Path(name))) as shadow,
+        ):
             plan, tip = _prepare(target, user, series, shadow)
-            for change in changed(shadow.git, plan.start, tip):
+            for change in changed(shadow.repository, plan.start, tip):
                 check_unchanged(user, change)
         return _applied(path, plan, plan.start)
     with (
@@ -123,7 +130,7 @@ def _apply(target: Target, path: Path, console: Console, dry_run: bool) -> Appli
     ):
         shadow = transaction.shadow
         plan, tip = _prepare(target, user, series, shadow)
-        changes = changed(shadow.git, plan.start, tip)
+        changes = changed(shadow.repository, plan.start, tip)
         transaction.journal.data.update(start=plan.start, head=tip, patches=names(plan.todo))
         after = {change.path: change.after for change in changes if change.after.blob != NOTHING}
         transaction.switch_to(changes, shadow.contents(after))
@@ -138,8 +145,8 @@ def _applied(path: Path, plan: _Plan, head: str) -> Applied:
     return Applied(path, names(plan.todo), plan.already, head, plan.replaced, states)
 
 
-def open_checkout(target: Target, path: Path) -> Git:
-    """git in the checkout of the framework at `path`. Raises TreeStateError if it is none."""
+def open_checkout(target: Target, path: Path) -> Repository:
+    """The checkout of the framework at `path`. Raises TreeStateError if it is none."""
     check_sound(path)
     user = checkout_git(path) if path.is_dir() else None
     if user is None:
@@ -169,21 +176,21 @@ def _check_not_empty(target: Target, patches: list[Patch]) -> None:
         )
 
 
-def is_own(target: Target, user: Git) -> bool:
+def is_own(target: Target, user: Repository) -> bool:
     """On the base lie only commits that `apply` made itself or that `refresh` put into the
     patches: nothing would be lost with them."""
-    own = recorded(user, "applied") == user.head() or holds_refreshed(target, user)
+    own = recorded(user, "applied") == user.tip() or holds_refreshed(target, user)
     return own and recorded(user, "base") != NOTHING
 
 
-def _has_all(series: Series, user: Git) -> bool:
+def _has_all(series: Series, user: Repository) -> bool:
     try:
         return series.applied(user) == len(series.patches)
     except TreeStateError:
         return False
 
 
-def _prepare(target: Target, user: Git, series: Series, shadow: Shadow) -> tuple[_Plan, str]:
+def _prepare(target: Target, user: Repository, series: Series, shadow: Shadow) -> tuple[_Plan, str]:
     """Run `git am` in the shadow; the plan and the commit that it gave."""
     _check_clean(user, shadow)
     plan = _plan(target, user, series, shadow)
@@ -193,15 +200,15 @@ def _prepare(target: Target, user: Git, series: Series, shadow: Shadow) -> tuple
     shadow.stand_on(plan.base)
     files = [str(patch.path.resolve()) for patch in plan.todo]
     try:
-        shadow.git.run("am", *AM_OPTIONS, "--", *files)
+        shadow.repository.git.run("am", *AM_OPTIONS, "--", *files)
     except GitError as failure:
         raise _conflict(target, plan.todo, shadow, failure) from None
-    _check_result(shadow.git, series)
-    return plan, shadow.git.head()
+    _check_result(shadow.repository, series)
+    return plan, shadow.repository.tip()
 
 
-def _plan(target: Target, user: Git, series: Series, shadow: Shadow) -> _Plan:
-    start = user.head()
+def _plan(target: Target, user: Repository, series: Series, shadow: Shadow) -> _Plan:
+    start = user.tip()
     try:
         count = series.applied(user)
     except TreeStateError as mismatch:
@@ -220,15 +227,15 @@ def _plan(target: Target, user: Git, series: Series, shadow: Shadow) -> _Plan:
 
 
 def _explain_other_code(
-    target: Target, user: Git, series: Series, shadow: Shadow, mismatch: TreeStateError
+    target: Target, user: Repository, series: Series, shadow: Shadow, mismatch: TreeStateError
 ) -> None:
     """Raise PatchError when a patch conflicts with the checkout's code, else add the states."""
     applied = recorded(user, "applied")
-    if applied != NOTHING and user.ok("merge-base", "--is-ancestor", applied, "HEAD"):
+    if applied != NOTHING and user.holds(applied):
         return  # an older version of the series with commits on it: that is what must be said
     bring_blobs(user, "HEAD", list(series.before))
-    shadow.stand_on(user.head())
-    states, conflict = survey(shadow.git, series.patches)
+    shadow.stand_on(user.tip())
+    states, conflict = survey(shadow.repository.git, series.patches)
     if conflict:
         raise error(states, conflict, _advice(target)) from mismatch
     mismatch.details["states"] = states
@@ -245,32 +252,32 @@ def _conflict(
     target: Target, patches: list[Patch], shadow: Shadow, failure: GitError
 ) -> LmsbuildError:
     try:
-        index = int((shadow.repository / "rebase-apply" / "next").read_text()) - 1
+        index = int((shadow.folder / "rebase-apply" / "next").read_text()) - 1
     except (OSError, ValueError):
         index = 0
     index = min(index, len(patches) - 1)
-    conflict = explain(shadow.git, patches[index], failure.output)
+    conflict = explain(shadow.repository.git, patches[index], failure.output)
     if conflict is None:  # a full disk, say
         return failure
     return error(stopped(patches, index), conflict, _advice(target))
 
 
-def _check_clean(user: Git, shadow: Shadow) -> None:
+def _check_clean(user: Repository, shadow: Shadow) -> None:
     """Raise TreeStateError when the user has changes or untracked files.
 
     Line ends and filters of the user's can make an unchanged file look changed to one who does
     not know them, and the other way round. So a change is what both git without settings and the
     user's own git call one.
     """
-    index = git_path(user, "index")
-    copy = shadow.repository / "users-index"
+    index = user.file("index")
+    copy = shadow.folder / "users-index"
     if index.exists():
         shutil.copy2(index, copy)
-    shadow.git.run("update-ref", "--no-deref", "HEAD", user.head())
+    shadow.repository.git.run("update-ref", "--no-deref", "HEAD", user.tip())
     changes = shadow.over(copy).changes()
     if changes:
         try:
-            theirs = {entry[3:] for entry in Git(user.path, user.extra_env, as_user=True).changes()}
+            theirs = {entry[3:] for entry in user.variant(as_user=True).changes()}
             changes = [entry for entry in changes if entry[3:] in theirs]
         except GitError:
             pass
@@ -284,10 +291,11 @@ def _check_clean(user: Git, shadow: Shadow) -> None:
         )
 
 
-def _check_result(git: Git, series: Series) -> None:
+def _check_result(made: Repository, series: Series) -> None:
     after = series.after()
-    found = git.blobs("HEAD", list(after))
-    wrong = {file for file, blob in after.items() if found.get(file, NOTHING) != blob}
+    found = entries(made, "HEAD", list(after))
+    there = {file: found[file].blob if file in found else NOTHING for file in after}
+    wrong = {file for file, blob in after.items() if there[file] != blob}
     if wrong:
         raise PatchError(
             f"the series was not applied because {sorted(wrong)[0]} did not come out as the patch "
@@ -303,7 +311,7 @@ class Undone:
     head: str | None  # the commit that is HEAD again; None when it was not a checkout
 
 
-def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
+def undo(user: Repository, console: Console, dry_run: bool = False) -> Undone:
     """Take back the last finished `apply` of a checkout.
 
     Raises TreeStateError, with nothing done, when there is none or when commits or changes of the
@@ -335,15 +343,15 @@ def undo(user: Git, console: Console, dry_run: bool = False) -> Undone:
     return Undone(user.path, last.command, start)
 
 
-def check_undo(user: Git, last: Journal) -> None:
+def check_undo(user: Repository, last: Journal) -> None:
     """Raise TreeStateError when `last` cannot be taken back as the checkout stands."""
     check_nothing_under_way(user)
     _check_on_top(user, *(str(last.data[name]) for name in ("branch", "start", "head")))
     check_as_left(user.path, last)
 
 
-def _check_on_top(user: Git, branch: str, start: str, head: str) -> None:
-    now, on = resolve(user, "HEAD"), branch_of(user)
+def _check_on_top(user: Repository, branch: str, start: str, head: str) -> None:
+    now, on = resolve(user, "HEAD"), user.branch()
     if on != branch:
         raise TreeStateError(
             f"the series cannot be taken off {user.path} because {on} is checked out, and it was "
@@ -367,8 +375,9 @@ def _check_on_top(user: Git, branch: str, start: str, head: str) -> None:
     )
 
 
-def user_commits(user: Git, head: str) -> list[str]:
+def user_commits(user: Repository, head: str) -> list[str]:
     """`id subject` of the commits since `head`, newest first; none when HEAD does not hold it."""
-    if not user.ok("merge-base", "--is-ancestor", head, "HEAD"):
+    if not user.holds(head):
         return []
-    return user.text("log", "--format=%h %s", "--abbrev=12", f"{head}..HEAD").splitlines()
+    log = user.iter_commits(f"{head}..HEAD")
+    return [f"{commit.hexsha[:12]} {commit.summary!s}" for commit in log]

@@ -10,13 +10,20 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, Task
 from lmsbuild.base.errors import TreeStateError
-from lmsbuild.base.git import Git, check_sound, checkout_git, toplevel
+from lmsbuild.base.git import (
+    NOTHING,
+    Repository,
+    check_sound,
+    checkout_git,
+    entries,
+    open_at,
+    toplevel,
+)
 from lmsbuild.base.project import make_folder
-from lmsbuild.checkout.shadow import git_path
 from lmsbuild.checkout.source import Source, absent, obtain
-from lmsbuild.checkout.switch import NOTHING, REFS, recorded
+from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.series import check_preimage, series_of
 from lmsbuild.tags.frameworks import Target
 
@@ -44,11 +51,11 @@ def is_framework(target: Target, path: Path) -> bool:
     names = target.framework.recognise
     if all((path / name).exists() for name in names):
         return True
-    git = checkout_git(path)
+    user = checkout_git(path)
     return (
-        git is not None
-        and git.ok("rev-parse", "-q", "--verify", "HEAD")
-        and (len(git.blobs("HEAD", names)) == len(names))
+        user is not None
+        and user.commit_id("HEAD") is not None
+        and (len(entries(user, "HEAD", names)) == len(names))
     )
 
 
@@ -62,12 +69,12 @@ def default_path(target: Target, into: Path | None) -> Path:
     return into.expanduser().absolute() if into else target.work / "source"
 
 
-def under_way(user: Git) -> str | None:
+def under_way(user: Repository) -> str | None:
     """What git itself has not finished in the checkout, in words."""
-    return next((what for name, what in _UNDER_WAY.items() if git_path(user, name).exists()), None)
+    return next((what for name, what in _UNDER_WAY.items() if user.file(name).exists()), None)
 
 
-def check_nothing_under_way(user: Git) -> None:
+def check_nothing_under_way(user: Repository) -> None:
     what = under_way(user)
     if what:
         raise TreeStateError(
@@ -102,8 +109,8 @@ def fetch(
         source = obtain(target, wanted, console, reference)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW) as folder:
             fresh = Path(folder) / "source"
-            with console.task(f"checking out {target.label}"):
-                _check_out(target, source, fresh)
+            with console.task(f"checking out {target.label}") as task:
+                _check_out(target, source, fresh, task)
             if path.exists():
                 path.rmdir()
             shutil.move(fresh, path)
@@ -136,44 +143,43 @@ def _lock(path: Path) -> Path:
 
 def _present(target: Target, path: Path) -> Checkout:
     check_sound(path)
-    git = checkout_git(path)
-    if git is None or git.path != path.resolve() or not is_framework(target, path):
+    user = checkout_git(path)
+    if user is None or user.path != path.resolve() or not is_framework(target, path):
         raise TreeStateError(
             f"{path} cannot take the source of {target.label} because it is not empty and no "
             f"clone of {target.framework_name}; choose another folder with --into"
         )
-    base = recorded(git, "base")
+    base = recorded(user, "base")
     if base != NOTHING:
-        check_preimage(target, git, base, str(path))
+        check_preimage(target, user, base, str(path))
     else:
         # Not made by `fetch`: it may be a clone that has the series, or a part of it, already.
-        series_of(target).applied(git)
-    return Checkout(path, git.head(), "present", "it is there already")
+        series_of(target).applied(user)
+    return Checkout(path, user.tip(), "present", "it is there already")
 
 
-def _take_objects(git: Git, source: Source) -> None:
+def _take_objects(made: Repository, source: Source) -> None:
     """As fetch, which refuses a source that lacks a file."""
-    packs = git_path(git, "objects/pack")
+    packs = made.file("objects/pack")
     packs.mkdir(parents=True, exist_ok=True)
     for file in (source.repository / "objects" / "pack").iterdir():
         shutil.copyfile(file, packs / file.name)
-    git_path(git, "shallow").write_text(f"{source.commit}\n", encoding="utf-8")
+    made.file("shallow").write_text(f"{source.commit}\n", encoding="utf-8")
 
 
-def _check_out(target: Target, source: Source, fresh: Path) -> None:
+def _check_out(target: Target, source: Source, fresh: Path, task: Task) -> None:
     fresh.mkdir()
-    git = Git(fresh)
-    git.run("init", "-q")
-    shallow = Git(source.repository).text("rev-parse", "--is-shallow-repository") == "true"
-    depth = ["--depth=1"] if shallow or source.route != "path" else []
-    location = source.repository.resolve().as_uri() if depth else str(source.repository)
-    without = absent(source.repository) if source.route != "path" else []
-    if without:
-        _take_objects(git, source)
-        patterns = ["/*", *(f"!/{path}" for path in without)]
-        git.run("sparse-checkout", "set", "--no-cone", *patterns)
-    else:
-        git.run("fetch", "-q", "--no-tags", *depth, location, source.commit)
-    git.run("checkout", "-q", "-b", "lms", source.commit)
-    git.run("update-ref", f"{REFS}base", source.commit)
-    git.run("remote", "add", "origin", target.framework.url)
+    with Repository.create(fresh / ".git", fresh) as made, open_at(source.repository) as given:
+        shallow = given.file("shallow").is_file() or source.route != "path"
+        origin = made.create_remote("origin", given.path.resolve().as_uri())
+        without = absent(given) if source.route != "path" else []
+        if without:
+            _take_objects(made, source)
+            patterns = ["/*", *(f"!/{path}" for path in without)]
+            made.git.run("sparse-checkout", "set", "--no-cone", *patterns)
+        else:
+            options = {"depth": 1} if shallow else {}
+            made.fetch("origin", source.commit, task, no_tags=True, **options)
+        made.git.run("checkout", "-q", "-b", "lms", source.commit)
+        made.git.run("update-ref", f"{REFS}base", source.commit)
+        origin.set_url(target.framework.url)

@@ -6,15 +6,22 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from lmsbuild.base.errors import ConfigError, GitError, TreeStateError
-from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.git import (
+    NOTHING,
+    Entry,
+    Repository,
+    changed,
+    checkout_git,
+    entries,
+    folder,
+)
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
-from lmsbuild.checkout.switch import NOTHING, CheckoutTransaction, recorded, state_of
-from lmsbuild.series.format import commits, fetch_blobs, format_patches, mail_of
+from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
+from lmsbuild.series.format import fetch_blobs, format_patches, mail_of
 from lmsbuild.series.mail import Mail
-from lmsbuild.series.scratch import changed, entries
 from lmsbuild.series.series import FileChange, Patch, check_preimage, patch_files
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.tags.runtimefiles import source_of
@@ -28,62 +35,71 @@ class Line:
     """A line of commits on the tag's code: `base`..`tip`, all of them the series."""
 
     target: Target
-    git: Git
+    repository: Repository
     base: str
     tip: str
 
-    @cached_property
-    def upstream(self) -> set[str]:
-        return set(entries(self.git, self.base))
-
     def is_runtime(self, path: str) -> bool:
         """Does the file belong below lms/? Upstream's own files never do."""
-        return path not in self.upstream and source_of(self.target, path) is not None
+        if source_of(self.target, path) is None:
+            return False
+        return not entries(self.repository, self.base, [path])
 
     @cached_property
     def hooks(self) -> dict[str, bytes]:
         """The hook patches: file name -> content. Runtime files are left out of them."""
-        return format_patches(self.git, self.base, self.tip, lambda path: not self.is_runtime(path))
+        return format_patches(
+            self.repository, self.base, self.tip, lambda path: not self.is_runtime(path)
+        )
 
     @cached_property
     def runtime(self) -> dict[str, str]:
         """The runtime files at the tip: path -> blob id. Raises TreeStateError for odd modes."""
-        found = {p: e for p, e in entries(self.git, self.tip).items() if self.is_runtime(p)}
+        found = {p: e for p, e in self._candidates().items() if self.is_runtime(p)}
         odd = next((path for path, entry in found.items() if entry.mode != "100644"), None)
         if odd:
             raise TreeStateError(
-                f"{self.git.path} cannot be refreshed from because {odd} is executable or a link, "
-                "which a runtime file cannot be; commit it as an ordinary file"
+                f"{self.repository.path} cannot be refreshed from because {odd} is executable or a "
+                "link, which a runtime file cannot be; commit it as an ordinary file"
             )
         return {path: entry.blob for path, entry in found.items()}
 
+    def _candidates(self) -> dict[str, Entry]:
+        """The files at the tip in the folders that the runtime's go to."""
+        places = {PurePosixPath(entry.target) for entry in self.target.framework.layout}
+        return {
+            str(place / name): entry
+            for place in sorted(places)
+            for name, entry in folder(self.repository, self.tip, str(place)).items()
+        }
+
     def runtime_in_commit(self, subject: str) -> dict[str, str] | None:
         """The runtime files as the runtime commit made them, if there is one of this subject."""
-        for commit in commits(self.git, self.base, self.tip):
-            if mail_of(self.git, commit).subject == subject:
-                return Line(self.target, self.git, self.base, commit).runtime
+        for commit in self.repository.commits(self.base, self.tip):
+            if mail_of(self.repository, commit).subject == subject:
+                return Line(self.target, self.repository, self.base, commit).runtime
         return None
 
     def content(self, path: str) -> bytes:
         """A runtime file at the tip."""
-        fetch_blobs(self.git, entries(self.git, self.tip, [path]))
-        return self.git.run("cat-file", "blob", self.runtime[path]).stdout
+        fetch_blobs(self.repository, entries(self.repository, self.tip, [path]))
+        return self.repository.blob(self.runtime[path])
 
     def notes(self, runtime_subject: str) -> list[str]:
         """What becomes of commits that edit runtime files. Raises TreeStateError when the runtime
         commit itself has hooks."""
         told = []
-        for commit in commits(self.git, self.base, self.tip):
-            paths = [raw.path for raw in changed(self.git, f"{commit}~1", commit)]
+        for commit in self.repository.commits(self.base, self.tip):
+            paths = [raw.path for raw in changed(self.repository, f"{commit}~1", commit)]
             ours = [path for path in paths if self.is_runtime(path)]
-            subject = mail_of(self.git, commit).subject
+            subject = mail_of(self.repository, commit).subject
             hooks = [path for path in paths if path not in ours]
             if subject == runtime_subject:
                 if hooks:
                     raise TreeStateError(
-                        f"{self.git.path} cannot be refreshed from because its runtime commit "
-                        f"{commit[:12]} also changes {hooks[0]}, a hook; move that into a commit "
-                        "of its own (`git rebase -i`)"
+                        f"{self.repository.path} cannot be refreshed from because its runtime "
+                        f"commit {commit[:12]} also changes {hooks[0]}, a hook; move that into a "
+                        "commit of its own (`git rebase -i`)"
                     )
             elif ours and hooks:
                 told.append(
@@ -98,75 +114,74 @@ class Line:
         """The blob that upstream has for every file that some hook touches."""
         touched = {
             raw.path
-            for commit in commits(self.git, self.base, self.tip)
-            for raw in changed(self.git, f"{commit}~1", commit)
+            for commit in self.repository.commits(self.base, self.tip)
+            for raw in changed(self.repository, f"{commit}~1", commit)
         }
-        before = entries(self.git, self.base, sorted(touched & self.upstream))
-        return {path: before[path].blob for path in sorted(before)}
+        before = entries(self.repository, self.base, sorted(touched))
+        return {path: entry.blob for path, entry in before.items()}
 
 
 def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
     """The commits of the checkout at `path`. Raises TreeStateError when it is not fit,
     MismatchError when its base is not the tag's code."""
-    git = checkout_git(path) if path.is_dir() else None
-    if git is None or not is_framework(target, git.path):
+    user = checkout_git(path) if path.is_dir() else None
+    if user is None or not is_framework(target, user.path):
         raise TreeStateError(
             f"{path} cannot be refreshed from because it is no clone of "
             f"{target.framework_name}; run `lmsbuild apply {target.tag_name}` and commit there"
         )
-    pending = CheckoutTransaction.pending(git.path, state_of(git))
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()
-    check_nothing_under_way(git)
-    _check_clean(git)
-    line = Line(target, git, _base(git, target, runtime_subject), git.head())
-    check_preimage(target, git, line.base, f"the base of {git.path}")
-    merge = git.text("rev-list", "--merges", "-n", "1", f"{line.base}..{line.tip}")
-    if merge:
+    check_nothing_under_way(user)
+    _check_clean(user)
+    line = Line(target, user, _base(user, target, runtime_subject), user.tip())
+    check_preimage(target, user, line.base, f"the base of {user.path}")
+    merge = next(user.iter_commits(f"{line.base}..{line.tip}", merges=True, max_count=1), None)
+    if merge is not None:
         raise TreeStateError(
-            f"{git.path} cannot be refreshed from because commit {merge[:12]} is a merge; rebase "
-            "into a line of commits (`git rebase`)"
+            f"{user.path} cannot be refreshed from because commit {merge.hexsha[:12]} is a merge; "
+            "rebase into a line of commits (`git rebase`)"
         )
     if not line.runtime:
         raise TreeStateError(
-            f"{git.path} cannot be refreshed from because the series is not applied there; run "
+            f"{user.path} cannot be refreshed from because the series is not applied there; run "
             f"`lmsbuild apply {target.tag_name}` there first"
         )
     return line
 
 
-def _check_clean(git: Git) -> None:
-    changes = git.changes()
+def _check_clean(user: Repository) -> None:
+    changes = user.changes()
     if changes:
         # Line ends and filters of the user's make an unchanged file look changed to us.
         with contextlib.suppress(GitError):
-            theirs = {entry[3:] for entry in Git(git.path, git.extra_env, as_user=True).changes()}
+            theirs = {entry[3:] for entry in user.variant(as_user=True).changes()}
             changes = [entry for entry in changes if entry[3:] in theirs]
     if changes:
         shown = ", ".join(entry[3:] for entry in changes[:5])
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise TreeStateError(
-            f"{git.path} cannot be refreshed from because it is not clean ({shown}{more}); commit "
+            f"{user.path} cannot be refreshed from because it is not clean ({shown}{more}); commit "
             "what belongs to the series, stash or remove the rest (--runtime takes nothing from "
             "there)",
             changes=changes,
         )
 
 
-def _base(git: Git, target: Target, runtime_subject: str) -> str:
+def _base(user: Repository, target: Target, runtime_subject: str) -> str:
     """The tag's code below the series: what `apply` noted, else the runtime commit's parent."""
-    noted = recorded(git, "base")
-    if noted != NOTHING and git.ok("merge-base", "--is-ancestor", noted, "HEAD"):
+    noted = recorded(user, "base")
+    if noted != NOTHING and user.holds(noted):
         return noted
-    options = ("--first-parent", "-n", str(SEARCHED), "--no-show-signature", "--no-color")
-    log = git.text("--no-replace-objects", "log", *options, "--format=%H %s").splitlines()
-    found = next((row for row in log if row.split(" ", 1)[1:] == [runtime_subject]), None)
+    log = user.iter_commits("HEAD", first_parent=True, max_count=SEARCHED)
+    found = next((commit for commit in log if commit.summary == runtime_subject), None)
     if found is None:
         raise TreeStateError(
-            f"{git.path} cannot be refreshed from because none of its last {SEARCHED} commits is "
+            f"{user.path} cannot be refreshed from because none of its last {SEARCHED} commits is "
             f"{runtime_subject!r}; run `lmsbuild apply {target.tag_name}` there first"
         )
-    return git.text("rev-parse", f"{found.split()[0]}~1^{{commit}}")
+    return found.parents[0].hexsha
 
 
 def earlier(line: Line, runtime: list[Patch], hooks: list[Patch]) -> Line | None:
@@ -176,22 +191,22 @@ def earlier(line: Line, runtime: list[Patch], hooks: list[Patch]) -> Line | None
     """
     noted = []
     for name in (REFRESHED, "applied"):
-        tip = recorded(line.git, name)
-        if tip != NOTHING and line.git.ok("merge-base", "--is-ancestor", line.base, tip):
-            noted.append(Line(line.target, line.git, line.base, tip))
+        tip = recorded(line.repository, name)
+        if tip != NOTHING and line.repository.holds(line.base, tip):
+            noted.append(Line(line.target, line.repository, line.base, tip))
     wanted = {change.path: change.after for change in changes_of(runtime)}
     same = [one for one in noted if same_series(one.hooks, hooks)]
     whole = [one for one in same if one.runtime == wanted]
     return next(iter([*whole, *same, *reversed(noted)]), None)
 
 
-def holds_refreshed(target: Target, git: Git) -> bool:
+def holds_refreshed(target: Target, user: Repository) -> bool:
     """Is HEAD what `refresh` took its commits from, and are the hooks still in the patches?"""
-    base, tip = recorded(git, "base"), git.head()
-    if recorded(git, REFRESHED) != tip or NOTHING in (base, tip):
+    base, tip = recorded(user, "base"), user.tip()
+    if recorded(user, REFRESHED) != tip or NOTHING in (base, tip):
         return False
     hooks = [Patch(path) for path in patch_files(target.tag_patches)]
-    return same_series(Line(target, git, base, tip).hooks, hooks)
+    return same_series(Line(target, user, base, tip).hooks, hooks)
 
 
 def same_series(made: dict[str, bytes], disk: list[Patch]) -> bool:

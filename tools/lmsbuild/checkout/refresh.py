@@ -15,7 +15,7 @@ import tomlkit
 from tomlkit.items import Comment, Whitespace
 
 from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
-from lmsbuild.base.git import EMAIL, NAME
+from lmsbuild.base.git import EMAIL, NAME, Entry
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
 from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
@@ -23,7 +23,7 @@ from lmsbuild.checkout.edits import REFRESHED, Line, changes_of, earlier, read_c
 from lmsbuild.checkout.switch import REFS
 from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.mail import Mail
-from lmsbuild.series.scratch import Entry, scratch
+from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Patch, patch_files
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.tags.runtimefiles import runtime_files, source_of
@@ -117,7 +117,9 @@ def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refre
         if changes:
             transaction.commit()
     if line is not None:
-        line.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)  # a read-only clone
+        repository = line.repository
+        # A clone may be read-only.
+        repository.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)
     return done
 
 
@@ -177,9 +179,10 @@ def _merge_hooks(target: Target, plan: _Plan, line: Line, before: Line | None) -
             return  # the patches are newer than the checkout
         if ours_changed and not same_series(line.hooks, disk):
             raise ConflictError(
-                f"{target.label} was not refreshed because the hooks changed in {line.git.path} "
-                f"and {target.tag_patches} changed too since the series was applied there; run "
-                f"`lmsbuild apply {target.tag_name} --into ANOTHER` and cherry-pick your commits",
+                f"{target.label} was not refreshed because the hooks changed in "
+                f"{line.repository.path} and {target.tag_patches} changed too since the "
+                f"series was applied there; run `lmsbuild apply {target.tag_name} --into ANOTHER` "
+                "and cherry-pick your commits",
                 files=[patch.name for patch in disk],
             )
     _put_patches(plan, target.tag_patches, line.hooks)
@@ -220,14 +223,14 @@ def _merge_runtime(
     if conflicts:
         raise ConflictError(
             f"{target.label} was not refreshed because {', '.join(conflicts)} changed both in lms/ "
-            f"and in {line.git.path} since the series was applied there; make the two equal (git "
-            "diff shows each change) and refresh again",
+            f"and in {line.repository.path} since the series was applied there; make the two equal "
+            "(git diff shows each change) and refresh again",
             files=conflicts,
         )
     if not runtime:
         raise TreeStateError(
-            f"{target.label} was not refreshed because the commits in {line.git.path} remove every "
-            "runtime file; restore them"
+            f"{target.label} was not refreshed because the commits in {line.repository.path} "
+            "remove every runtime file; restore them"
         )
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild.base.errors import GitError, TreeStateError
-from lmsbuild.base.git import Git
+from lmsbuild.base.git import ABSENT, Repository, entries, open_at
 from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
 from lmsbuild.checkout.source import cached
 from lmsbuild.checkout.switch import recorded
 from lmsbuild.series.format import fetch_blobs
 from lmsbuild.series.patchstate import explain
-from lmsbuild.series.scratch import Entry, Scratch, entries
-from lmsbuild.series.series import NO_BLOB, Patch, Series
+from lmsbuild.series.scratch import Scratch
+from lmsbuild.series.series import Patch, Series
 from lmsbuild.tags.frameworks import Target
 
 
@@ -23,7 +23,7 @@ from lmsbuild.tags.frameworks import Target
 class Origin:
     """A repository that has the tag's code, and the revision that is it."""
 
-    git: Git
+    repository: Repository
     revision: str
 
 
@@ -52,20 +52,21 @@ def find_origin(target: Target, path: Path | None = None) -> Origin | None:
 def _origin(target: Target, path: Path) -> Origin | None:
     if not path.is_dir():
         return None
-    git = Git(path)
+    try:
+        repository = open_at(path)
+    except GitError:
+        return None
     tag = f"refs/tags/{target.tag_name}"
-    for name in (target.tag.commit, tag, recorded(git, "base"), "refs/heads/base"):
+    for name in (target.tag.commit, tag, recorded(repository, "base"), "refs/heads/base"):
         # A clone may have the refs of another tag, whose files hardly fit. One that does not fit is
         # for `verify` to tell.
-        if git.ok("rev-parse", "-q", "--verify", f"{name}^{{commit}}"):
-            found = entries(git, name, list(target.tag.preimage))
-            matching = sum(found.get(p, _NONE).blob == b for p, b in target.tag.preimage.items())
+        commit = repository.commit_id(name)
+        if commit is not None:
+            found = entries(repository, commit, list(target.tag.preimage))
+            matching = sum(found.get(p, ABSENT).blob == b for p, b in target.tag.preimage.items())
             if 2 * matching >= len(target.tag.preimage):
-                return Origin(git, git.text("rev-parse", f"{name}^{{commit}}"))
+                return Origin(repository, commit)
     return None
-
-
-_NONE = Entry("000000", NO_BLOB)
 
 
 @dataclass
@@ -84,7 +85,7 @@ def replay(room: Scratch, series: Series, origin: Origin) -> list[Step]:
     `room` reads the objects of `origin`. Raises TreeStateError when a blob cannot be had.
     """
     paths = list(series.before)
-    fetch_blobs(origin.git, entries(origin.git, origin.revision, paths))
+    fetch_blobs(origin.repository, entries(origin.repository, origin.revision, paths))
     tree = room.tree(room.entries(origin.revision, paths))
     lost: dict[str, Patch] = {}
     steps = []
@@ -118,10 +119,12 @@ def _stale(room: Scratch, patch: Patch, part: bytes, output: str) -> list[str]:
     """Why `part` of the patch does not apply to the index, every hunk that does not."""
     # With --reject git goes on after the first one.
     options = ("--cached", "--check", "--reject", "--whitespace=nowarn")
-    tried = room.git.run("apply", *options, "-", stdin=part, check=False)
+    tried = room.repository.git.run("apply", *options, "-", stdin=part, check=False)
     lines = tried.stderr.decode(errors="replace").splitlines()
     failed = [line for line in lines if line.startswith("error: patch failed: ")] or [output]
-    conflicts = [conflict for line in failed if (conflict := explain(room.git, patch, line))]
+    conflicts = [
+        conflict for line in failed if (conflict := explain(room.repository.git, patch, line))
+    ]
     if conflicts:
         todo = "rebase that commit on the tag's code and run `lmsbuild refresh`"
         return [f"{patch.name} is stale because {conflict.why}; {todo}" for conflict in conflicts]
@@ -135,6 +138,5 @@ def _stale(room: Scratch, patch: Patch, part: bytes, output: str) -> list[str]:
 def contents(room: Scratch, tree: str, paths: Sequence[str]) -> dict[str, bytes]:
     """The files `paths` of a tree, those that it has."""
     return {
-        path: room.git.run("cat-file", "blob", entry.blob).stdout
-        for path, entry in room.entries(tree, paths).items()
+        path: room.repository.blob(entry.blob) for path, entry in room.entries(tree, paths).items()
     }

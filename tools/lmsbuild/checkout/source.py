@@ -14,7 +14,7 @@ from pathlib import Path
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import GitError, LmsbuildError, MismatchError, OfflineError, SourceError
-from lmsbuild.base.git import Git
+from lmsbuild.base.git import Git, Repository, entries, git, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import debian
@@ -109,18 +109,20 @@ def _short(error: LmsbuildError) -> str:
 
 
 def _check_reference(reference: Path) -> None:
-    if not reference.is_dir() or not Git(reference).ok("rev-parse", "--git-dir"):
+    try:
+        open_at(reference).close()
+    except GitError as error:
         raise SourceError(
             f"{reference} cannot be a reference because it is no git repository; give a clone of "
             "the framework"
-        )
+        ) from error
 
 
 def _is_local(location: str) -> bool:
     return location.startswith("file:") or ("://" not in location and "@" not in location)
 
 
-Fill = Callable[[str, Path], str]
+Fill = Callable[[str, Repository], str]
 """Puts the source at a location into a bare repository; gives what vouches for it, or ""."""
 
 
@@ -141,75 +143,77 @@ class _Way:
 
         def make(bare: Path) -> None:
             bare.mkdir()
-            git = Git(bare)
-            git.run("init", "--bare", "-q")
-            vouched = fill(location, bare)
-            git.run("config", _VOUCHER, vouched)
-            check_preimage(self.target, git, git.text("rev-parse", _BASE), f"the source by {route}")
+            with Repository.create(bare) as made:
+                vouched = fill(location, made)
+                made.git.run("config", _VOUCHER, vouched)
+                check_preimage(self.target, made, _BASE, f"the source by {route}")
 
         name = self.place(route, location).name
         title = f"source of {self.target.label} by {route}"
         label = self.target.label
         repository = cache.keep(_KIND, name, title, make, self.console, label, anew)
-        git = Git(repository)
-        commit = git.text("rev-parse", _BASE)
-        check_preimage(self.target, git, commit, f"the cached source {repository}")
-        voucher = git.text("config", "--get", _VOUCHER)
-        return Source(repository, commit, route, f"{why}; {voucher}" if voucher else why)
+        with Repository(repository) as found:
+            commit = found.commit_id(_BASE)
+            if commit is None:
+                raise SourceError(
+                    f"{repository} cannot be a source because it has no commit; remove it with "
+                    f"`lmsbuild clean {label} --cache`, and fetch again"
+                )
+            check_preimage(self.target, found, commit, f"the cached source {repository}")
+            vouched = "".join(found.setting(_VOUCHER))
+        return Source(repository, commit, route, f"{why}; {vouched}" if vouched else why)
 
-    def from_git(self, url: str, bare: Path) -> str:
+    def from_git(self, url: str, made: Repository) -> str:
         """The tag's commit without history: trees first, then the files that the series touches,
         then, unless these are wrong, all others, each time in one go."""
         location = self._reachable(url)
-        git, tag = Git(bare), f"refs/tags/{self.target.tag_name}"
-        borrowed = bare / "objects" / "info" / "alternates"
+        tag = f"refs/tags/{self.target.tag_name}"
         if self.reference is not None:
-            objects = Git(self.reference).text("rev-parse", "--git-path", "objects")
-            borrowed.write_text(f"{(self.reference / objects).resolve()}\n", encoding="utf-8")
-        git.run("remote", "add", "origin", location)
-        git.run("config", "remote.origin.promisor", "true")
-        git.run("config", "remote.origin.partialclonefilter", "blob:none")
-        with self.console.step(f"fetching {self.target.tag_name} from {location}"):
+            with open_at(self.reference) as lender:
+                made.borrow(lender.file("objects"))
+        with self.console.step(f"fetching {self.target.tag_name} from {location}") as step:
             try:
+                origin = made.create_remote("origin", location)
+                with made.config_writer() as settings:
+                    settings.set_value('remote "origin"', "promisor", True)
+                    settings.set_value('remote "origin"', "partialclonefilter", "blob:none")
                 wanted = tag if location == url else self.target.tag.commit
-                git.run(
-                    "fetch", "-q", "--depth=1", "--no-tags", "--filter=blob:none", "origin", wanted
-                )
-                commit = git.text("rev-parse", "FETCH_HEAD^{commit}")
+                made.fetch("origin", wanted, step, depth=1, no_tags=True, filter="blob:none")
+                commit = made.commit_id("FETCH_HEAD")
                 if commit != self.target.tag.commit:
                     raise MismatchError(
                         f"{url} is not the source of {self.target.label} because its tag is commit "
                         f"{commit}, not {self.target.tag.commit}; use another source"
                     )
-                git.run("update-ref", _BASE, commit)
-                vouched = _tag_signature(git) if location == url else "taken from the reference"
-                missing = _missing(git, commit)
-                touched = git.blobs(commit, list(self.target.tag.preimage)).values()
+                git.Reference(made, _BASE).set_object(commit)
+                vouched = _tag_signature(made) if location == url else "taken from the reference"
+                missing = _missing(made, commit)
+                found = entries(made, commit, list(self.target.tag.preimage))
+                touched = [entry.blob for entry in found.values()]
                 # A clone gave all that it has; what it lacks, nobody has.
                 lost = missing if location != url else set()
-                self._leave_out(git, commit, lost)
-                _get_blobs(git, [blob for blob in touched if blob in missing])
-                check_preimage(self.target, git, commit, location)
-                _get_blobs(git, sorted(missing.difference(touched, lost)))
+                self._leave_out(made, commit, lost)
+                made.fetch_blobs("origin", [blob for blob in touched if blob in missing], step)
+                check_preimage(self.target, made, commit, location)
+                made.fetch_blobs("origin", sorted(missing.difference(touched, lost)), step)
             except GitError as error:
                 raise SourceError(
                     f"{self.target.tag_name} was not fetched from {location} because "
                     f"git says: {error.reason}; try --source debian, or a PATH"
                 ) from error
-            git.run("remote", "remove", "origin")
+            git.Remote.remove(made, origin)
             if self.reference is not None:
-                _keep_objects(git, commit, bare)
-                borrowed.unlink()
-                for marker in bare.glob("objects/pack/*.promisor"):
+                _keep_objects(made, commit)
+                made.file("objects/info/alternates").unlink()
+                for marker in made.file("objects/pack").glob("*.promisor"):
                     marker.unlink()  # nothing is missing any longer
         return vouched
 
-    def _leave_out(self, git: Git, commit: str, lost: set[str]) -> None:
+    def _leave_out(self, made: Repository, commit: str, lost: set[str]) -> None:
         """Remember the files whose content `lost` nowhere is: a checkout goes without them."""
         if not lost:
             return
-        listed = git.text("ls-tree", "-r", "-z", commit).split("\0")
-        paths = [line.split("\t", 1)[1] for line in listed if line and line.split()[2] in lost]
+        paths = [path for path, entry in entries(made, commit).items() if entry.blob in lost]
         needed = sorted(set(paths).intersection(self.target.tag.preimage))
         if needed:
             raise SourceError(
@@ -217,7 +221,7 @@ class _Way:
                 f"the content of {needed[0]}, which a patch touches; use another clone"
             )
         for path in paths:
-            git.run("config", "--add", _ABSENT, path)
+            made.git.run("config", "--add", _ABSENT, path)
         self.console.warn(
             f"{', '.join(paths)} will be missing from the checkout because {self.reference} lacks "
             "the content; no patch touches it"
@@ -234,9 +238,10 @@ class _Way:
             _ask(url, self.target.tag_name)
             return url
         except (GitError, SourceError, OfflineError) as error:
-            commit = f"{self.target.tag.commit}^{{tree}}"
-            if self.reference is not None and Git(self.reference).ok("cat-file", "-e", commit):
-                return self.reference.resolve().as_uri()
+            if self.reference is not None:
+                with open_at(self.reference) as lender:
+                    if lender.commit_id(self.target.tag.commit):
+                        return self.reference.resolve().as_uri()
             if isinstance(error, GitError):
                 raise SourceError(
                     f"{self.target.tag_name} was not fetched from {url} because git says: "
@@ -244,7 +249,7 @@ class _Way:
                 ) from error
             raise
 
-    def from_debian(self, _: str, bare: Path) -> str:
+    def from_debian(self, _: str, made: Repository) -> str:
         package = self.target.tag.debian
         if package is None:
             raise SourceError(
@@ -252,18 +257,18 @@ class _Way:
                 "of it; use --source git or a PATH"
             )
         tarball = debian.orig_tarball(package, self.target.label, self.console)
-        self.from_tarball(tarball, bare)
+        self.from_tarball(tarball, made)
         return debian.signature()
 
-    def from_archive_url(self, url: str, bare: Path) -> str:
+    def from_archive_url(self, url: str, made: Repository) -> str:
         if not _is_local(url):
             cache.require_network(url, f"lmsbuild fetch {self.target.label} --source {url}")
-        tarball = bare.with_name("source.tar")
+        tarball = made.path.with_name("source.tar")
         download_url(url, tarball, self.console)
-        return self.from_tarball(tarball, bare)
+        return self.from_tarball(tarball, made)
 
-    def from_tarball(self, tarball: Path, bare: Path) -> str:
-        folder = bare.with_name("unpacked")
+    def from_tarball(self, tarball: Path, made: Repository) -> str:
+        folder = made.path.with_name("unpacked")
         folder.mkdir()
         with self.console.step(f"unpacking {tarball.name}"):
             try:
@@ -275,19 +280,20 @@ class _Way:
                 ) from error
         entries = list(folder.iterdir())
         tree = entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
-        return self.from_tree(tree, bare)
+        return self.from_tree(tree, made)
 
-    def from_tree(self, tree: Path, bare: Path) -> str:
+    def from_tree(self, tree: Path, made: Repository) -> str:
         """One commit with fixed identity and date, so that it has the same id everywhere."""
-        git = Git(tree, {"GIT_DIR": str(bare), "GIT_WORK_TREE": str(tree)})
         with self.console.step(f"importing the source of {self.target.label} into git"):
             try:
-                # -f: upstream tracks files that its own .gitignore names.
-                git.run("add", "--all", "--force", ".")
-                tree_id = git.text("write-tree")
+                # Not GitPython's index, which writes every object loose and by Python.
+                # --force: upstream tracks files that its own .gitignore names.
+                run = made.variant(work_tree=tree).git
+                run.run("add", "--all", "--force", ".")
                 message = f"{self.target.framework_name} {self.target.tag_name}"
-                git.run("update-ref", _BASE, git.text("commit-tree", tree_id, "-m", message))
-                (bare / "index").unlink(missing_ok=True)
+                commit = run.text("commit-tree", run.text("write-tree"), "-m", message)
+                git.Reference(made, _BASE).set_object(commit)
+                made.file("index").unlink(missing_ok=True)
             except GitError as error:
                 raise SourceError(
                     f"the tree was not imported because git says: {error.reason}; check disk "
@@ -298,6 +304,13 @@ class _Way:
 
 def _ask(url: str, tag: str) -> None:
     """Raise GitError or SourceError unless `url` answers in time and has the tag."""
+    try:
+        git.Git.check_unsafe_protocols(url)
+    except git.UnsafeProtocolError as error:
+        raise SourceError(
+            f"{tag} cannot be had from {url} because such an address runs a program; give one of "
+            "https, ssh or file, or a PATH"
+        ) from error
     with tempfile.TemporaryDirectory() as folder:
         try:
             Git(Path(folder)).run(
@@ -309,45 +322,32 @@ def _ask(url: str, tag: str) -> None:
             ) from error
 
 
-def _missing(git: Git, commit: str) -> set[str]:
+def _missing(made: Repository, commit: str) -> set[str]:
     """Objects of the commit that are promised but not here."""
-    listed = git.text("rev-list", "--objects", "--missing=print", "--max-count=1", commit)
+    listed = made.git.text("rev-list", "--objects", "--missing=print", "--max-count=1", commit)
     return {line[1:] for line in listed.splitlines() if line.startswith("?")}
 
 
-def _get_blobs(git: Git, blobs: list[str]) -> None:
-    """Fetch blobs by their ids, all in one request."""
-    if blobs:
-        git.run(
-            "-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "--no-tags",
-            "--no-write-fetch-head", "--recurse-submodules=no", "--filter=blob:none", "--stdin",
-            "origin", stdin="".join(f"{blob}\n" for blob in blobs).encode(),
-        )  # fmt: skip
-
-
-def absent(repository: Path) -> list[str]:
+def absent(found: Repository) -> list[str]:
     """Files of the tag that a repository in the cache has not."""
-    done = Git(repository).run("config", "--get-all", _ABSENT, check=False)
-    return done.stdout.decode(errors="surrogateescape").splitlines()
+    return found.setting(_ABSENT)
 
 
-def _keep_objects(git: Git, commit: str, bare: Path) -> None:
+def _keep_objects(made: Repository, commit: str) -> None:
     """Pack the objects of the commit that are here or borrowed, so that nothing is borrowed."""
-    listed = git.text("rev-list", "--objects", "--missing=allow-any", "--max-count=1", commit)
-    pack = str(bare / "objects" / "pack" / "pack")
-    git.run("pack-objects", "-q", pack, stdin=f"{listed}\n".encode(errors="surrogateescape"))
+    listed = made.git.text("rev-list", "--objects", "--missing=allow-any", "--max-count=1", commit)
+    request = f"{listed}\n".encode(errors="surrogateescape")
+    made.git.run("pack-objects", "-q", str(made.file("objects/pack/pack")), stdin=request)
 
 
-def _tag_signature(git: Git) -> str:
+def _tag_signature(made: Repository) -> str:
     """What the user's own gpg says of the fetched tag. Never a reason to refuse it: the commit's id
     is recorded."""
-    if git.text("cat-file", "-t", "FETCH_HEAD") != "tag":
-        return "tag not signed"
-    if "-----BEGIN" not in git.text("cat-file", "tag", "FETCH_HEAD"):
+    found = made.git.read("FETCH_HEAD")
+    if found is None or found[1] != "tag" or b"-----BEGIN" not in found[2]:
         return "tag not signed"
     keys = {name: os.environ[name] for name in ("HOME", "GNUPGHOME") if name in os.environ}
-    done = Git(git.path, keys).run("verify-tag", "--raw", git.text("rev-parse", "FETCH_HEAD"),
-                                   check=False)  # fmt: skip
+    done = made.variant(variables=keys).git.run("verify-tag", "--raw", found[0], check=False)
     status = done.stderr.decode(errors="replace")
     good = [line.split(" ", 3)[3] for line in status.splitlines() if "] GOODSIG " in line]
     if done.returncode == 0 and good:
@@ -369,20 +369,13 @@ def _is_repository(path: Path) -> bool:
 def _from_path(way: _Way, path: Path) -> Source:
     target = way.target
     if _is_repository(path):
-        git = Git(path)
-        revision = next(
-            (
-                name
-                for name in (target.tag.commit, f"refs/tags/{target.tag_name}", "HEAD")
-                if git.ok("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-            ),
-            None,
-        )
-        if revision is None:
-            raise SourceError(f"{path} cannot be a source because it has no commit; use another")
-        commit = git.text("rev-parse", f"{revision}^{{commit}}")
-        check_preimage(target, git, commit, f"{path} ({revision})")
-        return Source(path, commit, "path", f"asked for, at {revision}")
+        with open_at(path) as given:
+            for revision in (target.tag.commit, f"refs/tags/{target.tag_name}", "HEAD"):
+                commit = given.commit_id(revision)
+                if commit is not None:
+                    check_preimage(target, given, commit, f"{path} ({revision})")
+                    return Source(path, commit, "path", f"asked for, at {revision}")
+        raise SourceError(f"{path} cannot be a source because it has no commit; use another")
     if path.is_dir():
         for name in target.framework.recognise:
             # All of a folder is imported, so a wrong one must be told first.
@@ -393,9 +386,9 @@ def _from_path(way: _Way, path: Path) -> Source:
                 )
         # What is in a folder may have changed since.
         return way.kept(
-            "url", str(path), "asked for", lambda _, bare: way.from_tree(path, bare), anew=True
+            "url", str(path), "asked for", lambda _, made: way.from_tree(path, made), anew=True
         )
     digest = sha256_file(path)
     return way.kept(
-        "url", digest, f"asked for; SHA-256 {digest}", lambda _, bare: way.from_tarball(path, bare)
+        "url", digest, f"asked for; SHA-256 {digest}", lambda _, made: way.from_tarball(path, made)
     )

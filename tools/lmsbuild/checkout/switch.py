@@ -17,40 +17,31 @@ from functools import cached_property
 from pathlib import Path
 
 from lmsbuild.base.errors import TreeStateError
-from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.git import NOTHING, Raw, Repository, checkout_git
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
-from lmsbuild.checkout.shadow import Shadow, git_path
-from lmsbuild.series.scratch import Raw
+from lmsbuild.checkout.shadow import Shadow
 
 # Of each worktree its own. `base` is the tag's code, `applied` HEAD right after `apply`.
 REFS = "refs/worktree/lmsbuild/"
-NOTHING = "0" * 40
 _NO_MODE = "000000"
 _GIT_SECONDS = 2.0  # no git program holds a ref's lock for longer
 
 
-def state_of(user: Git) -> Path:
-    return git_path(user, "lmsbuild")
+def state_of(user: Repository) -> Path:
+    return user.file("lmsbuild")
 
 
-def branch_of(git: Git) -> str:
-    """The full name of the branch that is checked out, `HEAD` when none is."""
-    done = git.run("symbolic-ref", "-q", "HEAD", check=False)
-    return os.fsdecode(done.stdout).strip() or "HEAD"
-
-
-def resolve(git: Git, name: str) -> str:
+def resolve(user: Repository, name: str) -> str:
     """The commit of a ref, NOTHING when there is none."""
-    done = git.run("rev-parse", "-q", "--verify", f"{name}^{{commit}}", check=False)
-    return done.stdout.decode().strip() if done.returncode == 0 else NOTHING
+    return user.commit_id(name) or NOTHING
 
 
-def recorded(git: Git, name: str) -> str:
+def recorded(user: Repository, name: str) -> str:
     """`base` or `applied` of this worktree, NOTHING when there is none."""
-    found = resolve(git, f"{REFS}{name}")
+    found = resolve(user, f"{REFS}{name}")
     # Checkouts made before worktrees had refs of their own.
-    return found if found != NOTHING else resolve(git, f"refs/lmsbuild/{name}")
+    return found if found != NOTHING else resolve(user, f"refs/lmsbuild/{name}")
 
 
 class CheckoutTransaction(FileTransaction):
@@ -60,19 +51,20 @@ class CheckoutTransaction(FileTransaction):
 
     @classmethod
     @contextmanager
-    def on(cls, user: Git, command: str, **data: object) -> Iterator[CheckoutTransaction]:
-        branch = branch_of(user)
+    def on(cls, user: Repository, command: str, **data: object) -> Iterator[CheckoutTransaction]:
+        branch = user.branch()
         with cls.begin(user.path, state_of(user), command, branch=branch, **data) as transaction:
-            transaction.shadow = Shadow(transaction.git, transaction.work / "shadow")
-            yield transaction
+            transaction.shadow = Shadow(transaction.user, transaction.work / "shadow")
+            with transaction.user, contextlib.closing(transaction.shadow):
+                yield transaction
 
     @cached_property
-    def git(self) -> Git:
-        """The user's git. Its children hold our lock: nobody goes on before they are over."""
-        git = checkout_git(self.root)
-        assert git is not None
-        keep = (self.descriptor,) if self.descriptor >= 0 else ()
-        return Git(git.path, git.extra_env, keep=keep)
+    def user(self) -> Repository:
+        """The user's. Git processes that change it hold our lock: nobody goes on before they are
+        over."""
+        found = checkout_git(self.root)
+        assert found is not None
+        return found.variant(keep=(self.descriptor,)) if self.descriptor >= 0 else found
 
     # What is to change.
 
@@ -84,7 +76,7 @@ class CheckoutTransaction(FileTransaction):
         for change in changes:
             if self._is_sparse(change):
                 continue
-            check_unchanged(self.git, change)
+            check_unchanged(self.user, change)
             if change.after.mode == _NO_MODE:
                 self.remove(change.path)
             else:
@@ -94,8 +86,8 @@ class CheckoutTransaction(FileTransaction):
     def put_index(self, changes: list[Raw]) -> None:
         """The user's index with the entries of `changes` replaced."""
         index = self.work / "index"
-        shutil.copy2(git_path(self.git, "index"), index)
-        git = self.shadow.over(index)
+        shutil.copy2(self.user.file("index"), index)
+        git = self.shadow.over(index).git
         sparse = [change.path for change in changes if self._is_sparse(change)]
         lines = (f"{c.after.mode} {c.after.blob}\t{c.path}\0" for c in changes)
         git.run("update-index", "-z", "--index-info", stdin=os.fsencode("".join(lines)))
@@ -107,15 +99,17 @@ class CheckoutTransaction(FileTransaction):
         """Tracked, and by a sparse checkout not among the files."""
         if change.before.mode == _NO_MODE or os.path.lexists(self.root / change.path):
             return False
-        line = self.git.run("--literal-pathspecs", "ls-files", "-t", "-z", "--", change.path).stdout
+        asked = ("--literal-pathspecs", "ls-files", "-t", "-z", "--", change.path)
+        line = self.user.git.run(*asked).stdout
         return line.startswith(b"S ")
 
     def move_refs(self, head: str, **kept: str) -> None:
         """HEAD (its branch, if one is checked out) and refs of ours; NOTHING removes one."""
-        git = self.git
         after = {str(self.journal.data["branch"]): head}
         after.update({f"{REFS}{name}": commit for name, commit in kept.items()})
-        self.journal.refs = {name: [resolve(git, name), commit] for name, commit in after.items()}
+        self.journal.refs = {
+            name: [resolve(self.user, name), commit] for name, commit in after.items()
+        }
 
     # The switch.
 
@@ -136,14 +130,13 @@ class CheckoutTransaction(FileTransaction):
                 f"{self.root} was not changed because another git program works on it "
                 f"({self._index_lock} exists); wait for its end, or remove that file if none runs"
             ) from None
-        git = self.git
-        if branch_of(git) != self.journal.data["branch"]:
+        if self.user.branch() != self.journal.data["branch"]:
             raise TreeStateError(
                 f"{self.root} was not changed because another branch was checked out meanwhile; "
                 "run the command again"
             )
         for name, (before, _) in self.journal.refs.items():
-            if resolve(git, name) != before:
+            if resolve(self.user, name) != before:
                 raise TreeStateError(
                     f"{self.root} was not changed because {name} moved meanwhile; run the command "
                     "again"
@@ -159,7 +152,7 @@ class CheckoutTransaction(FileTransaction):
         if found.beside:
             # Only now the new files have the times and inodes that the index keeps.
             staged = self._file(number, "new")
-            self.shadow.over(staged).run("update-index", "-q", "--refresh", check=False)
+            self.shadow.over(staged).git.run("update-index", "-q", "--refresh", check=False)
             found.after = fingerprint(staged)
             self.journal.save(self.work)
         super()._forward(number, found)
@@ -168,9 +161,8 @@ class CheckoutTransaction(FileTransaction):
         self._update({name: (after, before) for name, (before, after) in self.journal.refs.items()})
 
     def unsettle(self) -> None:
-        git = self.git
         refs = self.journal.refs.items()
-        back = {n: (before, after) for n, (before, after) in refs if resolve(git, n) == after}
+        back = {n: (before, after) for n, (before, after) in refs if resolve(self.user, n) == after}
         self._update(back)
 
     def recover(self) -> None:
@@ -178,13 +170,13 @@ class CheckoutTransaction(FileTransaction):
             self._remove_ref_locks()
 
     def is_settled(self) -> bool:
-        git = self.git
-        return all(resolve(git, name) == after for name, (_, after) in self.journal.refs.items())
+        refs = self.journal.refs.items()
+        return all(resolve(self.user, name) == after for name, (_, after) in refs)
 
     def foreign(self) -> list[str]:
-        git = self.git
-        moved = [n for n, both in self.journal.refs.items() if resolve(git, n) not in both]
-        branch = branch_of(git)
+        refs = self.journal.refs.items()
+        moved = [name for name, both in refs if resolve(self.user, name) not in both]
+        branch = self.user.branch()
         return moved if branch == self.journal.data["branch"] else [*moved, f"HEAD (now {branch})"]
 
     def _update(self, moves: dict[str, tuple[str, str]]) -> None:
@@ -198,20 +190,20 @@ class CheckoutTransaction(FileTransaction):
         if lines:
             text = "".join(f"{line}\n" for line in lines)
             reason = f"lmsbuild {self.journal.command}"
-            self.git.run("update-ref", "-m", reason, "--stdin", stdin=os.fsencode(text))
+            self.user.git.run("update-ref", "-m", reason, "--stdin", stdin=os.fsencode(text))
 
     def _remove_ref_locks(self) -> None:
         """Of a git that was killed with us. Another program's would be gone after a moment."""
         deadline = time.monotonic() + _GIT_SECONDS
         names = ["HEAD", "packed-refs", *self.journal.refs]
-        locks = [Path(f"{git_path(self.git, name)}.lock") for name in names]
+        locks = [Path(f"{self.user.file(name)}.lock") for name in names]
         while any(lock.exists() for lock in locks) and time.monotonic() < deadline:
             time.sleep(0.1)
         for lock in locks:
             lock.unlink(missing_ok=True)
 
 
-def check_unchanged(user: Git, change: Raw) -> None:
+def check_unchanged(user: Repository, change: Raw) -> None:
     """Raise TreeStateError unless the file is as the checkout's commit has it.
 
     A form that the user's own settings give it (line ends, filters) is no change.
@@ -235,8 +227,8 @@ def check_unchanged(user: Git, change: Raw) -> None:
     elif now and now != "other":
         blob = git_blob(path.read_bytes())
         if blob != change.before.blob:
-            as_user = Git(user.path, user.extra_env, as_user=True)
-            done = as_user.run("hash-object", "--", change.path, check=False)
+            theirs = user.variant(as_user=True).git
+            done = theirs.run("hash-object", "--", change.path, check=False)
             blob = done.stdout.decode().strip()
     else:
         blob = ""
@@ -248,6 +240,6 @@ def check_unchanged(user: Git, change: Raw) -> None:
         )
 
 
-def last_of(user: Git) -> Journal | None:
+def last_of(user: Repository) -> Journal | None:
     """The last finished switch of this checkout, if it can be taken back."""
     return Journal.load(state_of(user) / "last")

@@ -76,7 +76,7 @@ def _code(target: Target, place: Path | None) -> dict[tuple[str, str], _Code]:
     if origin is None:
         return {}
     found = {}
-    with scratch(origin.git) as room:
+    with scratch(origin.repository) as room:
         for step in replay(room, series_of(target), origin):
             paths = [c.path for c in step.patch.changes if NO_BLOB not in (c.before, c.after)]
             before = contents(room, step.before, paths)

@@ -293,7 +293,7 @@ def _preimage(target: Target, series: Series) -> list[str]:
 def _apply(target: Target, series: Series, origin: Origin) -> tuple[list[str], dict[str, bytes]]:
     """What is stale on the tag's code, and build files as the series leaves them."""
     problems = []
-    with scratch(origin.git) as room:
+    with scratch(origin.repository) as room:
         try:
             steps = replay(room, series, origin)
         except TreeStateError as error:

@@ -33,7 +33,7 @@ from lmsbuild.base.errors import (
     SourceError,
     WheelError,
 )
-from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.git import Repository, checkout_git, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir, make_folder
 from lmsbuild.places.container import Container, running
@@ -109,8 +109,8 @@ def build_full(
     """
     target, python = found.target, found.python
     how = settings(target)
-    git = checkout_git(tree) or Git(tree)
-    if git.changes():
+    checkout = checkout_git(tree) or open_at(tree)
+    if checkout.changes():
         console.warn(f"the build leaves out what is not committed in {tree}")
     jobs = jobs or parallel(processors(), free_memory(), how.memory)
     folder = target.work / f"full-py{python}-{found.machine}"
@@ -121,7 +121,7 @@ def build_full(
         manifest: dict[str, object] = {
             "tag": target.label,
             "commit": target.tag.commit,
-            "tree": git.text("rev-parse", "HEAD^{tree}"),
+            "tree": checkout.tree_id("HEAD").hex(),
             "patches": {patch.name: patch.sha256 for patch in series_of(target).patches},
             "build": "full",
             "image": image,
@@ -135,7 +135,7 @@ def build_full(
         done = _existing(output, key, jobs)
         if done:
             return done
-        source = _update(git, folder / "source", how, target, console)
+        source = _update(checkout, folder / "source", how, target, console)
         compiled = cache.use("compiled")
         make_folder(folder / "state")
         job = _Job(found, how, source, compiled, jobs, console)
@@ -167,23 +167,27 @@ def _alone(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _update(git: Git, source: Path, how: Full, target: Target, console: Console) -> Path:
+def _update(
+    checkout: Repository, source: Path, how: Full, target: Target, console: Console
+) -> Path:
     """A copy of the commit, in which what was built stays and only changed files are new."""
     with console.step("copying the source") as step:
         make_folder(source)
-        copy = Git(source)
-        if not (source / ".git").exists():
-            copy.run("init", "-q")
-        head = git.text("rev-parse", "HEAD")
-        copy.run("fetch", "-q", "--depth=1", str(git.path), head)
-        copy.run("checkout", "-q", "--force", "--detach", head)
+        if (source / ".git").exists():
+            copy = Repository(source / ".git", source)
+        else:
+            copy = Repository.create(source / ".git", source)
+        head = checkout.tip()
+        # From the folder itself, without a remote, so not by Remote.fetch.
+        copy.git.run("fetch", "-q", "--depth=1", str(checkout.path), head)
+        copy.git.run("checkout", "-q", "--force", "--detach", head)
         step.digest = head
     missing = [name for name in how.needs if not (source / name).exists()]
     if missing and (source / ".gitmodules").is_file():
         cache.require_network("upstream's submodules", f"lmsbuild wheel {target.label} --full")
         with console.step("fetching submodules"):
             try:
-                copy.run("submodule", "update", "--init", "--recursive", "--depth=1")
+                copy.git.run("submodule", "update", "--init", "--recursive", "--depth=1")
             except GitError as error:
                 raise SourceError(
                     f"upstream's submodules were not fetched because {error.reason}; check the "
@@ -230,7 +234,8 @@ class _Job:
 
     @property
     def _wanted(self) -> str:
-        head = Git(self.source).text("rev-parse", "HEAD")
+        with open_at(self.source) as copy:
+            head = copy.tip()
         return sha256_value([head, self.how.fetch, self.how.environment])
 
     @property

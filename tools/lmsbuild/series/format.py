@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild.base.errors import GitError, TreeStateError
-from lmsbuild.base.git import Git
+from lmsbuild.base.git import Entry, Raw, Repository
 from lmsbuild.series.mail import Mail, from_commit
-from lmsbuild.series.scratch import Entry, Raw, Scratch, scratch
+from lmsbuild.series.scratch import Scratch, scratch
 
 NAME_LENGTH = 57  # of "0001-" and the subject, as git has it
 
@@ -71,45 +71,38 @@ def _check_path(raw: Raw, what: str) -> None:
         raise TreeStateError(f"{what} cannot become a patch because {reason}; {remedy}")
 
 
-def commits(git: Git, base: str, tip: str) -> list[str]:
-    """The commits base..tip, oldest first."""
-    listed = git.text(
-        "--no-replace-objects", "rev-list", "--reverse", "--topo-order", f"{base}..{tip}"
-    )
-    return listed.splitlines()
-
-
-def mail_of(git: Git, commit: str) -> Mail:
+def mail_of(repository: Repository, commit: str) -> Mail:
     """Raises TreeStateError for a commit that git itself would not write."""
-    raw = git.run("--no-replace-objects", "cat-file", "commit", commit).stdout
+    found = repository.git.read(f"{commit}^{{commit}}")
     try:
-        return from_commit(raw)
+        return from_commit(found[2] if found else b"")
     except ValueError as error:
         raise TreeStateError(
             f"commit {commit[:12]} cannot become a patch because {error}; commit it anew"
         ) from error
 
 
-def fetch_blobs(git: Git, wanted: Mapping[str, Entry]) -> None:
+def fetch_blobs(repository: Repository, wanted: Mapping[str, Entry]) -> None:
     """Have a partial clone get what a diff will read. Raises TreeStateError when it cannot."""
     paths = {entry.blob: path for path, entry in wanted.items() if int(entry.mode, 8)}
-    listing = "".join(f"{blob}\n" for blob in paths).encode()
-    lost = ""
-    try:
-        # `missing` is what git says of an object that nothing promised.
-        output = git.run("cat-file", "--batch-check", stdin=listing).stdout.decode()
-        lost = next((x.split()[0] for x in output.splitlines() if x.endswith(" missing")), "")
-    except GitError as error:
-        lost = next((blob for blob in paths if blob in error.output), next(iter(paths)))
+    lost = next((blob for blob in paths if not _has(repository, blob)), "")
     if lost:
         raise TreeStateError(
-            f"{git.path} cannot be read because it lacks the content of {paths[lost]} (blob "
+            f"{repository.path} cannot be read because it lacks the content of {paths[lost]} (blob "
             f"{lost}) and could not fetch it; run `git fetch --refetch` there, or use a full clone"
         )
 
 
+def _has(repository: Repository, blob: str) -> bool:
+    try:
+        repository.blob(blob)
+    except GitError:
+        return False
+    return True
+
+
 def format_patches(
-    git: Git, base: str, tip: str, keep: Callable[[str], bool] = lambda path: True
+    repository: Repository, base: str, tip: str, keep: Callable[[str], bool] = lambda path: True
 ) -> dict[str, bytes]:
     """The commits base..tip as patch files (name -> content), of the paths that `keep` accepts.
 
@@ -117,15 +110,15 @@ def format_patches(
     cannot hold.
     """
     made: dict[str, bytes] = {}
-    with scratch(git) as room:
-        for commit in commits(git, base, tip):
+    with scratch(repository) as room:
+        for commit in repository.commits(base, tip):
             trees = f"{commit}~1^{{tree}}", f"{commit}^{{tree}}"
             raws = [raw for raw in room.changed(*trees) if keep(raw.path)]
             if not raws:
                 continue
-            fetch_blobs(git, {raw.path: raw.before for raw in raws})
-            fetch_blobs(git, {raw.path: raw.after for raw in raws})
-            mail = mail_of(git, commit)
+            fetch_blobs(repository, {raw.path: raw.before for raw in raws})
+            fetch_blobs(repository, {raw.path: raw.after for raw in raws})
+            mail = mail_of(repository, commit)
             what = f"commit {commit[:12]} ({mail.subject})"
             content = patch_bytes(room, mail, *trees, what, [raw.path for raw in raws])
             check_mail(room, content, mail, what)
@@ -138,7 +131,9 @@ def check_mail(room: Scratch, content: bytes, mail: Mail, what: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         body, patch = Path(name) / "body", Path(name) / "patch"
         options = ("--encoding=UTF-8", "-b", "--no-scissors")
-        head = room.git.run("mailinfo", *options, str(body), str(patch), stdin=content).stdout
+        head = room.repository.git.run(
+            "mailinfo", *options, str(body), str(patch), stdin=content
+        ).stdout
         subject = re.search(r"^Subject: (.*)$", head.decode(errors="replace"), re.MULTILINE)
         read = (subject[1] if subject else "", body.read_text("utf-8", "replace").strip("\n"))
     if read != (mail.subject, mail.body):

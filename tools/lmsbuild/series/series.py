@@ -17,7 +17,7 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
 from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError
-from lmsbuild.base.git import Git
+from lmsbuild.base.git import Repository, entries
 from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.series.mail import Mail, parse
 from lmsbuild.tags.frameworks import Target
@@ -240,15 +240,15 @@ class Series:
                 state[change.path] = change.after
         return state
 
-    def applied(self, git: Git, revision: str = "HEAD") -> int:
+    def applied(self, repository: Repository, revision: str = "HEAD") -> int:
         """How many of the patches `revision` has.
 
         Raises TreeStateError when it has no prefix of the series: other code, or another
         version of the series.
         """
         paths = list(self.before)
-        blobs = git.blobs(revision, paths)
-        tree = {path: blobs.get(path, NO_BLOB) for path in paths}
+        found = entries(repository, revision, paths)
+        tree = {path: found[path].blob if path in found else NO_BLOB for path in paths}
         nearest: list[str] = paths
         expected = self.before
         for count in range(len(self.patches), -1, -1):
@@ -260,9 +260,9 @@ class Series:
                 nearest, expected = differing, state
         wrong = nearest[0]
         raise TreeStateError(
-            f"{wrong} in {git.path} is neither as upstream has it nor as the series leaves it "
-            f"because its blob is {tree[wrong]}, not {expected[wrong]}; run `lmsbuild refresh` if "
-            "its commits are a change of the series, else use a checkout of the tag itself",
+            f"{wrong} in {repository.path} is neither as upstream has it nor as the series leaves "
+            f"it because its blob is {tree[wrong]}, not {expected[wrong]}; run `lmsbuild refresh` "
+            "if its commits are a change of the series, else use a checkout of the tag itself",
             file=wrong,
         )
 
@@ -291,10 +291,11 @@ def export_name(target: Target) -> str:
     return f"{target.framework_name}_{target.tag_name}_large_model_support.patch"
 
 
-def check_preimage(target: Target, git: Git, revision: str, what: str) -> None:
+def check_preimage(target: Target, repository: Repository, revision: str, what: str) -> None:
     """Raise MismatchError unless every recorded file is in `revision` as recorded."""
     recorded = target.tag.preimage
-    found = git.blobs(revision, list(recorded))
+    there = entries(repository, revision, list(recorded))
+    found = {path: entry.blob for path, entry in there.items()}
     for path, blob in recorded.items():
         if found.get(path) != blob:
             raise MismatchError(

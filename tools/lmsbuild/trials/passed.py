@@ -72,20 +72,20 @@ def read(project: Project) -> list[Part]:
 def commit_to_record(project: Project) -> str:
     """The commit that is about to be tested. Raises TreeStateError when there is none, or the files
     are others than it has."""
-    git = checkout_git(project.root)
-    if git is None:
+    ours = checkout_git(project.root)
+    if ours is None:
         raise TreeStateError(
             f"what passes cannot be recorded because {project.root} is no checkout of git; leave "
             "--record out, or run it in a clone of the project"
         )
     own = str(file_of(project).relative_to(project.root))
-    changed = [entry[3:] for entry in git.changes() if entry[3:] != own]
+    changed = [entry[3:] for entry in ours.changes() if entry[3:] != own]
     if changed:
         raise TreeStateError(
             f"what passes cannot be recorded because {changed[0]} is not as committed; commit "
             "first, or leave --record out"
         )
-    return git.head()
+    return ours.tip()
 
 
 class Recorder:

@@ -17,10 +17,10 @@ from filelock import FileLock, Timeout
 
 from lmsbuild.base import cache
 from lmsbuild.base.errors import GitError
-from lmsbuild.base.git import checkout_git
+from lmsbuild.base.git import NOTHING, checkout_git
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import checkout
-from lmsbuild.checkout.switch import NOTHING, REFS, recorded
+from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.places import environment
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel import overlay
@@ -129,8 +129,8 @@ def worked(targets: list[Target], force: bool) -> list[Item]:
 def users_work(checkout: Path) -> str:
     """What of the user's would be lost with a checkout, "" for nothing."""
     try:
-        git = checkout_git(checkout)
-        if git is None or git.path != checkout.resolve():
+        user = checkout_git(checkout)
+        if user is None or user.path != checkout.resolve():
             # git would go on to a repository further up.
             if checkout.is_dir() and not any(checkout.iterdir()):
                 return ""
@@ -138,23 +138,24 @@ def users_work(checkout: Path) -> str:
                 "it has no repository (.git) that git can read, so what is yours in it cannot be "
                 "told; give --force to remove it all the same"
             )
-        changes = git.changes()
+        changes = user.changes()
         if changes:
             return f"{changes[0][3:]} is not committed; give --force to remove it all the same"
-        base, before, applied = (recorded(git, name) for name in ("base", "before", "applied"))
+        base, before, applied = (recorded(user, name) for name in ("base", "before", "applied"))
         if base == NOTHING:
             return "not made by lmsbuild; give --force to remove it all the same"
         series: set[str] = set()
         if applied != NOTHING:
             known = before if before != NOTHING else base
-            series.update(git.text("rev-list", applied, "--not", known).splitlines())
+            series.update(user.commits(known, applied))
         own = ["--exclude=refs/lmsbuild/*", f"--exclude={REFS}*", "--all", "HEAD"]
-        for line in git.text("log", "--format=%H %s", *own, "--not", base).splitlines():
-            commit, _, subject = line.partition(" ")
+        # Not iter_commits, which puts "--" between such options.
+        for commit in user.git.text("rev-list", *own, "--not", base).splitlines():
             if commit not in series:
+                subject = user.commit(commit).summary
                 return (
-                    f"has your commit {commit[:12]} ({subject}); give --force to remove it all the "
-                    "same"
+                    f"has your commit {commit[:12]} ({subject!s}); give --force to remove it all "
+                    "the same"
                 )
         return ""
     except GitError as error:

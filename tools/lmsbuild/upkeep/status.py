@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild.base.errors import LmsbuildError, TreeStateError
-from lmsbuild.base.git import Git, check_sound, checkout_git, toplevel
+from lmsbuild.base.git import (
+    NOTHING,
+    Repository,
+    check_sound,
+    checkout_git,
+    entries,
+    toplevel,
+)
 from lmsbuild.base.project import Project
 from lmsbuild.base.transaction import (
     PREPARING,
@@ -22,9 +29,7 @@ from lmsbuild.checkout.apply import check_undo, is_own, user_commits
 from lmsbuild.checkout.checkout import default_path, is_framework, under_way
 from lmsbuild.checkout.edits import REFRESHED
 from lmsbuild.checkout.switch import (
-    NOTHING,
     CheckoutTransaction,
-    branch_of,
     last_of,
     recorded,
     state_of,
@@ -89,7 +94,7 @@ class Place:
     """A checkout that a command without a path means."""
 
     target: Target
-    user: Git
+    user: Repository
 
 
 def places(project: Project, tag: str | None, into: Path | None) -> list[Place]:
@@ -189,7 +194,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     series = series_of(target)
     own = is_own(target, user)
     applied = recorded(user, "applied")
-    refreshed = own and applied != user.head()
+    refreshed = own and applied != user.tip()
     patches, other, edited = _patches(series, user, own)
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
@@ -217,7 +222,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     else:
         following = f"lmsbuild wheel {target.tag_name}"
     return CheckoutStatus(
-        tag=target.label, path=user.path, branch=branch_of(user), head=user.head(),
+        tag=target.label, path=user.path, branch=user.branch(), head=user.tip(),
         patches=patches, other=other, changes=changes, edited=edited, on_top=top,
         refreshed=refreshed, under_way=what, running=running, unfinished=unfinished,
         undo=last.command if last else None,
@@ -226,7 +231,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     )  # fmt: skip
 
 
-def _blocked(user: Git, last: Journal | None) -> str | None:
+def _blocked(user: Repository, last: Journal | None) -> str | None:
     try:
         if last is not None:
             check_undo(user, last)
@@ -252,7 +257,7 @@ def _unfinished(pending: FileTransaction | None) -> Unfinished | None:
 
 
 def _patches(
-    series: Series, user: Git, own: bool
+    series: Series, user: Repository, own: bool
 ) -> tuple[list[PatchState], str | None, list[str]]:
     """The patches, or why the code is other code; and the files that commits of the user's edit."""
     edited: list[str] = []
@@ -263,7 +268,7 @@ def _patches(
         if noted is None:
             return [], error.message, []
         count, tip = noted
-        now, then = (user.blobs(commit, list(series.before)) for commit in ("HEAD", tip))
+        now, then = (entries(user, commit, list(series.before)) for commit in ("HEAD", tip))
         edited = [path for path in series.before if now.get(path) != then.get(path)]
     return [
         PatchState(patch.name, APPLIED if index < count else NOT_APPLIED)
@@ -271,11 +276,11 @@ def _patches(
     ], None, edited  # fmt: skip
 
 
-def _noted(series: Series, user: Git) -> tuple[int, str] | None:
+def _noted(series: Series, user: Repository) -> tuple[int, str] | None:
     """How many patches were on the checkout when `refresh` or `apply` last left it, and the commit
     it was left at; None when HEAD does not come from there."""
     base = recorded(user, "base")
-    if base == NOTHING or not user.ok("merge-base", "--is-ancestor", base, "HEAD"):
+    if base == NOTHING or not user.holds(base):
         return None
     for name in (REFRESHED, "applied"):
         tip = recorded(user, name)
@@ -288,5 +293,5 @@ def _noted(series: Series, user: Git) -> tuple[int, str] | None:
     return None
 
 
-def _users_changes(user: Git) -> list[str]:
-    return Git(user.path, user.extra_env, as_user=True).changes()
+def _users_changes(user: Repository) -> list[str]:
+    return user.variant(as_user=True).changes()

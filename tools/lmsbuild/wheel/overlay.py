@@ -24,7 +24,7 @@ from lmsbuild import __version__
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, FileError, MismatchError, WheelError
-from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.git import checkout_git, open_at
 from lmsbuild.base.hashing import (
     git_blob,
     sha256_bytes,
@@ -158,13 +158,13 @@ def _gather(
     target: Target, tree: Path, python: str, console: Console, compiler: Compiler
 ) -> _Inputs:
     series = series_of(target)
-    git = checkout_git(tree) or Git(tree)
-    if series.applied(git) != len(series.patches):
+    checkout = checkout_git(tree) or open_at(tree)
+    if series.applied(checkout) != len(series.patches):
         raise WheelError(
             f"no wheel can be made of {tree} because the series of {target.label} is not applied "
             f"there; run `lmsbuild apply {target.tag_name}`"
         )
-    changes = git.changes()
+    changes = checkout.changes()
     if changes:
         console.warn(f"the wheel is made with what is not committed in {tree} ({changes[0][3:]})")
     return _Inputs(
@@ -176,7 +176,7 @@ def _gather(
         headers={h.project: header_wheel(h, target, console) for h in target.variant.headers},
         compiler=compiler,
         tree_id=sha256_value(
-            [git.text("rev-parse", "HEAD^{tree}"), changes, git.text("diff", "HEAD")]
+            [checkout.tree_id("HEAD").hex(), changes, checkout.git.text("diff", "HEAD")]
         ),
     )
 
@@ -315,12 +315,12 @@ def _installed_members(inputs: _Inputs) -> tuple[dict[str, bytes], frozenset[str
 def _generated_members(inputs: _Inputs) -> dict[str, bytes]:
     """Members that upstream's build makes of touched files."""
     made: dict[str, bytes] = {}
-    git = Git(inputs.tree)
+    checkout = open_at(inputs.tree)
     what = inputs.target.tag.overlay.generated
 
     def upstream(file: str) -> bytes:
         blob = inputs.series.before[file]
-        return b"" if blob == NO_BLOB else git.run("cat-file", "blob", blob).stdout
+        return b"" if blob == NO_BLOB else checkout.blob(blob)
 
     imports: dict[str, list[str]] = {}
     for file in inputs.series.before:

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A repository by GitPython's API: objects, trees, refs, remotes and settings.
+
+What that API gets wrong for a user's checkout goes through the command object: refs of a linked
+worktree and reftables (it reads loose files of the main repository), an index with extensions or of
+version 4 (it loses or refuses them), and settings (it writes values without quoting them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gitdb
+
+from lmsbuild.base.console import Task
+from lmsbuild.base.errors import GitError, TreeStateError
+from lmsbuild.base.git.command import Git, git
+from lmsbuild.base.git.progress import Progress
+
+NOTHING = "0" * 40  # the id of what is not there
+
+# What the worktrees of a repository share, by the first step of its path.
+_SHARED = ("config", "hooks", "info", "objects", "packed-refs", "shallow")
+_OF_EACH = ("bisect", "rewritten", "worktree")  # refs that each has of its own
+
+
+class _Objects(git.GitCmdObjectDB):
+    """Reads by the one process of the command object, and writes loose objects itself: GitPython
+    starts a process for each object written."""
+
+    _git: Git
+
+    def stream(self, binsha: bytes) -> gitdb.OStream:
+        found = self._git.read(binsha.hex())
+        if found is None:
+            raise GitError(("cat-file", binsha.hex()), "fatal: no such object", self._git.path)
+        _, kind, data = found
+        return gitdb.OStream(binsha, kind.encode(), len(data), io.BytesIO(data))
+
+    def info(self, binsha: bytes) -> gitdb.OInfo:
+        found = self.stream(binsha)
+        return gitdb.OInfo(binsha, found.type, found.size)
+
+    def store(self, istream: gitdb.IStream) -> gitdb.IStream:
+        return gitdb.LooseObjectDB.store(self, istream)
+
+
+class Repository(git.Repo):
+    """A repository, and its work tree if it is not a bare one.
+
+    Close it, or use it as a context: a process that reads objects stays until then.
+    """
+
+    GitCommandWrapperType = Git  # type: ignore[assignment]
+    config_level = ("repository",)  # type: ignore[assignment]  # not the user's, not the system's
+    git: Git
+
+    def __enter__(self) -> Repository:
+        return self
+
+    def __init__(
+        self,
+        git_dir: Path,
+        work_tree: Path | None = None,
+        common_dir: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+        as_user: bool = False,
+        keep: tuple[int, ...] = (),
+    ) -> None:
+        # Not super().__init__: it looks around, and believes GIT_ variables and core.worktree.
+        self.path = work_tree or git_dir
+        self.git_dir = str(git_dir)
+        self._common_dir = str(common_dir or git_dir)
+        self._working_tree_dir = str(work_tree) if work_tree else None
+        self._bare = work_tree is None
+        self.working_dir = str(self.path)
+        self.variables = dict(variables or {})
+        pinned = {"GIT_DIR": self.git_dir}
+        if work_tree:
+            pinned["GIT_WORK_TREE"] = str(work_tree)
+        self.git = Git(self.path, {**pinned, **self.variables}, as_user, keep)
+        self.odb = _Objects(str(self.file("objects")), self.git)
+        self._listings: dict[bytes, dict[str, tuple[int, bytes]]] = {}
+
+    @classmethod
+    def create(cls, folder: Path, work_tree: Path | None = None) -> Repository:
+        """Make a new one, bare unless it gets a work tree."""
+        made = cls(folder, work_tree)
+        made.path.mkdir(parents=True, exist_ok=True)
+        made.git.run("init", "-q", "--template=", *([] if work_tree else ["--bare"]))
+        return made
+
+    def variant(
+        self,
+        work_tree: Path | None = None,
+        as_user: bool = False,
+        keep: tuple[int, ...] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> Repository:
+        """The same one seen otherwise: over other files, with other variables, or as the user's own
+        git sees it."""
+        tree = work_tree or (Path(self._working_tree_dir) if self._working_tree_dir else None)
+        return Repository(
+            Path(self.git_dir), tree, Path(self._common_dir),
+            {**self.variables, **(variables or {})}, as_user, keep,
+        )  # fmt: skip
+
+    def file(self, name: str) -> Path:
+        """Where git keeps `name`: not the same folder for everything in a linked worktree."""
+        first, *rest = name.split("/")
+        shared = first in _SHARED or (first == "refs" and rest and rest[0] not in _OF_EACH)
+        return Path(self._common_dir if shared else self.git_dir) / name
+
+    # Objects.
+
+    def commit_id(self, name: str) -> str | None:
+        """The commit that `name`, any revision, stands for."""
+        found = self.git.read(f"{name}^{{commit}}")
+        return found[0] if found else None
+
+    def tip(self) -> str:
+        """The commit that is checked out. Raises GitError when there is none."""
+        found = self.commit_id("HEAD")
+        if found is None:
+            raise GitError(("rev-parse", "HEAD"), "fatal: HEAD is no commit", self.path)
+        return found
+
+    def tree_id(self, revision: str) -> bytes:
+        """The tree of a revision, in 20 bytes. Raises GitError when there is none."""
+        found = self.git.read(f"{revision}^{{tree}}")
+        if found is None:
+            raise GitError(("cat-file", revision), "fatal: no such tree", self.path)
+        return bytes.fromhex(found[0])
+
+    def listing(self, tree: bytes) -> dict[str, tuple[int, bytes]]:
+        """Name -> mode and id of what is directly in a tree. Raises GitError."""
+        # Read once: GitPython checks every name of a tree.
+        if tree not in self._listings:
+            try:
+                found = list(git.Tree(self, tree, path=""))
+            except (TypeError, ValueError) as error:
+                text = f"fatal: tree {tree.hex()} is damaged: {error}"
+                raise GitError(("cat-file", tree.hex()), text, self.path) from error
+            self._listings[tree] = {_name(str(i.path)): (i.mode, i.binsha) for i in found}
+        return self._listings[tree]
+
+    def blob(self, name: str) -> bytes:
+        """The content of a blob by its id. Raises GitError when it cannot be had."""
+        found = self.git.read(name)
+        if found is None:
+            raise GitError(("cat-file", name), f"fatal: no object {name}", self.path)
+        return found[2]
+
+    def borrow(self, objects: Path) -> None:
+        """Read the objects in the folder `objects` too."""
+        # Not `alternates`: it cannot write a path that is not UTF-8.
+        info = self.file("objects/info")
+        info.mkdir(exist_ok=True)
+        (info / "alternates").write_bytes(os.fsencode(objects.resolve()) + b"\n")
+
+    def commits(self, base: str, tip: str) -> list[str]:
+        """The commits base..tip, oldest first."""
+        found = self.iter_commits(f"{base}..{tip}", reverse=True, topo_order=True)
+        return [commit.hexsha for commit in found]
+
+    def add_blob(self, content: bytes) -> str:
+        stored = self.odb.store(gitdb.IStream(b"blob", len(content), io.BytesIO(content)))
+        return bytes(stored.binsha).hex()
+
+    # What there is no API for.
+
+    def branch(self) -> str:
+        """The full name of the branch that is checked out, `HEAD` when none is."""
+        done = self.git.run("symbolic-ref", "-q", "HEAD", check=False)
+        return os.fsdecode(done.stdout).strip() or "HEAD"
+
+    def holds(self, commit: str, tip: str = "HEAD") -> bool:
+        """Is `commit` the commit `tip` or one of its ancestors?"""
+        return self.git.ok("merge-base", "--is-ancestor", commit, tip)
+
+    def changes(self) -> list[str]:
+        """`git status --porcelain` entries: tracked changes and untracked files."""
+        output = self.git.run(
+            "status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames"
+        ).stdout
+        return [entry for entry in output.decode(errors="surrogateescape").split("\0") if entry]
+
+    def setting(self, name: str) -> list[str]:
+        """The values of a setting, as `git config` reads them."""
+        done = self.git.run("config", "--null", "--get-all", name, check=False)
+        return done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+
+    def fetch(self, remote: str, refspec: str, task: Task, **options: Any) -> None:
+        """Fetch one thing, with git's progress on `task`. Raises GitError."""
+        progress = Progress(task)
+        with self._fetching(("fetch", remote, refspec), progress):
+            git.Remote(self, remote).fetch(refspec, progress=progress, **options)
+
+    def fetch_blobs(self, remote: str, blobs: Sequence[str], task: Task) -> None:
+        """Fetch blobs by their ids, all in one request. Raises GitError."""
+        if not blobs:
+            return
+        # Remote.fetch puts what it wants on the command line, which has no room for so many.
+        progress = Progress(task)
+        with self._fetching(("fetch", "--stdin", remote), progress):
+            # It would offer what is here, and the commit is here without its files.
+            running = self.git(c="fetch.negotiationAlgorithm=noop").fetch(
+                "--progress", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no",
+                "--filter=blob:none", "--stdin", remote,
+                as_process=True, istream=subprocess.PIPE, universal_newlines=True,
+            )  # fmt: skip
+            running.stdin.write("".join(f"{blob}\n" for blob in blobs))
+            running.stdin.close()
+            git.cmd.handle_process_output(
+                running, None, progress.new_message_handler(), decode_streams=False
+            )
+            running.wait()
+
+    @contextlib.contextmanager
+    def _fetching(self, words: Sequence[str], progress: Progress) -> Iterator[None]:
+        began = time.monotonic()
+        code = 0
+        try:
+            yield
+        except git.GitCommandError as error:
+            code = error.status if isinstance(error.status, int) else 1
+        self.git.ended(words, code, progress.text.encode(), began, check=True)
+
+
+def _name(name: str) -> str:
+    """GitPython decodes names as the machine does; ours are UTF-8 everywhere."""
+    return name if name.isascii() else os.fsencode(name).decode(errors="surrogateescape")
+
+
+def open_at(path: Path) -> Repository:
+    """The repository that is `path`, or that it lies in. Raises GitError when there is none."""
+    top = path / ".git"
+    if top.exists():
+        return _opened(path, path)
+    return _opened(path, None)
+
+
+def toplevel(path: Path) -> Path | None:
+    """The work tree that `path` lies in, if any: the nearest folder with a `.git` that git accepts.
+
+    Not asked of git, whose answer depends on core.worktree and core.bare.
+    """
+    found = checkout_git(path)
+    if found is None:
+        return None
+    found.close()
+    return found.path
+
+
+def checkout_git(path: Path) -> Repository | None:
+    """The checkout that `path` lies in, with repository and work tree pinned. Raises
+    TreeStateError for one whose objects have other ids than the patches."""
+    place = path.resolve()
+    for folder in (place, *place.parents):
+        if (folder / ".git").exists():
+            with contextlib.suppress(GitError):
+                return _opened(folder, folder)
+    return None
+
+
+def check_sound(path: Path) -> None:
+    """Raise TreeStateError when `path` has a `.git` that git does not accept."""
+    if not (path / ".git").exists():
+        return
+    try:
+        _opened(path, path).close()
+    except GitError as error:
+        raise TreeStateError(
+            f"{path} cannot be worked on because its .git is damaged (git says: {error.reason}); "
+            "repair it, or move the folder away and fetch anew"
+        ) from error
+
+
+def _opened(folder: Path, work_tree: Path | None) -> Repository:
+    pinned = {"GIT_DIR": str(folder / ".git"), "GIT_WORK_TREE": str(folder)} if work_tree else {}
+    asked = Git(folder, pinned).run(
+        "rev-parse", "--absolute-git-dir", "--git-common-dir", "--show-object-format"
+    )
+    git_dir, common_dir, form = os.fsdecode(asked.stdout).splitlines()
+    if form != "sha1":
+        raise TreeStateError(
+            f"{folder} cannot be worked on because its objects have {form.upper()} ids and those "
+            "of the patches are SHA-1; use a clone with --object-format=sha1"
+        )
+    return Repository(Path(git_dir), work_tree, (folder / common_dir).resolve())

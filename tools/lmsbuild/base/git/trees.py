@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of trees, and what differs between two trees: read from the objects alone, so that no
+setting, attribute or index takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lmsbuild.base.git.repository import NOTHING, Repository
+
+_FOLDER = 0o040000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a tree."""
+
+    mode: str
+    blob: str
+
+
+@dataclass(frozen=True)
+class Raw:
+    """One changed path between two trees, without its content."""
+
+    path: str
+    before: Entry
+    after: Entry
+
+
+ABSENT = Entry("000000", NOTHING)
+
+
+def entries(
+    repository: Repository, revision: str, paths: Sequence[str] | None = None
+) -> dict[str, Entry]:
+    """The files of a revision; all of them, or those of `paths` that exist, in their order."""
+    tree = repository.tree_id(revision)
+    if paths is None:
+        return dict(_files(repository, tree, ""))
+    found = ((path, _file(repository, tree, path)) for path in paths)
+    return {path: entry for path, entry in found if entry is not None}
+
+
+def folder(repository: Repository, revision: str, path: str) -> dict[str, Entry]:
+    """The files directly in a folder (without its path), none when there is no such folder."""
+    tree: bytes | None = repository.tree_id(revision)
+    for step in filter(None, path.split("/")):
+        mode, name = repository.listing(tree).get(step, (0, None)) if tree else (0, None)
+        tree = name if mode == _FOLDER else None
+    if tree is None:
+        return {}
+    return {
+        name: Entry(f"{mode:06o}", blob.hex())
+        for name, (mode, blob) in repository.listing(tree).items()
+        if mode != _FOLDER
+    }
+
+
+def changed(repository: Repository, before: str, after: str) -> list[Raw]:
+    """The paths in which two trees differ, in git's order."""
+    trees = repository.tree_id(before), repository.tree_id(after)
+    return sorted(_differing(repository, *trees, ""), key=lambda raw: _bytes(raw.path))
+
+
+def _bytes(path: str) -> bytes:
+    return path.encode(errors="surrogateescape")
+
+
+def _file(repository: Repository, tree: bytes, path: str) -> Entry | None:
+    *folders, name = path.split("/")
+    for step in folders:
+        mode, found = repository.listing(tree).get(step, (0, b""))
+        if mode != _FOLDER:
+            return None
+        tree = found
+    mode, blob = repository.listing(tree).get(name, (0, b""))
+    return None if mode in (0, _FOLDER) else Entry(f"{mode:06o}", blob.hex())
+
+
+def _files(repository: Repository, tree: bytes, prefix: str) -> Iterator[tuple[str, Entry]]:
+    for name, (mode, found) in repository.listing(tree).items():
+        if mode == _FOLDER:
+            yield from _files(repository, found, f"{prefix}{name}/")
+        else:
+            yield prefix + name, Entry(f"{mode:06o}", found.hex())
+
+
+def _differing(
+    repository: Repository, before: bytes | None, after: bytes | None, prefix: str
+) -> Iterator[Raw]:
+    if before == after:
+        return
+    old, new = (
+        repository.listing(tree) if tree else dict[str, tuple[int, bytes]]()
+        for tree in (before, after)
+    )
+    for name in old.keys() | new.keys():
+        one, other = old.get(name), new.get(name)
+        if one == other:
+            continue
+        path = prefix + name
+        yield from _differing(repository, _tree(one), _tree(other), f"{path}/")
+        if _entry(one) != _entry(other):
+            yield Raw(path, _entry(one), _entry(other))
+
+
+def _tree(found: tuple[int, bytes] | None) -> bytes | None:
+    return found[1] if found and found[0] == _FOLDER else None
+
+
+def _entry(found: tuple[int, bytes] | None) -> Entry:
+    if found is None or found[0] == _FOLDER:
+        return ABSENT
+    return Entry(f"{found[0]:06o}", found[1].hex())
