@@ -12,12 +12,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint style series bench sweep patches clean help
+.PHONY: setup run wheels test test-tool test-containers test-torch test-tensorflow test-fast test-full test-negative test-old lint style series bench sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
 	@echo "make run            train a model that does not fit the device, without and with LMS"
-	@echo "make test           the tests: lint, tool, engine, simulated device, regression (<= 20 min)"
+	@echo "make test           the tests: lint, tool, engine, simulated device, regression (15 min)"
 	@echo "make test-fast      what needs no network (60 s)"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD)"
@@ -62,7 +62,12 @@ test: $(STAMP)
 	$(BESIDE) style wheels
 	@$(MAKE) --no-print-directory series
 	$(BESIDE) test-tool test-containers
+	$(BESIDE) test-torch test-tensorflow
+
+test-torch: $(STAMP)
 	$(BIN)/lmsbuild test $(TAG)
+
+test-tensorflow: $(STAMP)
 	$(BIN)/lmsbuild test $(TF_TAG)
 
 wheels: $(STAMP)

@@ -39,6 +39,7 @@ class Units:
         known = tomllib.loads(text) if tomllib else {}
         self.by_function = known.get("by_function", [])
         self.by_case = known.get("by_case", [])
+        self.together = known.get("together", {})
         self.seconds = known.get("seconds", {})
 
     def of(self, nodeid):
@@ -48,16 +49,22 @@ class Units:
         if file in self.by_case:
             return file + "::" + name
         if file in self.by_function:
-            return file + "::" + name.partition("[")[0]
+            unit = file + "::" + name.partition("[")[0]
+            return self.together.get(unit, unit)
         return file
 
     def places(self, nodeids):
-        """Unit -> its place: the longest first, and before it what nobody measured."""
+        """Unit -> its place: the longest first, and before it what nobody measured, of that the
+        cases first: a file is divided into cases where one takes minutes."""
         order = {}
         for nodeid in nodeids:
             order.setdefault(self.of(nodeid), len(order))
-        unknown = float("inf")
-        units = sorted(order, key=lambda u: (-self.seconds.get(u, unknown), order[u]))
+
+        def rank(unit):
+            case = unit.partition("::")[0] in self.by_case
+            return -self.seconds.get(unit, float("inf")), not case, order[unit]
+
+        units = sorted(order, key=rank)
         return {unit: place for place, unit in enumerate(units)}
 
 

@@ -20,6 +20,9 @@ KNOWN = """
 by_function = ["regression/test_b.py"]
 by_case = ["regression/test_c.py"]
 
+[together]
+"regression/test_b.py::test_2" = "regression/test_b.py::test_1"
+
 [seconds]
 "regression/test_a.py" = 5
 "regression/test_b.py::test_1" = 9
@@ -31,9 +34,13 @@ def test_units() -> None:
     units = balance.Units(KNOWN)
     assert [
         units.of(f"/a/tests/regression/{test}")
-        for test in ("test_a.py::test_1[x]", "test_b.py::test_1[x]", "test_c.py::test_1[tests/x]")
+        for test in (
+            *("test_a.py::test_1[x]", "test_b.py::test_1[x]", "test_b.py::test_2"),
+            "test_c.py::test_1[tests/x]",
+        )
     ] == [
         "regression/test_a.py",
+        "regression/test_b.py::test_1",
         "regression/test_b.py::test_1",
         "regression/test_c.py::test_1[tests/x]",
     ]
@@ -42,8 +49,10 @@ def test_units() -> None:
 def test_what_nobody_measured_and_what_takes_longest_is_first() -> None:
     units = balance.Units(KNOWN)
     names = ("test_a.py::test", "test_c.py::test_1[x]", "test_b.py::test_1", "test_d.py::test")
+    names += ("test_c.py::test_1[y]",)
     places = units.places([f"tests/regression/{name}" for name in names])
     assert sorted(places, key=lambda unit: places[unit]) == [
+        "regression/test_c.py::test_1[y]",
         "regression/test_d.py",
         "regression/test_b.py::test_1",
         "regression/test_c.py::test_1[x]",
@@ -53,7 +62,7 @@ def test_what_nobody_measured_and_what_takes_longest_is_first() -> None:
 
 def test_every_recorded_unit_exists() -> None:
     known = balance.Units()
-    for unit in [*known.seconds, *known.by_function, *known.by_case]:
+    for unit in [*known.seconds, *known.together, *known.by_function, *known.by_case]:
         file, _, function = unit.partition("::")
         assert (TESTS / file).is_file(), f"durations.toml names {file}, which is gone"
         name = function.partition("[")[0]
