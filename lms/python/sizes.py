@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes in bytes, as people write and read them."""
+"""Numbers as people write and read them: sizes in bytes, and ids."""
 
 import operator
 import re
-from typing import Union
+from typing import Any, Optional
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def parse_size(name: str, size: Union[int, str]) -> int:
-    """The bytes of a whole number or of a string such as "8GiB", "512M" or "1.5g".
+def integer(value: Any) -> Optional[int]:
+    """An int from Python or NumPy, None for anything else, a bool included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
-    Raises TypeError or ValueError, which call it `name`.
+
+def parse(name: str, size: Any) -> int:
+    """Bytes: of an integer, or of a string such as "8GiB", "512M" or "1.5g".
+
+    Raises TypeError for what is neither, and ValueError for a string that is no size or a negative
+    number; both call it `name`.
     """
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", size, re.IGNORECASE)
@@ -20,20 +31,17 @@ def parse_size(name: str, size: Union[int, str]) -> int:
                 f"{name} must be bytes or a size such as '512MiB' or '8G', got {size!r}"
             )
         return int(float(match.group(1)) * _UNITS[match.group(2).lower()])
-    try:
-        if isinstance(size, bool):
-            raise TypeError
-        number = operator.index(size)  # NumPy's integers, too
-    except TypeError:
+    number = integer(size)
+    if number is None:
         raise TypeError(
             f"{name} must be a number of bytes or a string such as '8GiB', got {size!r}"
-        ) from None
+        )
     if number < 0:
         raise ValueError(f"{name} cannot be negative, got {number}")
     return number
 
 
-def show_size(size: int) -> str:
+def text(size: int) -> str:
     """Such as "1.5 GiB"; at most 10 characters below 10 PiB."""
     if size < 1024:
         return f"{size} B"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +58,27 @@ def test_integers_of_numpy(device: Any) -> None:
 
     torch.cuda.set_limit_lms(numpy.int64(7 * MIB))
     assert torch.cuda.get_limit_lms() == 7 * MIB
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-ibm.md"
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="needs the project's docs")
+def test_the_page() -> None:
+    """What it says is there is there, and what it says is gone is not."""
+    text = PAGE.read_text().partition("## TensorFlow")[0]
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
+    named = {
+        found for row in rows for found in re.findall(r"`(\w+_lms|reclaim_inactive)\(", row[0])
+    }
+    assert named == {*NAMES}
+    gone = text.partition("The functions of v1.1 to v1.3")[2].partition("are not here")[0]
+    names = re.findall(r"`(\w+)`", gone)
+    assert len(names) == 7 and not any(hasattr(torch.cuda, name) for name in names)
+    for name in re.findall(r"`torch\.cuda\.([\w.]+)", text):
+        found: Any = torch.cuda
+        for part in name.split("."):
+            found = getattr(found, part)
 
 
 # ---- a setter stores

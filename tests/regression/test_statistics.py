@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +68,20 @@ def test_the_keys_are_a_superset_of_ibms(lms: Any) -> None:
     }
     nested = torch.cuda.memory_stats_as_nested_dict()
     assert nested["pinned_bytes"]["all"].keys() == {"current", "peak", "allocated", "freed"}
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "statistics.md"
+
+
+@pytest.mark.skipif(not DOCS.is_file(), reason="needs the project's docs")
+def test_every_statistic_is_defined(lms: Any) -> None:
+    section = DOCS.read_text().partition("## PyTorch")[2].partition("\n## ")[0]
+    defined = {name for text in re.findall(r"^\| (.*?) \|", section, re.M)
+               for name in re.findall(r"`([\w.*]+)`", text)}  # fmt: skip
+    named = {re.sub(r"(all|large_pool|small_pool)\.", "POOL.", name) for name in lms.stats()}
+    named = {re.sub(r"pinned_bytes\..*", "pinned_bytes.POOL.*", name) for name in named}
+    named = {name.replace("pinned.POOL.freed", ".freed") for name in named}
+    assert defined == named
 
 
 def test_ibm_names(device: Any) -> None:

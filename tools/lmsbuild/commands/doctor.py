@@ -9,13 +9,17 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import MissingToolError
 from lmsbuild.base.project import cache_path, find_project
 from lmsbuild.cli.options import examples, json_option
+from lmsbuild.places import numa
 from lmsbuild.places.doctor import checks
 
 
 @click.command("doctor", epilog=examples("lmsbuild doctor", "lmsbuild doctor --json"))
 @json_option
 def command(console: Console) -> None:
-    """Say what this machine lacks, with the command that installs it."""
+    """Say what this machine lacks, with the command that installs it.
+
+    Where GPUs are near different NUMA nodes, it also says how numactl starts a program beside each.
+    """
     done = checks(find_project().work, cache_path())
     console.table(
         "",
@@ -33,4 +37,8 @@ def command(console: Console) -> None:
             checks=[vars(check) for check in done],
         )
     console.say("nothing is missing")
+    for gpu in numa.gpus():
+        if gpu.node is not None:
+            console.say(f"a program beside the memory that GPU {gpu.index} reaches fastest:")
+            console.say(f"  {gpu.command}")
     console.result(done)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from lmsbuild.places import numa
+
 GIB = 1 << 30
 DISK_GIB = 12  # a wheel unpacked twice, its cache, two environments and a source tree
 MEMORY_GIB = 4  # two compilers at work
@@ -35,6 +37,7 @@ _PACKAGES = {
     "git": ("git", "git", "git", "git"),
     "g++": ("g++", "gcc-c++", "gcc", "gcc-c++"),
     "make": ("make", "make", "make", "make"),
+    "numactl": ("numactl", "numactl", "numactl", "numactl"),
     "venv": ("python3-venv", "python3", "python", "python3"),
 }
 _MANAGERS = (
@@ -67,6 +70,7 @@ def checks(work: Path, cache: Path) -> list[Check]:
         _memory(),
         _apt(),
         _device(),
+        _numa(),
     ]
 
 
@@ -145,4 +149,18 @@ def _device() -> Check:
     return Check(
         "CUDA device", name or "none: the simulated device is used", "optional", bool(name), "",
         required=False,
+    )  # fmt: skip
+
+
+def _numa() -> Check:
+    """Whether numactl can keep a program near its GPU, where that makes a difference."""
+    apart = [gpu for gpu in numa.gpus() if gpu.node is not None]
+    if not apart:
+        found = "one node, or no GPU whose node is known: nothing to bind"
+        return Check("NUMA", found, "optional", True, "", required=False)
+    found = ", ".join(f"GPU {gpu.index} at node {gpu.node}" for gpu in apart)
+    present = shutil.which("numactl") is not None
+    return Check(
+        "NUMA", found + ("" if present else "; numactl is not installed"), "optional", present,
+        "" if present else install_command("numactl"), required=False,
     )  # fmt: skip

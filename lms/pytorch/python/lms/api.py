@@ -10,8 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from . import launches, library, pointers, statistics
-from .sizes import parse_size
+from . import launches, library, pointers, sizes, statistics
 
 Size = Union[int, str]
 
@@ -57,10 +56,10 @@ def set_debug(modes: str) -> None:
         library.ops().set_chaos(True)
 
 
-def store(wanted: Optional[bool] = None, **sizes: Size) -> None:
+def store(wanted: Optional[bool] = None, **given: Size) -> None:
     """Sets sizes by name, all or none, and whether it is to be on."""
     global _wanted
-    parsed = {name: parse_size(name, size) for name, size in sizes.items()}
+    parsed = {name: sizes.parse(name, size) for name, size in given.items()}
     _settings.update(parsed)
     if library.loaded():
         for name, value in parsed.items():
@@ -118,7 +117,7 @@ def disable() -> None:
     settle()
 
 
-def sizes() -> Dict[str, int]:
+def limits() -> Dict[str, int]:
     """The limits and the minimum size, in bytes."""
     return dict(_settings)
 

@@ -7,8 +7,7 @@ import os
 import sys
 from typing import Dict, Optional
 
-from . import api, library
-from .sizes import parse_size, show_size
+from . import api, library, sizes
 
 _SIZES = ("device_limit", "host_limit", "min_size")
 
@@ -24,7 +23,7 @@ def parse(value: str) -> Optional[Dict[str, int]]:
     value = value.strip()
     if value.lower() in ("", "0", "off", "false"):
         return None
-    sizes: Dict[str, int] = {}
+    found: Dict[str, int] = {}
     if value.lower() not in ("1", "on", "true"):
         for item in value.split(","):
             name, separator, size = (part.strip() for part in item.partition("="))
@@ -33,8 +32,8 @@ def parse(value: str) -> Optional[Dict[str, int]]:
                     f"PYTORCH_LMS takes 1, 0, or device_limit=, host_limit= and min_size= separated"
                     f" by commas; got {item!r}"
                 )
-            sizes[name] = parse_size(f"{name} in PYTORCH_LMS", size)
-    return sizes
+            found[name] = sizes.parse(f"{name} in PYTORCH_LMS", size)
+    return found
 
 
 def read() -> None:
@@ -58,5 +57,5 @@ def act() -> None:
         return
     api.settle()
     if library.active():
-        sizes = "".join(f", {name} {show_size(size)}" for name, size in _asked.items())
-        print(f"PYTORCH_LMS: Large Model Support is on{sizes}", file=sys.stderr)
+        shown = "".join(f", {name} {sizes.text(size)}" for name, size in _asked.items())
+        print(f"PYTORCH_LMS: Large Model Support is on{shown}", file=sys.stderr)

@@ -6,8 +6,7 @@ from __future__ import annotations
 import textwrap
 from typing import Callable, Dict, List, Tuple
 
-from . import api, library
-from .sizes import show_size
+from . import api, library, sizes
 from .statistics import COUNTERS, POOLS, Device, stats
 
 
@@ -24,16 +23,16 @@ def summary(device: Device = None) -> str:
     lines = [f"Large Model Support: {_state()}"]
     if not library.loaded() and not api.is_enabled():
         return lines[0]
-    limits = {name: show_size(size) if size else "none" for name, size in api.sizes().items()}
+    limits = {name: sizes.text(size) if size else "none" for name, size in api.limits().items()}
     lines += [
         f"  limits: device {limits['device_limit']}, host {limits['host_limit']},"
-        f" minimum size {show_size(api.sizes()['min_size'])}",
+        f" minimum size {sizes.text(api.limits()['min_size'])}",
         f"  soft limit (set_limit_lms): {limits['soft_limit']}",
     ]
     if not library.loaded():
         return "\n".join(lines)
     n = stats(device)
-    s = {name: show_size(value) for name, value in n.items()}
+    s = {name: sizes.text(value) for name, value in n.items()}
     lines += [
         f"  copied: {s['lms.paged_out_bytes']} out in {n['lms.paged_out']},"
         f" {s['lms.paged_in_bytes']} in in {n['lms.paged_in']}",
