@@ -15,7 +15,7 @@ from lmsbuild.checkout.checkout import working_path
 from lmsbuild.ship.pipeline import applied, fetched
 from lmsbuild.tags.download import official_wheel
 from lmsbuild.tags.frameworks import Target
-from lmsbuild.wheel.overlay import header_folders, unpack
+from lmsbuild.wheel.headers import header_folders, unpack
 from lmsbuild.wheel.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
 from simcuda.builder import Tools, build_runtime
 

@@ -36,10 +36,11 @@ from lmsbuild.base.errors import (
     WheelError,
 )
 from lmsbuild.base.project import Project
-from lmsbuild.conda import conda
 from lmsbuild.conda.channel import Channel
-from lmsbuild.conda.conda import Plan, from_libraries, make, mapped, required, table
 from lmsbuild.conda.condapackage import files_of, inspect, metadata
+from lmsbuild.conda.dependencies import from_libraries, mapped, required, table
+from lmsbuild.conda.make import make
+from lmsbuild.conda.plan import Plan, check_wheel, framework_plan, plugin_plan
 from lmsbuild.conda.staging import stage
 from lmsbuild.conda.testchannel import TestChannel
 from lmsbuild.places import device as devices
@@ -144,8 +145,8 @@ def test_python_of_a_test_channel(interpreter: str, tmp_path: Path, console: Con
 @pytest.fixture
 def plan() -> Plan:
     return Plan(
-        "alpha", "1.0", "lms_0", 0, "linux-64", PYTHON, "", "Apache-2.0", "Alpha",
-        [f"python {PYTHON}.*"], [],
+        name="alpha", version="1.0", build="lms_0", number=0, subdir="linux-64", python=PYTHON, home="", license="Apache-2.0", summary="Alpha",
+        depends=[f"python {PYTHON}.*"], script=[],
     )  # fmt: skip
 
 
@@ -293,7 +294,7 @@ def test_every_framework_has_a_recipe(real_project: Project) -> None:
     metas = set()
     for target in targets(real_project):
         for cuda in target.tag.cuda:
-            plan = conda.framework_plan(target.for_cuda(cuda), target.pythons[-1], "linux-64")
+            plan = framework_plan(target.for_cuda(cuda), target.pythons[-1], "linux-64")
             assert plan.build.startswith("lms_") and plan.version == target.tag.version
             metas.add(plan.meta)
             assert len(plan.constrains) == len(target.tag.pins)
@@ -390,10 +391,10 @@ def test_engine_for_ppc64le(tmp_path: Path, console: Console, real_project: Proj
         },
     )
     plan = Plan(
-        "lms-engine", "0.1", "lms_0", 0, "linux-ppc64le", PYTHON, "", "Apache-2.0", "The engine",
-        [], [],
+        name="lms-engine", version="0.1", build="lms_0", number=0, subdir="linux-ppc64le", python=PYTHON, home="", license="Apache-2.0", summary="The engine",
+        depends=[], script=[],
     )  # fmt: skip
-    conda.check_wheel(wheel, plan, "lms-engine", "0.1")
+    check_wheel(wheel, plan, "lms-engine", "0.1")
     made = make(plan, wheel, real_project, tmp_path / "out", console)[0].package
     assert (
         made.subdir == "linux-ppc64le"
@@ -432,7 +433,7 @@ def test_plugin_depends_on_the_release(
     tmp_path: Path, console: Console, real_project: Project
 ) -> None:
     found = resolve_plugin(real_project, "2.6.0")
-    plan = conda.plugin_plan(found, PYTHON, "linux-64")
+    plan = plugin_plan(found, PYTHON, "linux-64")
     assert plan.build.startswith("lms_pt26cu124py")
     wheel = tmp_path / f"torch_lms-{found.version}-py3-none-manylinux_2_34_x86_64.whl"
     info = WheelName.of(wheel).dist_info
@@ -500,7 +501,7 @@ def installed(label: str, folder: Path, console: Console) -> Iterator[tuple[Targ
     channel.add(sorted(Path(given).rglob("*.conda")), console)
     note = json.loads(next(Path(given).glob("linux-64/*.json")).read_text())
     wheel = next(p for p in _wheels(target.work) if p.name == note["wheel"])
-    plan = conda.framework_plan(target, target.python(None), "linux-64")
+    plan = framework_plan(target, target.python(None), "linux-64")
     needs = Channel(folder / "needs")
     beside(target.project, target, plan, wheel, note["depends"], needs.root, console)
     with serving(channel, needs) as urls:

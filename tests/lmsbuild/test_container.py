@@ -26,7 +26,7 @@ from lmsbuild.base.project import Project, cache_dir
 from lmsbuild.places.docker import OWNER
 from lmsbuild.places.tagcontainer import compiler
 from lmsbuild.tags.frameworks import resolve
-from lmsbuild.wheel.overlay import header_folders
+from lmsbuild.wheel.headers import header_folders
 
 pytestmark = [pytest.mark.net, pytest.mark.default]
 

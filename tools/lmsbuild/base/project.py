@@ -39,6 +39,11 @@ class Project:
         return sorted(self.patches.glob(f"*/{FRAMEWORK_FILE}"))
 
     @property
+    def recipes(self) -> Path:
+        """Templates of conda packages, and the table of what wheels are called in conda."""
+        return self.root / "conda-recipes"
+
+    @property
     def tools(self) -> Path:
         """The folder that simcuda can be imported from."""
         return self.root / "tools"

@@ -16,7 +16,7 @@ from lmsbuild.checkout.switch import CheckoutTransaction, state_of
 from lmsbuild.cli.options import dry_run_option, examples, into_option, json_option, tag_choice
 from lmsbuild.tags.frameworks import targets
 from lmsbuild.upkeep.status import places, wheel_folders
-from lmsbuild.wheel.overlay import abandon
+from lmsbuild.wheel.publish import abandon
 
 _WORDS = {
     "nothing": "had changed nothing, cleaned up",

@@ -20,7 +20,7 @@ from lmsbuild.base import log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import MissingToolError
 from lmsbuild.conda.channel import Channel
-from lmsbuild.conda.conda import FromWheel, Table, required
+from lmsbuild.conda.dependencies import FromWheel, Table, required
 from lmsbuild.conda.staging import stage
 from lmsbuild.wheel import elf
 

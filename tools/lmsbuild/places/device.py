@@ -14,7 +14,7 @@ from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.places.doctor import gpu
 from lmsbuild.places.environment import Environment
 from lmsbuild.tags.frameworks import Target
-from lmsbuild.wheel.overlay import header_folders
+from lmsbuild.wheel.headers import header_folders
 from lmsbuild.wheel.toolchain import Compiler, processors
 
 

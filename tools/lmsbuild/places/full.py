@@ -42,7 +42,7 @@ from lmsbuild.places.image import Recipe, build, fill
 from lmsbuild.series.series import series_of
 from lmsbuild.tags.download import wheels_for
 from lmsbuild.tags.frameworks import Full, Target
-from lmsbuild.wheel.overlay import BESIDE, BUILDING, publish, tidy
+from lmsbuild.wheel.publish import BESIDE, BUILDING, publish, tidy
 from lmsbuild.wheel.toolchain import processors
 from lmsbuild.wheel.wheelfile import WheelName
 

@@ -13,19 +13,18 @@ from lmsbuild.base import log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import CompileError, UsageError
 from lmsbuild.base.project import Project
-from lmsbuild.conda.conda import (
+from lmsbuild.conda.condapackage import CondaPackage, known_subdir
+from lmsbuild.conda.dependencies import table
+from lmsbuild.conda.make import Made, make
+from lmsbuild.conda.plan import (
     MACHINES,
-    Made,
     Plan,
     check_wheel,
     framework_plan,
-    make,
     own_plan,
     plugin_plan,
-    run_tests,
-    table,
 )
-from lmsbuild.conda.condapackage import CondaPackage, known_subdir
+from lmsbuild.conda.rattler import run_tests
 from lmsbuild.conda.testchannel import TestChannel, wheel_requirements
 from lmsbuild.places import device as devices
 from lmsbuild.places.environment import Environment, interpreter, packages_for
@@ -115,7 +114,7 @@ def build(
             run_tests(package, [str(channel)], cuda, console)
 
     wanted = tests if order.test != "none" and native else None
-    made = make(plan, file, project, folder, console, wanted)
+    made = make(plan, file, project, folder, console, tests=wanted)
     if kept:
         with console.step(f"TEST channel {kept}"):
             beside(project, target, plan, file, made[0].package.depends, kept, console)

@@ -24,7 +24,8 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, FileError, RebuildError
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.base.project import make_folder
-from lmsbuild.conda import conda
+from lmsbuild.conda.make import made_of, make
+from lmsbuild.conda.plan import framework_plan
 from lmsbuild.series.series import export, export_name, series_of
 from lmsbuild.ship import sbom
 from lmsbuild.ship.choices import Choices
@@ -160,7 +161,7 @@ def _fill(
         "lmsbuild": __version__,
         "artefacts": [asdict(artefact) for artefact in artefacts],
         "images": dict(images),
-        "conda": {file.name: conda.made_of(file) for file in more if file.suffix == _CONDA},
+        "conda": {file.name: made_of(file) for file in more if file.suffix == _CONDA},
         "wheel": manifest,
     }
     (fresh / MANIFEST).write_text(_json(about), encoding="utf-8")
@@ -262,7 +263,7 @@ def rebuild(
         now = json.loads(built.manifest.read_text(encoding="utf-8"))
         packages = _packages(target, choices, built, folder / "conda", console) if about else []
         made |= {file.name: sha256_file(file) for file in packages}
-        made_of = {file.name: conda.made_of(file) for file in packages}
+        made_of = {file.name: made_of(file) for file in packages}
     compared = [
         Compared(artefact["name"], artefact["sha256"], made.get(artefact["name"], ""))
         for artefact in recorded["artefacts"]
@@ -296,8 +297,8 @@ def _own(recorded: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _packages(target: Target, choices: Choices, built: Built, folder: Path, console: Console
 ) -> list[Path]:  # fmt: skip
-    plan = conda.framework_plan(target, target.python(choices.python), _SUBDIR)
-    made = conda.make(plan, built.wheel, target.project, folder, console)
+    plan = framework_plan(target, target.python(choices.python), _SUBDIR)
+    made = make(plan, built.wheel, target.project, folder, console)
     return [one.package.path for one in made]
 
 

@@ -23,7 +23,7 @@ from lmsbuild.checkout import checkout
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.places import environment
 from lmsbuild.tags.frameworks import Target
-from lmsbuild.wheel import overlay
+from lmsbuild.wheel import publish
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def leftovers(targets: list[Target]) -> list[Item]:
         for wheels in sorted(target.work.glob("wheels*")):
             title = f"{target.label}: unfinished wheel"
             lock = wheels / ".lock"
-            found += [_plain(p, "leftover", title, lock) for p in overlay.leftovers(wheels)]
+            found += [_plain(p, "leftover", title, lock) for p in publish.leftovers(wheels)]
         for path in sorted(target.work.glob(CONDA_LEFTOVERS)):
             lock = path.parent / ".lock"
             found.append(_plain(path, "leftover", f"{target.label}: unfinished package", lock))

@@ -37,7 +37,7 @@ from lmsbuild.checkout.switch import (
 from lmsbuild.series.patchstate import APPLIED, PatchState
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.tags.frameworks import Target, resolve, targets
-from lmsbuild.wheel.overlay import abandon
+from lmsbuild.wheel.publish import abandon
 
 NOT_APPLIED = "not applied"
 

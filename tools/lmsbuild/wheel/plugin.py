@@ -28,7 +28,8 @@ from lmsbuild.tags.download import header_wheel, official_wheel
 from lmsbuild.tags.frameworks import Framework, Plugin, Release, Tag, Target, load
 from lmsbuild.tags.runtimefiles import files_of
 from lmsbuild.wheel import elf, wheelfile
-from lmsbuild.wheel.overlay import find_library, unpack, unpack_headers
+from lmsbuild.wheel.headers import unpack, unpack_headers
+from lmsbuild.wheel.libraries import find_library
 from lmsbuild.wheel.platform_tag import platform_tag
 from lmsbuild.wheel.toolchain import Compiler, ObjectCache, Roots, Unit, link, processors
 from lmsbuild.wheel.wheelfile import WheelName
