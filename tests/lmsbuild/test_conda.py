@@ -145,9 +145,18 @@ def test_python_of_a_test_channel(interpreter: str, tmp_path: Path, console: Con
 @pytest.fixture
 def plan() -> Plan:
     return Plan(
-        name="alpha", version="1.0", build="lms_0", number=0, subdir="linux-64", python=PYTHON, home="", license="Apache-2.0", summary="Alpha",
-        depends=[f"python {PYTHON}.*"], script=[],
-    )  # fmt: skip
+        name="alpha",
+        version="1.0",
+        build="lms_0",
+        number=0,
+        subdir="linux-64",
+        python=PYTHON,
+        home="",
+        license="Apache-2.0",
+        summary="Alpha",
+        depends=[f"python {PYTHON}.*"],
+        script=[],
+    )
 
 
 @pytest.fixture
@@ -391,9 +400,18 @@ def test_engine_for_ppc64le(tmp_path: Path, console: Console, real_project: Proj
         },
     )
     plan = Plan(
-        name="lms-engine", version="0.1", build="lms_0", number=0, subdir="linux-ppc64le", python=PYTHON, home="", license="Apache-2.0", summary="The engine",
-        depends=[], script=[],
-    )  # fmt: skip
+        name="lms-engine",
+        version="0.1",
+        build="lms_0",
+        number=0,
+        subdir="linux-ppc64le",
+        python=PYTHON,
+        home="",
+        license="Apache-2.0",
+        summary="The engine",
+        depends=[],
+        script=[],
+    )
     check_wheel(wheel, plan, "lms-engine", "0.1")
     made = make(plan, wheel, real_project, tmp_path / "out", console)[0].package
     assert (
@@ -503,7 +521,7 @@ def installed(label: str, folder: Path, console: Console) -> Iterator[tuple[Targ
     wheel = next(p for p in _wheels(target.work) if p.name == note["wheel"])
     plan = framework_plan(target, target.python(None), "linux-64")
     needs = Channel(folder / "needs")
-    beside(target.project, target, plan, wheel, note["depends"], needs.root, console)
+    beside(target.project, target, plan, wheel, note["depends"], place=needs.root, console=console)
     with serving(channel, needs) as urls:
         prefix = folder / "prefix"
         cuda = target.cuda if target.cuda[0].isdigit() else ""

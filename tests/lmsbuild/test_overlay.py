@@ -127,7 +127,7 @@ def test_source_missing_from_the_list(world: World, official: Path, console: Con
 
 def test_source_missing_from_cmake(world: World, official: Path, console: Console) -> None:
     toml_replace(world, '"core/lms/engine.cpp"]', '"core/lms/engine.cpp", "core/x.cpp"]')
-    refused(world, console, ConfigError, r"frameworks\.toml alone has core/x\.cpp")
+    refused(world, console, ConfigError, r"tag\.toml alone has core/x\.cpp")
 
 
 def test_touched_file_that_would_not_ship(world: World, official: Path, console: Console) -> None:

@@ -87,7 +87,9 @@ def own_project(tmp_path: Path) -> Project:
 def test_a_new_release_is_added_untested(own_project: Project, cuda: str, version: str) -> None:
     file = own_project.patches / "pytorch" / "plugin.toml"
     before = file.read_text()
-    dry = new_release.add(own_project, "pytorch", "v9.16.0", Console(), True, index(cuda))
+    dry = new_release.add(
+        own_project, "pytorch", "v9.16.0", Console(), dry_run=True, ask=index(cuda)
+    )
     assert file.read_text() == before
     text = new_release.add(own_project, "pytorch", "9.16.0", Console(), ask=index(cuda))
     assert text == dry and file.read_text() == f"{before.rstrip()}\n\n{text}"

@@ -196,8 +196,15 @@ def test_a_container_is_asked_for(
     world: World, official: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{world.folder}/nobody.sock")
-    assert pipeline.container_for(world.target, False, None, CHOICES, console) is None
+    assert (
+        pipeline.container_for(
+            world.target, wanted=False, base_image=None, choices=CHOICES, console=console
+        )
+        is None
+    )
     for wanted, image in ((True, None), (False, "debian:bookworm")):
-        container = pipeline.container_for(world.target, wanted, image, CHOICES, console)
+        container = pipeline.container_for(
+            world.target, wanted=wanted, base_image=image, choices=CHOICES, console=console
+        )
         with pytest.raises(EngineError, match=r"nobody\.sock"):
             release(world.target, CHOICES, console, container=container)

@@ -46,7 +46,16 @@ def order(world: World, shard: tuple[int, int] | None = None) -> Order:
     here = Environment(Path(sys.prefix), "", True)
     device = Device("sim", "simulated CUDA device")
     paths = {"PYTHONPATH": str(REPOSITORY / "tools")}
-    return Order(world.target, world.upstream, here, here, device, "default", shard, paths)
+    return Order(
+        target=world.target,
+        source=world.upstream,
+        stock=here,
+        lms=here,
+        device=device,
+        tier="default",
+        shard=shard,
+        variables=paths,
+    )
 
 
 def test_report_of_real_tests(world: World, console: Console) -> None:

@@ -94,10 +94,17 @@ def parser() -> argparse.ArgumentParser:
 
 def _plan(options: argparse.Namespace) -> Plan:
     return Plan(
-        options.models, options.methods, options.caps,
-        not options.capped_only, options.scale, options.growth,
-        options.host_limit, options.steps, options.warmup, getattr(options, "point_seconds", 0),
-    )  # fmt: skip
+        models=options.models,
+        methods=options.methods,
+        caps=options.caps,
+        uncapped=not options.capped_only,
+        scale=options.scale,
+        growth=options.growth,
+        host_limit=options.host_limit,
+        steps=options.steps,
+        warmup=options.warmup,
+        point_seconds=getattr(options, "point_seconds", 0),
+    )
 
 
 def _say(text: str) -> None:

@@ -94,9 +94,9 @@ class _Report:
     json_mode: bool
     debug: bool
 
-    def failure(self, error: LmsbuildError, with_log: bool = True) -> int:
+    def failure(self, error: LmsbuildError, *, with_log: bool = True) -> int:
         kind = type(error).__name__.replace("LmsbuildError", "InternalError")
-        return self._say(kind, error.message, error.exit_code, error.details, with_log)
+        return self._say(kind, error.message, error.exit_code, error.details, with_log=with_log)
 
     def stopped(self, error: interrupt.Interrupted) -> int:
         during = f" ({error.during})" if error.during else ""
@@ -104,10 +104,10 @@ class _Report:
             f"stopped{during} because {error.why}; nothing is left half done: run the "
             "same command to go on, or see `lmsbuild status`"
         )
-        return self._say("Stopped", message, error.exit_code, {}, True)
+        return self._say("Stopped", message, error.exit_code, {}, with_log=True)
 
     def _say(
-        self, kind: str, message: str, code: int, details: dict[str, object], with_log: bool
+        self, kind: str, message: str, code: int, details: dict[str, object], *, with_log: bool
     ) -> int:
         from lmsbuild.base import log
         from lmsbuild.base.console import Console, jsonable
@@ -124,7 +124,7 @@ class _Report:
             with contextlib.suppress(OSError):  # the other stream can still be told
                 sys.stdout.write(json.dumps({"error": value}, default=jsonable, indent=2) + "\n")
         with contextlib.suppress(OSError):
-            Console(self.json_mode).fail(message, where)
+            Console(json_mode=self.json_mode).fail(message, where)
         return code
 
 
@@ -171,7 +171,7 @@ def _flush(code: int) -> int:
             elif code == 0:
                 from lmsbuild.base.errors import FileError
 
-                report = _Report(False, _debugging())
+                report = _Report(json_mode=False, debug=_debugging())
                 code = report.failure(FileError.of(error, "standard output"))
     return code
 

@@ -27,6 +27,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import OfflineError, UsageError
 from lmsbuild.base.hashing import sha256_file, sha256_value, write_atomic
 from lmsbuild.base.project import cache_dir
+from lmsbuild.base.settings import offline
 
 DEFAULT_LIMIT = "30GiB"
 _OBJECTS = "objects"  # many small entries, without a record each
@@ -61,17 +62,6 @@ class Entry:
         return _record_of(kind if kind.name == _OBJECTS else self.path)
 
 
-def offline() -> bool:
-    """Downloads are off: --offline or LMSBUILD_OFFLINE. Raises UsageError."""
-    text = os.environ.get("LMSBUILD_OFFLINE", "")
-    if text not in ("", "0", "1"):
-        raise UsageError(
-            f"LMSBUILD_OFFLINE={text} cannot be used because it takes 1 (download nothing) or 0; "
-            "set one of them, or unset it"
-        )
-    return text == "1"
-
-
 def check_variables() -> None:
     """Raise UsageError for a variable of the cache that cannot be used."""
     offline()
@@ -99,6 +89,7 @@ def keep(
     title: str,
     fill: Callable[[Path], None],
     console: Console,
+    *,
     tag: str = "",
     anew: bool = False,
 ) -> Path:

@@ -83,7 +83,7 @@ class _Display:
     On a terminal as bars; else the innermost one as a line every LINE_SECONDS.
     """
 
-    def __init__(self, console: RichConsole, live: bool) -> None:
+    def __init__(self, console: RichConsole, *, live: bool) -> None:
         self._console = console
         self._live = live
         self._tasks: list[Task] = []
@@ -184,13 +184,13 @@ class Console:
     the steps and nothing else.
     """
 
-    def __init__(self, json_mode: bool = False, markdown: bool = False) -> None:
+    def __init__(self, *, json_mode: bool = False, markdown: bool = False) -> None:
         self.json_mode = json_mode
         self.markdown = markdown
         self.steps: list[Task] = []
         self._out = _rich(sys.stdout)
         self._err = _rich(sys.stderr)
-        self._display = _Display(self._err, _is_live(sys.stderr))
+        self._display = _Display(self._err, live=_is_live(sys.stderr))
         self._depth = 0
         self._summarised = False
 

@@ -511,7 +511,7 @@ def put_back(transaction: FileTransaction, last: Journal) -> None:
             transaction.remove(step.path)
 
 
-def undo_files(root: Path, state: Path, dry_run: bool = False) -> Journal:
+def undo_files(root: Path, state: Path, *, dry_run: bool = False) -> Journal:
     """Take back the last finished FileTransaction; its journal. Raises TreeStateError when there is
     none or a file changed since."""
     last = Journal.load(state / "last")
@@ -534,7 +534,7 @@ class Aborted:
 
 
 def abort(
-    cls: type[FileTransaction], root: Path, state: Path, dry_run: bool = False
+    cls: type[FileTransaction], root: Path, state: Path, *, dry_run: bool = False
 ) -> Aborted | None:
     """Take back what was stopped in the middle; None when nothing was.
 

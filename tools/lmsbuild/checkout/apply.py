@@ -82,14 +82,14 @@ class _Plan:
     replaced: bool
 
 
-def apply(target: Target, path: Path, console: Console, dry_run: bool = False) -> Applied:
+def apply(target: Target, path: Path, console: Console, *, dry_run: bool = False) -> Applied:
     """Apply the series of `target` to the checkout at `path`.
 
     Raises TreeStateError when the checkout is not fit, PatchError when a patch does not apply;
     in both cases the checkout is as it was before. The states of the patches are shown then.
     """
     try:
-        return _apply(target, path, console, dry_run)
+        return _apply(target, path, console, dry_run=dry_run)
     except LmsbuildError as failure:
         _show(failure, console)
         raise
@@ -107,7 +107,7 @@ def _show(failure: LmsbuildError, console: Console) -> None:
         console.say("nothing of this is in the checkout, which is as it was")
 
 
-def _apply(target: Target, path: Path, console: Console, dry_run: bool) -> Applied:
+def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Applied:
     user = open_checkout(target, path)
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
@@ -219,11 +219,11 @@ def _plan(target: Target, user: Repository, series: Series, shadow: Shadow) -> _
         # An older version of the series.
         check_preimage(target, user, base, str(user.path))
         count = series.applied(user, base)
-        return _Plan(start, base, base, series.patches[count:], count, True)
+        return _Plan(start, base, base, series.patches[count:], count, replaced=True)
     if count == 0:
         check_preimage(target, user, start, str(user.path))
     tag_code = start if count == 0 else recorded(user, "base")
-    return _Plan(start, start, tag_code, series.patches[count:], count, False)
+    return _Plan(start, start, tag_code, series.patches[count:], count, replaced=False)
 
 
 def _explain_other_code(
@@ -311,7 +311,7 @@ class Undone:
     head: str | None  # the commit that is HEAD again; None when it was not a checkout
 
 
-def undo(user: Repository, console: Console, dry_run: bool = False) -> Undone:
+def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone:
     """Take back the last finished `apply` of a checkout.
 
     Raises TreeStateError, with nothing done, when there is none or when commits or changes of the

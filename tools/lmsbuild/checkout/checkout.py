@@ -122,7 +122,7 @@ def leftovers(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{NEW}*"))
 
 
-def abandon(target: Target, dry_run: bool = False) -> list[Path]:
+def abandon(target: Target, *, dry_run: bool = False) -> list[Path]:
     """Remove what a killed `fetch` into the work folder left, and name it; nothing while one is at
     work."""
     found = [path for path in leftovers(target.work) if not path.name.startswith(REMOVED)]

@@ -119,7 +119,7 @@ def orig_tarball(package: Debian, tag: str, console: Console) -> Path:
             url = _locate(package)
         download_url(url, path, console, package.sha256)
 
-    return cache.keep("downloads", package.tarball, package.tarball, fill, console, tag)
+    return cache.keep("downloads", package.tarball, package.tarball, fill, console, tag=tag)
 
 
 def signature() -> str:

@@ -87,7 +87,7 @@ def find_checkout(target: Target) -> Path | None:
     return standing_in(target) or (work if is_framework(target, work) else None)
 
 
-def refresh(target: Target, source: Path | None, dry_run: bool = False) -> Refreshed:
+def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Refreshed:
     """Write the series anew: the runtime from lms/ and, with a checkout `source`, from its commits.
 
     Edits of runtime files in the checkout go into lms/, everything else into the tag's patches,

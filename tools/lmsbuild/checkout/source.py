@@ -138,7 +138,9 @@ class _Way:
         suffix = f"-{sha256_value(location)[:12]}" if route == "url" else ""
         return cache_dir() / _KIND / f"{self.target.slug}-{route}{suffix}.git"
 
-    def kept(self, route: str, location: str, why: str, fill: Fill, anew: bool = False) -> Source:
+    def kept(
+        self, route: str, location: str, why: str, fill: Fill, *, anew: bool = False
+    ) -> Source:
         """The source from the cache, put there by `fill` if need be, and checked."""
 
         def make(bare: Path) -> None:
@@ -151,7 +153,7 @@ class _Way:
         name = self.place(route, location).name
         title = f"source of {self.target.label} by {route}"
         label = self.target.label
-        repository = cache.keep(_KIND, name, title, make, self.console, label, anew)
+        repository = cache.keep(_KIND, name, title, make, self.console, tag=label, anew=anew)
         with Repository(repository) as found:
             commit = found.commit_id(_BASE)
             if commit is None:
@@ -175,7 +177,7 @@ class _Way:
             try:
                 origin = made.create_remote("origin", location)
                 with made.config_writer() as settings:
-                    settings.set_value('remote "origin"', "promisor", True)
+                    settings.set_value('remote "origin"', "promisor", "true")
                     settings.set_value('remote "origin"', "partialclonefilter", "blob:none")
                 wanted = tag if location == url else self.target.tag.commit
                 made.fetch("origin", wanted, step, depth=1, no_tags=True, filter="blob:none")

@@ -17,7 +17,7 @@ from lmsbuild.series.series import NO_BLOB, FileChange, Hunk, Patch, series_of
 from lmsbuild.tags.frameworks import Target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Touched:
     """What one patch does to one file."""
 
@@ -91,15 +91,15 @@ def _touched(target: Target, patch: Patch, change: FileChange, code: _Code) -> T
     kinds = {change.before: "new", change.after: "removed"}
     changed, new = _functions(change, hunks, code)
     return Touched(
-        target.label,
-        patch.name,
-        change.path,
-        kinds.get(NO_BLOB, "changed"),
-        sum(len(hunk.texts("+")) for hunk in hunks),
-        sum(len(hunk.texts("-")) for hunk in hunks),
-        changed,
-        new,
-        [hunk.header for hunk in hunks],
+        tag=target.label,
+        patch=patch.name,
+        file=change.path,
+        kind=kinds.get(NO_BLOB, "changed"),
+        added=sum(len(hunk.texts("+")) for hunk in hunks),
+        removed=sum(len(hunk.texts("-")) for hunk in hunks),
+        functions=changed,
+        new_functions=new,
+        hunks=[hunk.header for hunk in hunks],
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UsageError
 from lmsbuild.base.project import find_project
+from lmsbuild.base.settings import without_network
 from lmsbuild.ship.choices import Choices
 from lmsbuild.tags.frameworks import Target, resolve, targets
 
@@ -34,16 +34,16 @@ def _console(ctx: click.Context) -> Console:
     return found
 
 
-def _json(ctx: click.Context, param: click.Parameter, value: bool) -> Console:
+def _json(ctx: click.Context, _: click.Parameter, value: object) -> Console:
     found = _console(ctx)
-    found.json_mode = value
+    found.json_mode = bool(value)
     _check_form(found)
     return found
 
 
-def _markdown(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _markdown(ctx: click.Context, _: click.Parameter, value: object) -> None:
     found = _console(ctx)
-    found.markdown = value
+    found.markdown = bool(value)
     _check_form(found)
 
 
@@ -111,7 +111,7 @@ def tags_option(function: F) -> F:
     )
 
 
-def chosen(tags: Sequence[str], every: bool) -> list[Target]:
+def chosen(tags: Sequence[str], *, every: bool) -> list[Target]:
     """What `tags_option` asks for. Raises UsageError when that is nothing."""
     project = find_project()
     if every:
@@ -133,9 +133,9 @@ def source_option(function: F) -> F:
 
 
 def offline_option(function: F) -> F:
-    def switch_off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    def switch_off(ctx: click.Context, _: click.Parameter, value: object) -> None:
         if value:
-            os.environ["LMSBUILD_OFFLINE"] = "1"  # child processes obey it too
+            ctx.with_resource(without_network())
 
     return click.option(
         "--offline", is_flag=True, expose_value=False, callback=switch_off,

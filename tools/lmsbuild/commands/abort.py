@@ -43,7 +43,7 @@ class _Done:
 @into_option
 @dry_run_option
 @json_option
-def command(tag: str | None, into: Path | None, dry_run: bool, console: Console) -> None:
+def command(*, tag: str | None, into: Path | None, dry_run: bool, console: Console) -> None:
     """Put back what a command that was stopped in the middle had begun to change.
 
     Looks at the project and at the checkouts of TAG (of all tags). A file that you changed since
@@ -58,7 +58,7 @@ def command(tag: str | None, into: Path | None, dry_run: bool, console: Console)
         kinds.append((FileTransaction, project.root, project.root / PROJECT_STATE))
     done = []
     for kind, root, state in kinds:
-        found = abort(kind, root, state, dry_run)
+        found = abort(kind, root, state, dry_run=dry_run)
         if found:
             done.append(_Done(root, found.command, found.outcome))
             would = "would be: " if dry_run else ""
@@ -69,12 +69,12 @@ def command(tag: str | None, into: Path | None, dry_run: bool, console: Console)
             console.say(f"{root}: lmsbuild {found.command}: {would}{_WORDS[found.outcome]}{back}")
     if into is None:
         for folder in wheel_folders(project):
-            if abandon(folder, dry_run):
+            if abandon(folder, dry_run=dry_run):
                 done.append(_Done(folder, "wheel", "nothing"))
                 would = "would be " if dry_run else ""
                 console.say(f"{folder}: a build that was killed {would}cleaned up")
         for target in targets(project):
-            for left in checkout.abandon(target, dry_run):
+            for left in checkout.abandon(target, dry_run=dry_run):
                 done.append(_Done(left, "fetch", "nothing"))
                 would = "would be " if dry_run else ""
                 console.say(f"{left}: a fetch that was killed {would}cleaned up")

@@ -40,6 +40,7 @@ from lmsbuild.tags.frameworks import resolve
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     source: str,
     reference: Path | None,
@@ -61,7 +62,7 @@ def command(
             console.result({"path": path, "patches": patches, "dry_run": True})
             return
         path = fetched(target, source, path, console, reference).path
-    done = applied(target, path, console, dry_run)
+    done = applied(target, path, console, dry_run=dry_run)
     for name in done.patches:
         console.say(f"{'would apply' if dry_run else 'applied'} {name}")
     if not done.patches:

@@ -20,7 +20,7 @@ from lmsbuild.cli.options import (
 )
 from lmsbuild.places import device as devices
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import prepared_for
+from lmsbuild.ship.pipeline import Wanted, prepared
 from lmsbuild.tags.frameworks import resolve
 from lmsbuild.trials.bench import Benchmark
 from lmsbuild.wheel.plugin import resolve as resolve_plugin
@@ -64,6 +64,7 @@ from lmsbuild.wheel.plugin import resolve as resolve_plugin
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     arguments: tuple[str, ...],
     wanted: str | None,
@@ -102,7 +103,7 @@ def command(
         console.say(f"would measure {target.label} on the {device.name} and add to {file}")
         console.result({"results": file, "device": device, "dry_run": True})
         return
-    ready = prepared_for(target, found, choices, device, "", (), console)
+    ready = prepared(Wanted(target=target, choices=choices, device=device, plugin=found), console)
     with console.step("benchmark"):
         bench = Benchmark(ready.lms, device, ready.variables, file, arguments)
         made = bench.run(minutes, console)

@@ -67,13 +67,13 @@ def command(context: click.Context) -> None:
 @dry_run_option
 @json_option
 def add(
-    channel: Path, packages: tuple[Path, ...], stubs: bool, dry_run: bool, console: Console
+    *, channel: Path, packages: tuple[Path, ...], stubs: bool, dry_run: bool, console: Console
 ) -> None:
     """Check packages byte for byte, and put them into CHANNEL and its index: all or none.
 
     The folder is made if need be. Safe beside other writers and readers.
     """
-    done = _channel(channel).add(packages, console, stubs, dry_run)
+    done = _channel(channel).add(packages, console, stubs=stubs, dry_run=dry_run)
     for added in done:
         what = "already there" if added.already else "would add" if dry_run else "added"
         console.say(f"{what} {added.path}")
@@ -92,9 +92,9 @@ def add(
 @_stubs_option
 @dry_run_option
 @json_option
-def index(channel: Path, stubs: bool, dry_run: bool, console: Console) -> None:
+def index(*, channel: Path, stubs: bool, dry_run: bool, console: Console) -> None:
     """Write the index of CHANNEL anew from its packages, each of which is checked."""
-    found = _channel(channel).index(console, stubs, dry_run)
+    found = _channel(channel).index(console, stubs=stubs, dry_run=dry_run)
     console.say(f"{'would index' if dry_run else 'indexed'} {channel} ({len(found)} packages)")
     console.result({"packages": len(found), "dry_run": dry_run})
 
@@ -154,7 +154,7 @@ def verify(channel: Path, console: Console) -> None:
 @dry_run_option
 @json_option
 def prune(
-    channel: Path, keep: int | None, days: float | None, dry_run: bool, console: Console
+    *, channel: Path, keep: int | None, days: float | None, dry_run: bool, console: Console
 ) -> None:
     """Remove old packages from CHANNEL by rule, but never what a package that stays needs."""
     from lmsbuild.conda.channel import Rule
@@ -163,7 +163,7 @@ def prune(
         raise UsageError(
             "nothing was removed because no rule was given; give --keep, --younger-than or both"
         )
-    gone = _channel(channel).prune(Rule(keep, days), console, dry_run)
+    gone = _channel(channel).prune(Rule(keep, days), console, dry_run=dry_run)
     did = "would remove" if dry_run else "removed"
     for entry in gone:
         console.say(f"{did} {entry.path}")

@@ -37,6 +37,7 @@ from lmsbuild.upkeep.cleaning import Item, cached, clean, leftovers, worked
 @dry_run_option
 @json_option
 def command(
+    *,
     tag: str | None,
     of_cache: bool,
     of_work: bool,
@@ -59,9 +60,9 @@ def command(
             items += cached(chosen)
         if of_work or of_all:
             listed = {item.path for item in items}
-            items += [item for item in worked(known, force) if item.path not in listed]
+            items += [item for item in worked(known, force=force) if item.path not in listed]
     with console.task("removing"):
-        done = clean(items, older_than, dry_run)
+        done = clean(items, older_than, dry_run=dry_run)
     gone = [item for item in done if not item.kept]
     if gone:
         console.table("", ["", "what", "items", "size", "in"], _rows(gone))

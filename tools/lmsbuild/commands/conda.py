@@ -68,6 +68,7 @@ from lmsbuild.ship.choices import Choices
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     output: Path | None,
     plugin: bool,
@@ -89,8 +90,11 @@ def command(
     """
     from lmsbuild.ship.condabuild import Order, build
 
-    order = Order(tag, plugin, arch, given, kind, channels, in_container, base_image, test_channel)
-    done = build(find_project(), order, choices, console, output, dry_run)
+    order = Order(
+        tag=tag, arch=arch, plugin=plugin, wheel=given, test=kind, channels=channels,
+        in_container=in_container, base_image=base_image, test_channel=test_channel,
+    )  # fmt: skip
+    done = build(find_project(), order, choices, console, output, dry_run=dry_run)
     if dry_run:
         for plan in done.planned:
             console.say(f"would write {plan}")

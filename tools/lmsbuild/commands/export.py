@@ -33,7 +33,7 @@ from lmsbuild.tags.frameworks import resolve
 )  # fmt: skip
 @dry_run_option
 @json_option
-def command(tag: str, output: str, dry_run: bool, console: Console) -> None:
+def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
     """Write the series of TAG as one mail file that `git am` applies."""
     if output == "-" and console.json_mode:
         raise UsageError(

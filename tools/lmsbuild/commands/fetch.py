@@ -41,6 +41,7 @@ from lmsbuild.tags.frameworks import resolve
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     source: str,
     reference: Path | None,

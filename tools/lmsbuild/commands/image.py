@@ -60,6 +60,7 @@ from lmsbuild.tags.frameworks import resolve
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     kind: str,
     arch: str | None,
@@ -102,11 +103,11 @@ def command(
                     f"wheels are for {machine()}; give one that a complete build made with --wheel"
                 )
             wheel = wheel or overlay_wheel(target, choices, console)[1].wheel
-            wheels = runtime_wheels(found, wheel, light, console)
+            wheels = runtime_wheels(found, wheel, light=light, console=console)
         elif found.requirements:
             title = f"Python packages of the {kind} image of {target.label}"
             wheels = wheels_for(
-                found.requirements, found.python, found.machine, title, console, target.label
+                found.requirements, found.python, found.machine, title, console, tag=target.label
             )
         done = build(engine, found, wheels, console)
     console.say(f"built {found.name}")

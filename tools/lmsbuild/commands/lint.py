@@ -16,14 +16,14 @@ from lmsbuild.series.lint import lint
 @click.command("lint", epilog=examples("lmsbuild lint v2.6.0", "lmsbuild lint --all --json"))
 @tags_option
 @json_option
-def command(tags: tuple[str, ...], every: bool, console: Console) -> None:
+def command(*, tags: tuple[str, ...], every: bool, console: Console) -> None:
     """Check the patches of each TAG against the project's rules.
 
     The message says why and names a test and upstream's code; no stray whitespace, carriage
     returns, binary files or lines that are too long; a licence in every new file; no file in two
     patches without a stated reason. CONTRIBUTING.md explains the rules. Changes nothing.
     """
-    wanted = chosen(tags, every)
+    wanted = chosen(tags, every=every)
     # The runtime patches are the same for every tag of a framework.
     findings = list(dict.fromkeys(finding for target in wanted for finding in lint(target)))
     for finding in findings:

@@ -32,6 +32,7 @@ from lmsbuild.tags.frameworks import load, resolve
 @dry_run_option
 @json_option
 def command(
+    *,
     tags: tuple[str, ...],
     form: str | None,
     writes: bool,

@@ -48,6 +48,7 @@ from lmsbuild.wheel.plugin import resolve
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     new: bool,
     output: Path | None,
@@ -63,14 +64,14 @@ def command(
     """
     project = find_project()
     if new:
-        entry = add(project, "pytorch", tag, console, dry_run)
+        entry = add(project, "pytorch", tag, console, dry_run=dry_run)
         console.say(entry)
         if dry_run:
             console.result({"entry": entry, "dry_run": True})
             return
     found = resolve(project, tag)
     choices = Choices("auto", None, None, python, None, jobs)
-    done = plugin_wheel(found, choices, console, output, dry_run)
+    done = plugin_wheel(found, choices, console, output, dry_run=dry_run)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")
     console.say(f"sdist {done.sdist}")

@@ -40,6 +40,7 @@ from lmsbuild.tags.frameworks import resolve
 @markdown_option
 @json_option
 def command(
+    *,
     manifest: Path,
     in_container: bool,
     base_image: str | None,
@@ -70,7 +71,9 @@ def command(
         console.say(f"would build {about['wheel']['name']} again and compare it")
         console.result({"wheel": about["wheel"]["name"], "dry_run": True})
         return
-    container = container_for(target, in_container, base_image, choices, console)
+    container = container_for(
+        target, wanted=in_container, base_image=base_image, choices=choices, console=console
+    )
     compared = rebuild(target, recorded, choices, console, container)
     console.table(
         "", ["file", "SHA-256", ""], [[one.name, one.rebuilt[:16], "the same"] for one in compared]

@@ -33,7 +33,9 @@ from lmsbuild.tags.frameworks import resolve
 @click.option("--runtime", is_flag=True, help="Only the runtime patch, from lms/ alone.")
 @dry_run_option
 @json_option
-def command(tag: str, source: Path | None, runtime: bool, dry_run: bool, console: Console) -> None:
+def command(
+    *, tag: str, source: Path | None, runtime: bool, dry_run: bool, console: Console
+) -> None:
     """Write the patches of TAG anew, from lms/ and from the commits of a checkout.
 
     A commit after the runtime commit is a patch of TAG. Its edits of runtime files go into lms/
@@ -49,7 +51,7 @@ def command(tag: str, source: Path | None, runtime: bool, dry_run: bool, console
     target = resolve(find_project(), tag)
     place = None if runtime else source or find_checkout(target)
     with console.task(f"refreshing {target.label}"):
-        done = refresh(target, place, dry_run)
+        done = refresh(target, place, dry_run=dry_run)
     would = "would be " if dry_run else ""
     console.say(f"from lms/ and the commits in {place}" if place else "from lms/ alone")
     for note in done.notes:

@@ -54,6 +54,7 @@ from lmsbuild.tags.frameworks import resolve
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     output: Path | None,
     more: tuple[Path, ...],
@@ -73,7 +74,9 @@ def command(
     to be unchanged, other content of the same version is refused.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
-    container = container_for(target, in_container, base_image, choices, console)
+    container = container_for(
+        target, wanted=in_container, base_image=base_image, choices=choices, console=console
+    )
 
     def packages(wheel: Path) -> list[Path]:
         if not conda:
@@ -81,8 +84,8 @@ def command(
         from lmsbuild.ship.condabuild import Order, build
 
         given = None if dry_run else wheel
-        order = Order(target.label, False, "linux-64", given, "auto", ())
-        found = build(target.project, order, choices, console, None, dry_run)
+        order = Order(tag=target.label, arch="linux-64", wheel=given)
+        found = build(target.project, order, choices, console, None, dry_run=dry_run)
         return [*(made.package.path for made in found.made), *map(Path, found.planned)]
 
     digests = {}
@@ -90,7 +93,17 @@ def command(
         from lmsbuild.places.image import digest
 
         digests = {name: digest(name) for name in images}
-    done = release(target, choices, console, output, dry_run, container, more, digests, packages)
+    done = release(
+        target,
+        choices,
+        console,
+        output,
+        dry_run=dry_run,
+        container=container,
+        more=more,
+        images=digests,
+        packages=packages,
+    )
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     if done.artefacts:
         console.table(

@@ -17,7 +17,7 @@ from lmsbuild.cli.options import (
 )
 from lmsbuild.places import device as devices
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import prepared
+from lmsbuild.ship.pipeline import Wanted, prepared
 from lmsbuild.tags.frameworks import resolve
 from lmsbuild.trials.demo import demonstrate, table
 
@@ -38,7 +38,7 @@ STEPS = ("fetch", "apply", "wheel", "environments", "device", "demonstration")
 @markdown_option
 @json_option
 def command(
-    tag: str, choices: Choices, wanted: str | None, dry_run: bool, console: Console
+    *, tag: str, choices: Choices, wanted: str | None, dry_run: bool, console: Console
 ) -> None:
     """Everything for TAG from source to a trained model that did not fit the device.
 
@@ -51,7 +51,7 @@ def command(
         console.say(f"would run for {target.label} on the {device.name}: {', '.join(STEPS)}")
         console.result({"steps": STEPS, "device": device, "choices": choices, "dry_run": True})
         return
-    ready = prepared(target, choices, device, "", (), console)
+    ready = prepared(Wanted(target=target, choices=choices, device=device), console)
     assert ready.stock is not None
     with console.step("demonstration") as step:
         done = demonstrate(target, ready.stock, ready.lms, device, console)

@@ -25,7 +25,7 @@ from lmsbuild.cli.options import (
 from lmsbuild.places import device as devices
 from lmsbuild.places.environment import TEST_TOOLS
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import fetched, patched, prepared_for
+from lmsbuild.ship.pipeline import Wanted, fetched, patched, prepared
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.trials.passed import PLUGIN, Recorder
 from lmsbuild.trials.suite import SIMULATOR, TIERS, Order, parse_shard, run_suites, suites
@@ -85,6 +85,7 @@ _SHOWN = 10  # failures named on the console; the report has all
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     suite: tuple[str, ...],
     wanted: str,
@@ -144,19 +145,21 @@ def command(
             inside = stack.enter_context(_box(target, tree, base_image, python, console))
         if found and found.release.tag and tier == "full":
             fetched(target, choices.source, None, console, choices.reference)  # upstream's tests
-        ready = prepared_for(
-            target, found, choices, device, prefix, TEST_TOOLS, console, inside, not no_stock
-        )
+        needed = Wanted(
+            target=target, choices=choices, device=device, plugin=found, prefix=prefix,
+            tools=TEST_TOOLS, stock=not no_stock, inside=inside,
+        )  # fmt: skip
+        ready = prepared(needed, console)
         order = Order(
-            target,
-            ready.source,
-            ready.stock,
-            ready.lms,
-            device,
-            tier,
-            part,
-            ready.variables,
-            select,
+            target=target,
+            source=ready.source,
+            stock=ready.stock,
+            lms=ready.lms,
+            device=device,
+            tier=tier,
+            shard=part,
+            variables=ready.variables,
+            select=select,
         )
         with console.step("suites") as step:
             done = run_suites(order, files, console)

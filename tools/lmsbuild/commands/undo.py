@@ -30,7 +30,7 @@ from lmsbuild.upkeep.status import places
 @dry_run_option
 @json_option
 def command(
-    tag: str | None, into: Path | None, refresh: bool, dry_run: bool, console: Console
+    *, tag: str | None, into: Path | None, refresh: bool, dry_run: bool, console: Console
 ) -> None:
     """Take back the last `apply` of a checkout, or the last `refresh` of the project.
 
@@ -43,7 +43,7 @@ def command(
                 "--refresh cannot go with TAG or --into because a refresh is taken back in the "
                 "project; leave them out"
             )
-        last = undo_files(project.root, project.root / PROJECT_STATE, dry_run)
+        last = undo_files(project.root, project.root / PROJECT_STATE, dry_run=dry_run)
         done = Undone(project.root, last.command, None)
     else:
         found = places(project, tag, into)
@@ -55,7 +55,7 @@ def command(
                 f"nothing was taken back because it is not clear what (candidates: {labels}); "
                 "name the TAG, or --into DIR, or --refresh"
             )
-        done = undo(undoable[0].user, console, dry_run)
+        done = undo(undoable[0].user, console, dry_run=dry_run)
     would = "would take back" if dry_run else "took back"
     console.say(f"{would} lmsbuild {done.command}: {done.path}")
     console.result(done)

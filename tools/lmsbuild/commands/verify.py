@@ -25,13 +25,13 @@ from lmsbuild.cli.options import chosen, clone_option, examples, json_option, ta
 @tags_option
 @clone_option
 @json_option
-def command(tags: tuple[str, ...], every: bool, place: Path | None, console: Console) -> None:
+def command(*, tags: tuple[str, ...], every: bool, place: Path | None, console: Console) -> None:
     """Check that the patches of each TAG are not stale and are what `refresh` would write.
 
     Downloads nothing: what needs the tag's code is checked when a clone, the work folder or the
     cache has it. Tells every failure and changes nothing.
     """
-    done = [verify(target, console, place) for target in chosen(tags, every)]
+    done = [verify(target, console, place) for target in chosen(tags, every=every)]
     for one in done:
         for check in one.checks:
             why = f" ({check.skipped})" if check.skipped else ""

@@ -61,6 +61,7 @@ from lmsbuild.tags.frameworks import Target, resolve
 @markdown_option
 @json_option
 def command(
+    *,
     tag: str,
     output: Path | None,
     in_container: bool,
@@ -89,10 +90,21 @@ def command(
         console.result({"path": path, "wheel": target.version, "dry_run": True})
         return
     if full:
-        _full(target, path, arch, base_image, output, choices, dry_run, console)
+        _full(
+            target,
+            path,
+            arch,
+            base_image,
+            output,
+            choices=choices,
+            dry_run=dry_run,
+            console=console,
+        )
         return
-    container = container_for(target, in_container, base_image, choices, console)
-    _, done = wheel(target, choices, console, output, dry_run, container)
+    container = container_for(
+        target, wanted=in_container, base_image=base_image, choices=choices, console=console
+    )
+    _, done = wheel(target, choices, console, output, dry_run=dry_run, container=container)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")
     if not dry_run:
@@ -106,7 +118,7 @@ def command(
 
 def _full(
     target: Target, path: Path, arch: str | None, base_image: str | None, output: Path | None,
-    choices: Choices, dry_run: bool, console: Console,
+    *, choices: Choices, dry_run: bool, console: Console,
 ) -> None:  # fmt: skip
     from lmsbuild.places.full import build_full, settings
     from lmsbuild.places.image import recipe

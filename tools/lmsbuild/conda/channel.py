@@ -51,7 +51,7 @@ class _DamagedError(Exception):
     """An index that cannot be read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A package as the index has it."""
 
@@ -147,7 +147,7 @@ class Channel:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _DamagedError(str(error)) from error
 
-    def _read(self, or_nothing: bool = False) -> Index:
+    def _read(self, *, or_nothing: bool = False) -> Index:
         """The index of each subdir. Raises ChannelError for one that is damaged, or skips it."""
         found: dict[str, dict[str, Entry]] = {}
         for subdir in self.subdirs():
@@ -226,7 +226,12 @@ class Channel:
     # Writing -------------------------------------------------------------------------------------
 
     def add(
-        self, packages: Sequence[Path], console: Console, stubs: bool = False, dry_run: bool = False
+        self,
+        packages: Sequence[Path],
+        console: Console,
+        *,
+        stubs: bool = False,
+        dry_run: bool = False,
     ) -> list[Added]:
         """Put packages into their subdirs and the index: all of them or none.
 
@@ -237,7 +242,7 @@ class Channel:
         with console.task("checking packages", total=len(packages)) as task:
             checked = []
             for path in packages:
-                checked.append(inspect(path, stubs))
+                checked.append(inspect(path, stubs=stubs))
                 task.advance()
         if dry_run:
             index = self._read()
@@ -258,7 +263,7 @@ class Channel:
                             "give it again when it is finished"
                         )
                     fresh[f"{added.package.subdir}/{copy.name}"] = copy
-            self._check_files(index, stubs, console)
+            self._check_files(index, console, stubs=stubs)
             self._switch(staging, index, console, fresh=fresh)
         return placed
 
@@ -274,20 +279,20 @@ class Channel:
             )
         return Added(package, to, there == package.sha256)
 
-    def index(self, console: Console, stubs: bool = False, dry_run: bool = False) -> list[Entry]:
+    def index(self, console: Console, *, stubs: bool = False, dry_run: bool = False) -> list[Entry]:
         """Write the index anew from the packages, each of them checked. Raises as `add`."""
         if not self.subdirs():
             raise self._no_channel()
         if dry_run:
-            self._check_files(self._read(or_nothing=True), stubs, console, anew=True)
+            self._check_files(self._read(or_nothing=True), console, stubs=stubs, anew=True)
             return self.entries()
         with self._writing(console) as staging:
             index = self._read(or_nothing=True)
-            self._check_files(index, stubs, console, anew=True)
+            self._check_files(index, console, stubs=stubs, anew=True)
             self._switch(staging, index, console, anew=True)
         return self.entries()
 
-    def prune(self, rule: Rule, console: Console, dry_run: bool = False) -> list[Entry]:
+    def prune(self, rule: Rule, console: Console, *, dry_run: bool = False) -> list[Entry]:
         """Remove what `rule` does not keep, but for what a kept package needs. Gives what went."""
         if not self.subdirs():
             raise self._no_channel()
@@ -297,7 +302,7 @@ class Channel:
             index = self._read()
             gone = _expired([entry for files in index.values() for entry in files.values()], rule)
             if gone:
-                self._check_files(index, True, console)
+                self._check_files(index, console, stubs=True)
                 left_out = {entry.path for entry in gone}
                 self._switch(staging, index, console, left_out=left_out)
                 for entry in gone:
@@ -305,7 +310,7 @@ class Channel:
         return gone
 
     def _switch(
-        self, staging: Path, index: Index, console: Console, anew: bool = False,
+        self, staging: Path, index: Index, console: Console, *, anew: bool = False,
         fresh: Mapping[str, Path] = MappingProxyType({}), left_out: Collection[str] = (),
     ) -> None:  # fmt: skip
         """Index what is there, with `fresh` (path below the channel -> file) and without
@@ -344,7 +349,9 @@ class Channel:
             for name in INDEX:
                 (tree / subdir / name).replace(self.root / subdir / name)
 
-    def _check_files(self, index: Index, stubs: bool, console: Console, anew: bool = False) -> None:
+    def _check_files(
+        self, index: Index, console: Console, *, stubs: bool, anew: bool = False
+    ) -> None:
         """The indexer takes any zip: what `index` has not, and with `anew` also what it has, is
         checked first. Raises PackageError."""
         waiting = [
@@ -362,13 +369,13 @@ class Channel:
             waiting = [(None, file) for entry, file in waiting if entry is None]
         with console.task("checking packages", total=max(1, len(waiting))) as task:
             for entry, file in waiting:
-                self._check_file(file, entry, stubs)
+                self._check_file(file, entry, stubs=stubs)
                 task.advance()
 
-    def _check_file(self, file: Path, published: Entry | None, stubs: bool) -> None:
+    def _check_file(self, file: Path, published: Entry | None, *, stubs: bool) -> None:
         subdir = file.parent.name
         try:
-            found = inspect(file, stubs)
+            found = inspect(file, stubs=stubs)
             digest = found.sha256
         except PackageError:
             if published is None or (digest := sha256_file(file)) == published.sha256:
@@ -429,9 +436,17 @@ def _flush(path: Path) -> None:
 def _entry(subdir: str, file: str, record: dict[str, Any]) -> Entry:
     milliseconds = record.get("indexed_timestamp") or record.get("timestamp") or 0
     return Entry(
-        subdir, file, record["name"], record["version"], record["build"], record["build_number"],
-        record["depends"], record["sha256"], record["size"], milliseconds / 1000,
-    )  # fmt: skip
+        subdir=subdir,
+        file=file,
+        name=record["name"],
+        version=record["version"],
+        build=record["build"],
+        build_number=record["build_number"],
+        depends=record["depends"],
+        sha256=record["sha256"],
+        size=record["size"],
+        timestamp=milliseconds / 1000,
+    )
 
 
 # Retention ---------------------------------------------------------------------------------------

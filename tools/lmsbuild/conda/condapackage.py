@@ -38,7 +38,7 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CondaPackage:
     """A package as its metadata names it; `files` are the paths below the prefix, sorted."""
 
@@ -70,7 +70,7 @@ def known_subdir(name: str) -> str:
     return name
 
 
-def inspect(path: Path, stubs: bool = False) -> CondaPackage:
+def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
     """Read a package and check every byte of it against its own metadata.
 
     A package that brings no file is a stub unless it is a metapackage (`noarch: generic` with
@@ -90,11 +90,18 @@ def inspect(path: Path, stubs: bool = False) -> CondaPackage:
             found = _payload(archive)
         _check_paths(path, paths, found)
         package = CondaPackage(
-            path, index["name"], index["version"], index["build"], index["build_number"],
-            known_subdir(index["subdir"]), list(index["depends"]),
-            list(index.get("constrains", [])), sorted(paths), sha256_file(path),
-            path.stat().st_size,
-        )  # fmt: skip
+            path=path,
+            name=index["name"],
+            version=index["version"],
+            build=index["build"],
+            build_number=index["build_number"],
+            subdir=known_subdir(index["subdir"]),
+            depends=list(index["depends"]),
+            constrains=list(index.get("constrains", [])),
+            files=sorted(paths),
+            sha256=sha256_file(path),
+            bytes=path.stat().st_size,
+        )
     if f"{package.name}-{package.version}-{package.build}" != path.stem:
         raise PackageError(
             f"{path.name} is not what its name says because inside it is {package.label}; give "

@@ -36,7 +36,7 @@ sys.exit({call}())
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Staged:
     """Files below `root`; `files` are their SHA-256 by path."""
 
@@ -118,10 +118,10 @@ def stage(wheel: Path, root: Path, site: str) -> Staged:
     text = (place / info / "METADATA").read_text(encoding="utf-8")
     about = HeaderParser().parsestr(text)
     return Staged(
-        root, site, info,
-        {name: sha256_file(path) for name, path in zip(names, paths, strict=True)},
-        libraries, [n for n in names if _is_licence(n, f"{site}/{info}/")],
-        about.get_all("Requires-Dist") or [], points,
+        root=root, site=site, dist_info=info,
+        files={name: sha256_file(path) for name, path in zip(names, paths, strict=True)},
+        libraries=libraries, licences=[n for n in names if _is_licence(n, f"{site}/{info}/")],
+        requirements=about.get_all("Requires-Dist") or [], entry_points=points,
     )  # fmt: skip
 
 

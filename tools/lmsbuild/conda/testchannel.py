@@ -48,7 +48,7 @@ class TestChannel:
 
     def __init__(
         self, folder: Path, python: str, interpreter: Path, wheels: Path | None, known: Table,
-        libraries: Path | None = None,
+        *, libraries: Path | None = None,
     ) -> None:  # fmt: skip
         self.folder = folder
         self._python = python
@@ -89,7 +89,7 @@ class TestChannel:
 
     def _assemble(
         self, name: str, version: str, build: str, place: Path, files: Path | None,
-        depends: Sequence[str] = (),
+        *, depends: Sequence[str] = (),
     ) -> Path:  # fmt: skip
         from rattler_build import assemble_package
 
@@ -138,7 +138,7 @@ class TestChannel:
             if self._conda_name(requirement.name) in self._wheels
         ]
         version = str(parse_wheel_filename(wheel.name)[1])
-        path = self._assemble(name, version, "test_0", place, root, [*needs, "python"])
+        path = self._assemble(name, version, "test_0", place, root, depends=[*needs, "python"])
         shutil.rmtree(root)
         return path, needs
 

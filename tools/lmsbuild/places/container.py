@@ -50,7 +50,7 @@ class Inside:
 @contextlib.contextmanager
 def running(
     engine: Engine, image: str, folders: Mapping[Path, str], machine: str | None = None,
-    network: bool = False,
+    *, network: bool = False,
 ) -> Iterator[Container]:  # fmt: skip
     """A container of `image` that sees `folders` (with "ro" or "rw"). The cache must be of them.
 

@@ -122,7 +122,7 @@ def _memory() -> Check:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         total = int(re.findall(r"MemTotal:\s+(\d+)", text)[0]) * 1024
     except (OSError, IndexError):
-        return Check("memory", "unknown", f">= {MEMORY_GIB} GiB", True, "")
+        return Check("memory", "unknown", f">= {MEMORY_GIB} GiB", good=True, fix="")
     good = total >= 0.9 * MEMORY_GIB * GIB
     return Check(
         "memory", f"{total / GIB:.0f} GiB", f">= {MEMORY_GIB} GiB", good, "build with --jobs 1"

@@ -135,32 +135,35 @@ def light_requirements(wheel: Path, python: str) -> list[str]:
     return [text for text in requirements(wheel, python) if not text.startswith(GPU_ONLY)]
 
 
-def prepare(
-    target: Target,
-    kind: str,
-    wheel: Path,
-    python: str,
-    on_gpu: bool,
-    tools: Sequence[str],
-    console: Console,
-    beside: Path | None = None,
-    inside: Inside | None = None,
-) -> Environment:
-    """The environment env-<kind> of a tag with `wheel` and `tools` in it, made anew if it differs.
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What an environment is to have in it."""
 
-    On a GPU it gets everything the wheel requires, else only the light requirements. `beside` is
-    another wheel, which requires nothing but this one. `inside` a container, its Python is used.
+    wheel: Path
+    python: str  # X.Y
+    on_gpu: bool  # with everything that the wheel requires, else only the light requirements
+    tools: Sequence[str] = ()
+    beside: Path | None = None  # another wheel, which requires nothing but the first
+
+
+def prepare(
+    target: Target, kind: str, contents: Contents, console: Console, inside: Inside | None = None
+) -> Environment:
+    """The environment env-<kind> of a tag with these contents, made anew if it differs.
+
+    `inside` a container, its Python is used.
     """
+    wheel, python, beside = contents.wheel, contents.python, contents.beside
     path = target.work / f"env-{kind}"
-    light = [] if on_gpu else light_requirements(wheel, python)
-    numpy = ["numpy"] if on_gpu else []
-    packages = [*light, *target.tag.pins, *_applicable(tools, python), *numpy]
+    light = [] if contents.on_gpu else light_requirements(wheel, python)
+    numpy = ["numpy"] if contents.on_gpu else []
+    packages = [*light, *target.tag.pins, *_applicable(contents.tools, python), *numpy]
     base = inside.python if inside else interpreter(python)
     facts = {
         "wheel": sha256_large_file(wheel, hash_memory()),
         "python": f"{inside.image} {base}" if inside else str(Path(base).resolve()),
         "packages": packages,
-        "on_gpu": on_gpu,
+        "on_gpu": contents.on_gpu,
         "tools": str(target.project.tools),
         **({"beside": sha256_large_file(beside, hash_memory())} if beside else {}),
     }
@@ -169,14 +172,14 @@ def prepare(
     with FileLock(path.parent / f".{path.name}.lock"):
         stamp = path / _STAMP
         if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
-            return Environment(path, key, True, inside)
+            return Environment(path, key, reused=True, inside=inside)
         with console.task(f"installing into {path.name}: {wheel.name}"):
             shutil.rmtree(path, ignore_errors=True)
             # Today's pip cannot be run by an old Python; the one that came with it can.
             without = ["--without-pip"] if _new_enough(python) else []
-            environment = Environment(path, key, False, inside)
+            environment = Environment(path, key, reused=False, inside=inside)
             _run(environment, [base, "-m", "venv", *without, str(path)])
-            if on_gpu:
+            if contents.on_gpu:
                 cache.require_network(
                     f"what {wheel.name} requires on a GPU", f"lmsbuild run {target.label}"
                 )
@@ -203,6 +206,7 @@ def packages_for(
     python: str,
     tag: str,
     console: Console,
+    *,
     command: str = "test",
 ) -> Path:
     """A folder of wheels of `packages` and of what these require; `lmsbuild COMMAND TAG` is what
@@ -212,13 +216,13 @@ def packages_for(
     def fill(folder: Path) -> None:
         cache.require_network(title, f"lmsbuild {command} {tag}")
         folder.mkdir()
-        environment = Environment(interpreter.parent.parent, "", True)
+        environment = Environment(interpreter.parent.parent, "", reused=True)
         if not _new_enough(python):  # its pip needs this to build what has no wheel
             _pip(environment, "install", "wheel")
         _pip(environment, "wheel", "--wheel-dir", str(folder), *packages)
 
     name = sha256_value([python, platform.machine(), list(packages)])[:16]
-    return cache.keep("requirements", name, title, fill, console, tag)
+    return cache.keep("requirements", name, title, fill, console, tag=tag)
 
 
 def _packages_inside(
@@ -226,7 +230,7 @@ def _packages_inside(
 ) -> Path:
     """As `packages_for`, by this machine's pip: a container has no network."""
     title = f"{', '.join(packages)} for Python {python}"
-    found = wheels_for(packages, python, platform.machine(), title, console, target.label)
+    found = wheels_for(packages, python, platform.machine(), title, console, tag=target.label)
     return found[0].parent
 
 

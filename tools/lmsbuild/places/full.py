@@ -116,7 +116,9 @@ def build_full(
     folder = target.work / f"full-py{python}-{found.machine}"
     with _alone(folder), connect() as engine:
         title = f"Python packages of the build image of {target.label}"
-        wheels = wheels_for(found.requirements, python, found.machine, title, console, target.label)
+        wheels = wheels_for(
+            found.requirements, python, found.machine, title, console, tag=target.label
+        )
         image = build(engine, found, wheels, console)
         manifest: dict[str, object] = {
             "tag": target.label,
@@ -150,7 +152,7 @@ def build_full(
                 job.fetch(box)
         with running(engine, image, shared, emulated) as box:
             made = job.build(box)
-    return _publish(made, found, manifest, key, output, jobs)
+    return _publish(made, found, manifest, key, output, jobs=jobs)
 
 
 @contextmanager
@@ -335,7 +337,7 @@ class _Failed:
 
 
 def _publish(
-    made: Path, found: Recipe, manifest: dict[str, object], key: str, output: Path, jobs: int
+    made: Path, found: Recipe, manifest: dict[str, object], key: str, output: Path, *, jobs: int
 ) -> FullBuilt:
     target = found.target
     name = WheelName.of(made)
@@ -358,7 +360,7 @@ def _publish(
             (fresh / f"{made.name}{BESIDE}").write_text(f"{text}\n", encoding="utf-8")
             publish(output, fresh)
     wheel = output / made.name
-    return FullBuilt(wheel, Path(f"{wheel}{BESIDE}"), key, False, digest, jobs)
+    return FullBuilt(wheel, Path(f"{wheel}{BESIDE}"), key, reused=False, sha256=digest, jobs=jobs)
 
 
 def _existing(output: Path, key: str, jobs: int) -> FullBuilt | None:
@@ -367,7 +369,7 @@ def _existing(output: Path, key: str, jobs: int) -> FullBuilt | None:
             manifest = json.loads(note.read_text(encoding="utf-8"))
             wheel, digest = output / manifest["wheel"]["name"], manifest["wheel"]["sha256"]
             if manifest["key"] == key and wheel.is_file() and sha256_file(wheel) == digest:
-                return FullBuilt(wheel, note, key, True, digest, jobs)
+                return FullBuilt(wheel, note, key, reused=True, sha256=digest, jobs=jobs)
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None

@@ -25,6 +25,7 @@ from docker.utils import parse_repository_tag
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console, Task
 from lmsbuild.base.errors import BaseImageError, ConfigError, MismatchError
+from lmsbuild.base.settings import offline
 from lmsbuild.places.docker import ARCHITECTURES, Engine, connect, failure, machine, translated
 from lmsbuild.places.environment import GPU_ONLY, requirements
 from lmsbuild.tags.download import wheels_for
@@ -59,7 +60,7 @@ class Recipe:
     def command(self) -> str:
         return f"lmsbuild image {self.target.label} --kind {self.kind} --arch {self.machine}"
 
-    def render(self, with_wheels: bool = True) -> str:
+    def render(self, *, with_wheels: bool = True) -> str:
         """The Dockerfile; `with_wheels` when its context has wheels to install."""
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(self.target.project.root / TEMPLATES),
@@ -112,7 +113,7 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
 # What goes into the context ----------------------------------------------------------------------
 
 
-def runtime_wheels(found: Recipe, wheel: Path, light: bool, console: Console) -> list[Path]:
+def runtime_wheels(found: Recipe, wheel: Path, *, light: bool, console: Console) -> list[Path]:
     """The framework's wheel and what it requires; `light`: but for what only a GPU has a use for.
 
     Raises as `check_wheel`.
@@ -124,7 +125,7 @@ def runtime_wheels(found: Recipe, wheel: Path, light: bool, console: Console) ->
     label = found.target.label
     return [
         wheel,
-        *wheels_for(wanted, found.python, found.machine, title, console, label),
+        *wheels_for(wanted, found.python, found.machine, title, console, tag=label),
     ]
 
 
@@ -160,7 +161,7 @@ def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Consol
     _have_base(engine, found, console)
     with cache.scratch() as folder, (folder / "context.tar").open("w+b") as context:
         files = list(wheels)
-        text = found.render(bool(files))
+        text = found.render(with_wheels=bool(files))
         log.note(text)
         _write_context(context, text, files)
         native = found.machine == machine()
@@ -170,7 +171,7 @@ def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Consol
         ):
             lines = engine.client.api.build(
                 fileobj=context, custom_context=True, rm=True, forcerm=True, decode=True,
-                tag=found.name, network_mode="none" if cache.offline() else None,
+                tag=found.name, network_mode="none" if offline() else None,
                 platform=None if native else f"linux/{ARCHITECTURES[found.machine]}",
             )  # fmt: skip
             _follow_build(lines, found, step, console)

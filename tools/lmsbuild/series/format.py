@@ -28,6 +28,7 @@ def patch_bytes(
     before: str,
     after: str,
     what: str,
+    *,
     paths: Sequence[str] | None = None,
 ) -> bytes:
     """One patch file. Raises TreeStateError, naming `what`, for a change that a patch cannot hold.
@@ -120,7 +121,7 @@ def format_patches(
             fetch_blobs(repository, {raw.path: raw.after for raw in raws})
             mail = mail_of(repository, commit)
             what = f"commit {commit[:12]} ({mail.subject})"
-            content = patch_bytes(room, mail, *trees, what, [raw.path for raw in raws])
+            content = patch_bytes(room, mail, *trees, what, paths=[raw.path for raw in raws])
             check_mail(room, content, mail, what)
             made[file_name(len(made) + 1, mail.subject)] = content
     return made

@@ -51,7 +51,7 @@ class Line:
     target: int | None  # line in the file after the patch, from 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Hunk:
     path: str
     number: int  # from 1, within its file
@@ -174,14 +174,14 @@ class Patch:
             ) from error
         return [
             Hunk(
-                file.path,
-                number,
-                hunk.source_start,
-                hunk.source_length,
-                hunk.target_start,
-                hunk.target_length,
-                hunk.section_header,
-                tuple(
+                path=file.path,
+                number=number,
+                source_start=hunk.source_start,
+                source_length=hunk.source_length,
+                target_start=hunk.target_start,
+                target_length=hunk.target_length,
+                section=hunk.section_header,
+                lines=tuple(
                     Line(
                         line.line_type,
                         line.value.removesuffix("\n"),

@@ -43,16 +43,16 @@ def running_python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Order:
     """What is wanted: the package of `tag`, or with `plugin` the plug-in for that release."""
 
     tag: str
-    plugin: bool
     arch: str
-    wheel: Path | None
-    test: str  # auto, channel or none
-    channels: tuple[str, ...]
+    plugin: bool = False
+    wheel: Path | None = None  # None: to be built
+    test: str = "auto"  # or channel, or none
+    channels: tuple[str, ...] = ()
     in_container: bool = False  # compile the wheel in the tag's container
     base_image: str | None = None
     test_channel: Path | None = None  # where a TEST channel is to be made and kept
@@ -66,7 +66,7 @@ class Done:
 
 def build(
     project: Project, order: Order, choices: Choices, console: Console, output: Path | None,
-    dry_run: bool = False,
+    *, dry_run: bool = False,
 ) -> Done:  # fmt: skip
     """Make the packages. Raises UsageError, MismatchError, and as the steps do."""
     known_subdir(order.arch)
@@ -110,14 +110,16 @@ def build(
             return
         with tempfile.TemporaryDirectory() as place:
             channel = Path(place) / "channel"
-            beside(project, target, plan, file, package.depends, channel, console)
+            beside(project, target, plan, file, package.depends, place=channel, console=console)
             run_tests(package, [str(channel)], cuda, console)
 
     wanted = tests if order.test != "none" and native else None
     made = make(plan, file, project, folder, console, tests=wanted)
     if kept:
         with console.step(f"TEST channel {kept}"):
-            beside(project, target, plan, file, made[0].package.depends, kept, console)
+            beside(
+                project, target, plan, file, made[0].package.depends, place=kept, console=console
+            )
     return Done(made)
 
 
@@ -146,7 +148,13 @@ def _wheel(
         return _own_wheel(project, console)
     if order.plugin:
         return plugin_wheel(resolve_plugin(project, order.tag), choices, console).wheel
-    container = container_for(target, order.in_container, order.base_image, choices, console)
+    container = container_for(
+        target,
+        wanted=order.in_container,
+        base_image=order.base_image,
+        choices=choices,
+        console=console,
+    )
     return wheel(target, choices, console, container=container)[1].wheel
 
 
@@ -177,7 +185,7 @@ def _own_wheel(project: Project, console: Console) -> Path:
 
 def beside(
     project: Project, target: Target | None, plan: Plan, wheel: Path,
-    depends: Sequence[str], place: Path, console: Console,
+    depends: Sequence[str], *, place: Path, console: Console,
 ) -> None:  # fmt: skip
     """Make a TEST channel in `place` that has what `depends` asks for."""
     python = plan.python or running_python()
@@ -187,17 +195,17 @@ def beside(
     wheels = None
     if needs:
         tag = target.label if target else OWN
-        wheels = packages_for(base, needs, python, tag, console, "conda")
+        wheels = packages_for(base, needs, python, tag, console, command="conda")
     with tempfile.TemporaryDirectory() as folder:
         libraries = _stand_ins(target, wheel, Path(folder), console)
-        TestChannel(place, python, base, wheels, known, libraries).fill(depends, console)
+        TestChannel(place, python, base, wheels, known, libraries=libraries).fill(depends, console)
 
 
 def _stand_ins(target: Target | None, wheel: Path, folder: Path, console: Console) -> Path | None:
     """The simulated device for the libraries in `wheel`, for a framework that runs on it."""
     if target is None or target.framework.shows.device != "simcuda":
         return None
-    base = Environment(Path(sys.executable).parent.parent, "", True)
+    base = Environment(Path(sys.executable).parent.parent, "", reused=True)
     place = folder / "unpacked"
     place.mkdir()
     wheelfile.unpack(wheel, place)

@@ -18,7 +18,7 @@ from lmsbuild.checkout.apply import Applied, apply
 from lmsbuild.checkout.checkout import Checkout, fetch, working_path
 from lmsbuild.places import device as devices
 from lmsbuild.places.device import Device
-from lmsbuild.places.environment import Environment, prepare
+from lmsbuild.places.environment import Contents, Environment, prepare
 from lmsbuild.ship.choices import Choices
 from lmsbuild.tags.download import official_wheel
 from lmsbuild.tags.frameworks import Target
@@ -46,7 +46,7 @@ class Prepared:
 
 
 def container_for(
-    target: Target, wanted: bool, base_image: str | None, choices: Choices, console: Console
+    target: Target, *, wanted: bool, base_image: str | None, choices: Choices, console: Console
 ) -> Container | None:
     """The tag's container to compile in when it is `wanted`, which naming an image says too."""
     if not (wanted or base_image):
@@ -70,34 +70,34 @@ def fetched(
     return done
 
 
-def applied(target: Target, path: Path, console: Console, dry_run: bool = False) -> Applied:
+def applied(target: Target, path: Path, console: Console, *, dry_run: bool = False) -> Applied:
     with console.step("apply") as step:
-        done = apply(target, path, console, dry_run)
+        done = apply(target, path, console, dry_run=dry_run)
         step.digest = done.head
         step.note = f"{len(done.patches)} applied, {done.already} there already"
     return done
 
 
 def patched(
-    target: Target, choices: Choices, console: Console, dry_run: bool = False
+    target: Target, choices: Choices, console: Console, *, dry_run: bool = False
 ) -> Path:  # fmt: skip
     """The checkout with the series on it, fetched if need be."""
     into = working_path(target, choices.into)
     path = fetched(target, choices.source, into, console, choices.reference).path
-    applied(target, path, console, dry_run)
+    applied(target, path, console, dry_run=dry_run)
     return path
 
 
 def wheel(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
-    dry_run: bool = False, container: Container | None = None, objects: Path | None = None,
+    *, dry_run: bool = False, container: Container | None = None, objects: Path | None = None,
 ) -> tuple[Path, Built]:  # fmt: skip
     """The patched tree, and the wheel built from it in `output`, compiled in a `container`.
 
     `objects` as in `overlay.build`.
     """
     python = target.python(choices.python)
-    path = patched(target, choices, console, dry_run)
+    path = patched(target, choices, console, dry_run=dry_run)
     with console.step("wheel") as step:
         folder = output.absolute() if output else target.work / "wheels"
         with container(path) if container else contextlib.nullcontext() as compiler:
@@ -107,10 +107,10 @@ def wheel(
                 python,
                 folder,
                 console,
-                choices.jobs,
-                dry_run,
-                compiler,
-                objects,
+                jobs=choices.jobs,
+                dry_run=dry_run,
+                compiler=compiler,
+                objects=objects,
             )
         step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
         if done.wheel.is_file() and not dry_run:
@@ -118,91 +118,100 @@ def wheel(
     return path, done
 
 
-def prepared(
-    target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
-    console: Console, inside: Inside | None = None, stock: bool = True,
-) -> Prepared:  # fmt: skip
-    """The wheel, and two environments `<prefix>stock` and `<prefix>lms` with `tools` in them.
-
-    Without `stock` only the second.
-
-    `inside` a container all of it is made there, as it would not run with older C libraries.
-    """
-    if inside:
-        compiler = contextlib.nullcontext(inside.compiler)
-        folder = target.work / "wheels-container"
-        source, built = wheel(target, choices, console, folder, container=lambda _: compiler)
-    else:
-        source, built = wheel(target, choices, console)
-    wanted: dict[str, tuple[Path, Path | None]] = {"lms": (built.wheel, None)}
-    if stock:
-        wanted["stock"] = (official_wheel(target, target.python(choices.python), console), None)
-    return _ready(target, choices, device, prefix, tools, wanted, source, built, console, inside)
-
-
 def plugin_wheel(
     found: PluginTarget, choices: Choices, console: Console, output: Path | None = None,
-    dry_run: bool = False,
+    *, dry_run: bool = False,
 ) -> plugin.Built:  # fmt: skip
     """The plug-in for one release, in `output`."""
     with console.step("plugin") as step:
         folder = output.absolute() if output else found.target.work / "wheels"
         python = found.target.python(choices.python)
-        done = plugin.build(found, python, folder, console, choices.jobs, dry_run)
+        done = plugin.build(found, python, folder, console, choices.jobs, dry_run=dry_run)
         step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
         if done.wheel.is_file() and not dry_run:
             step.size, step.digest = done.wheel.stat().st_size, done.sha256
     return done
 
 
-def plugin_prepared(
-    found: PluginTarget, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
-    console: Console, inside: Inside | None = None, stock: bool = True,
-) -> Prepared:  # fmt: skip
-    """As `prepared`, with the plug-in beside the official wheel in `<prefix>plugin`.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to run, and where."""
 
-    The source is a checkout of the tag, if there is one.
-    """
-    target = found.target
-    built = plugin_wheel(found, choices, console)
-    official = official_wheel(target, target.python(choices.python), console)
-    wanted: dict[str, tuple[Path, Path | None]] = {"plugin": (official, built.wheel)}
-    if stock:
-        wanted["stock"] = (official, None)
-    source = target.work / "source"
-    ready = _ready(
-        target, choices, device, prefix, tools, wanted, source, built, console, inside
-    )  # fmt: skip
+    target: Target
+    choices: Choices
+    device: Device
+    plugin: PluginTarget | None = None  # instead of the wheel of the series
+    prefix: str = ""  # of the names of the environments
+    tools: Sequence[str] = ()  # Python packages beside the wheel
+    stock: bool = True  # an environment with the official wheel alone, too
+    inside: Inside | None = None  # a container that all of it is made in, and runs in
+
+    @property
+    def python(self) -> str:
+        return self.target.python(self.choices.python)
+
+    def official(self, console: Console) -> Path:
+        return official_wheel(self.target, self.python, console)
+
+
+def prepared(wanted: Wanted, console: Console) -> Prepared:
+    """The wheel or the plug-in, and environments `<prefix>lms` or `<prefix>plugin` with it, and
+    `<prefix>stock`."""
+    return (_with_plugin if wanted.plugin else _with_series)(wanted, console)
+
+
+def _with_series(wanted: Wanted, console: Console) -> Prepared:
+    target, inside = wanted.target, wanted.inside
+    if inside:  # made there, as it would not run with older C libraries
+        compiler = contextlib.nullcontext(inside.compiler)
+        folder = target.work / "wheels-container"
+        source, built = wheel(target, wanted.choices, console, folder, container=lambda _: compiler)
+    else:
+        source, built = wheel(target, wanted.choices, console)
+    wheels: dict[str, tuple[Path, Path | None]] = {"lms": (built.wheel, None)}
+    if wanted.stock:
+        wheels["stock"] = (wanted.official(console), None)
+    return _ready(wanted, wheels, source, built, console)
+
+
+def _with_plugin(wanted: Wanted, console: Console) -> Prepared:
+    """The plug-in lies beside the official wheel; the source is a checkout of the tag, if any."""
+    found = wanted.plugin
+    assert found is not None
+    built = plugin_wheel(found, wanted.choices, console)
+    official = wanted.official(console)
+    wheels: dict[str, tuple[Path, Path | None]] = {"plugin": (official, built.wheel)}
+    if wanted.stock:
+        wheels["stock"] = (official, None)
+    ready = _ready(wanted, wheels, wanted.target.work / "source", built, console)
     more = {"LMS_SDIST": str(built.sdist)}
     if not found.release.tested:
         more["TORCH_LMS_FORCE"] = "1"
     return replace(ready, variables={**ready.variables, **more})
 
 
-def prepared_for(
-    target: Target, found: PluginTarget | None, choices: Choices, device: Device, prefix: str,
-    tools: Sequence[str], console: Console, inside: Inside | None = None, stock: bool = True,
-) -> Prepared:  # fmt: skip
-    """`plugin_prepared` where a plug-in was `found`, else `prepared`; `inside` a container."""
-    if found:
-        return plugin_prepared(found, choices, device, prefix, tools, console, inside, stock)
-    return prepared(target, choices, device, prefix, tools, console, inside, stock)
-
-
 def _ready(
-    target: Target, choices: Choices, device: Device, prefix: str, tools: Sequence[str],
-    wanted: Mapping[str, tuple[Path, Path | None]], source: Path, built: Built | plugin.Built,
-    console: Console, inside: Inside | None,
+    wanted: Wanted, wheels: Mapping[str, tuple[Path, Path | None]], source: Path,
+    built: Built | plugin.Built, console: Console,
 ) -> Prepared:  # fmt: skip
     """Environments by name with a wheel and one beside it, and the device for them."""
-    on_gpu = device.kind == "cuda"
-    python = target.python(choices.python)
+    target, device = wanted.target, wanted.device
     with console.step("environments") as step:
         made = {
             kind: prepare(
-                target, prefix + kind, file, python, on_gpu, tools, console, beside, inside
+                target,
+                wanted.prefix + kind,
+                Contents(
+                    wheel=file,
+                    python=wanted.python,
+                    on_gpu=device.kind == "cuda",
+                    tools=wanted.tools,
+                    beside=beside,
+                ),
+                console,
+                wanted.inside,
             )
-            for kind, (file, beside) in wanted.items()
+            for kind, (file, beside) in wheels.items()
         }
         step.note = "reused" if all(one.reused for one in made.values()) else "made"
     with console.step("device") as step:
@@ -210,7 +219,7 @@ def _ready(
         variables = devices.variables(target, device, console)
         if device.kind == "sim":
             for environment in made.values():
-                devices.build_simulated(target, environment, console, choices.jobs)
+                devices.build_simulated(target, environment, console, wanted.choices.jobs)
     stock = made.pop("stock", None)
     (lms,) = made.values()
     return Prepared(source, built, stock, lms, variables)

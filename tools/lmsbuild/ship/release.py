@@ -77,7 +77,7 @@ class Compared:
 
 def release(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
-    dry_run: bool = False, container: Container | None = None, more: Sequence[Path] = (),
+    *, dry_run: bool = False, container: Container | None = None, more: Sequence[Path] = (),
     images: Mapping[str, str] | None = None,
     packages: Callable[[Path], Sequence[Path]] = lambda wheel: (),
 ) -> Release:  # fmt: skip
@@ -103,12 +103,12 @@ def release(
         if folder.exists():
             _check_same(folder, fresh)
             step.note = "unchanged"
-            return Release(folder, artefacts, True)
+            return Release(folder, artefacts, reused=True)
         try:
             fresh.rename(folder)
         except OSError as error:
             raise FileError.of(error, str(folder)) from error
-    return Release(folder, artefacts, False)
+    return Release(folder, artefacts, reused=False)
 
 
 @contextlib.contextmanager

@@ -48,13 +48,31 @@ def official_wheel(target: Target, python: str, console: Console) -> Path:
     options += [word for name in wheel.platforms for word in ("--platform", name)]
     title = f"{wheel.project} {wheel.version} for Python {python}"
     command = f"{_command(target)} --python {python}"
-    return _wheel(wheel.project, wheel.version, digest, title, options, command, target, console)
+    return _wheel(
+        wheel.project,
+        wheel.version,
+        digest,
+        title,
+        options,
+        command=command,
+        target=target,
+        console=console,
+    )
 
 
 def header_wheel(wheel: HeaderWheel, target: Target, console: Console) -> Path:
     title = f"{wheel.project} {wheel.version}"
     command = _command(target)
-    return _wheel(wheel.project, wheel.version, wheel.sha256, title, [], command, target, console)
+    return _wheel(
+        wheel.project,
+        wheel.version,
+        wheel.sha256,
+        title,
+        [],
+        command=command,
+        target=target,
+        console=console,
+    )
 
 
 def _command(target: Target) -> str:
@@ -69,6 +87,7 @@ def _wheel(
     digest: str,
     title: str,
     options: Sequence[str],
+    *,
     command: str,
     target: Target,
     console: Console,
@@ -81,12 +100,12 @@ def _wheel(
         words = ["--require-hashes", "-r", str(requirement), "--dest", str(folder), *options]
         pip_download(title, words, console)
 
-    folder = cache.keep("packages", digest[:16], title, fill, console, target.label)
+    folder = cache.keep("packages", digest[:16], title, fill, console, tag=target.label)
     return next(folder.glob("*.whl"))
 
 
 def wheels_for(
-    names: Iterable[str], python: str, arch: str, title: str, console: Console, tag: str
+    names: Iterable[str], python: str, arch: str, title: str, console: Console, *, tag: str
 ) -> list[Path]:
     """Wheels of `names` and of what these require. Raises DownloadError or OfflineError."""
     wanted = sorted(names)
@@ -105,11 +124,13 @@ def wheels_for(
         pip_download(title, [*words, "--dest", str(folder), *wanted], console, whole=True)
 
     name = sha256_value([python, arch, wanted])[:16]
-    folder = cache.keep("requirements", f"image-{name}", title, fill, console, tag)
+    folder = cache.keep("requirements", f"image-{name}", title, fill, console, tag=tag)
     return sorted(folder.glob("*.whl"))
 
 
-def pip_download(title: str, words: Sequence[str], console: Console, whole: bool = False) -> None:
+def pip_download(
+    title: str, words: Sequence[str], console: Console, *, whole: bool = False
+) -> None:
     """`pip download` of wheels, the `whole` with their dependencies. Raises DownloadError."""
     command = [
         sys.executable, "-m", "pip", "download", "--only-binary=:all:",
@@ -176,10 +197,10 @@ def download_url(url: str, to: Path, console: Console, sha256: str | None = None
     with partial(url) as folder, console.task(f"downloading {to.name}") as task:
         data, known = folder / "data", folder / "validator.json"
         try:
-            resumed = _get(url, data, known, task.update, sha256 is not None)
+            resumed = _get(url, data, known, task.update, blindly=sha256 is not None)
             if sha256 is not None and resumed and sha256_file(data) != sha256:
                 data.unlink()  # what there was of it was of another file
-                _get(url, data, known, task.update, False)
+                _get(url, data, known, task.update, blindly=False)
         except (http.client.HTTPException, OSError, ValueError) as error:
             raise SourceError(
                 f"{url} was not downloaded because {error}; check the address and run again, it "
@@ -201,6 +222,7 @@ def _get(
     data: Path,
     known: Path,
     progress: Callable[[float, float | None], None],
+    *,
     blindly: bool,
 ) -> bool:
     """Fill `data`; was it gone on with? `blindly`: even if the server cannot tell files apart."""
@@ -217,7 +239,7 @@ def _get(
         if error.code != 416:  # nothing is left to send, or the file has become shorter
             raise
         data.unlink()
-        return _get(url, data, known, progress, False)
+        return _get(url, data, known, progress, blindly=False)
     with answer:
         if getattr(answer, "status", None) != 206:
             have = 0

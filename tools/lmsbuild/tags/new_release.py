@@ -58,7 +58,7 @@ def ask_index(
 
 
 def add(
-    project: Project, name: str, spec: str, console: Console, dry_run: bool = False,
+    project: Project, name: str, spec: str, console: Console, *, dry_run: bool = False,
     ask: Ask = ask_index,
 ) -> str:  # fmt: skip
     """Write the entry of an untested release of framework `name` into plugin.toml.
@@ -132,7 +132,9 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
     headers = [
         _header(header, cuda, ask, [platform, *_OLDER]) for header in known[max(same)][1].headers
     ]
-    return _text(name, version, cuda, standard, near, headers, platform, found)
+    return _text(
+        name, version, cuda, standard, near, headers=headers, platform=platform, found=found
+    )
 
 
 def _header(like: HeaderWheel, cuda: str, ask: Ask, platforms: Sequence[str]) -> HeaderWheel:
@@ -167,7 +169,7 @@ def _cuda(requirements: list[str], version: str) -> str:
 
 def _text(
     name: str, version: str, cuda: str, standard: str, near: Variant,
-    headers: Sequence[HeaderWheel], platform: str, found: Mapping[str, Mapping[str, Any]],
+    *, headers: Sequence[HeaderWheel], platform: str, found: Mapping[str, Mapping[str, Any]],
 ) -> str:  # fmt: skip
     major, minor = version.split(".")[:2]
     release = f'releases."{version}"'

@@ -32,7 +32,7 @@ _SHARE = re.compile(r"\[ *(\d+)%\]\s*$")
 SIMULATOR = "simcuda"  # the suite in tests/simcuda
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Order:
     target: Target
     source: Path
@@ -126,7 +126,7 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
         if order.shard:
             options.append(f"--shard={order.shard[0]}/{order.shard[1]}")
         report = folder / f"{stem}.xml"
-        if _pytest(order, order.lms, regression, options, report, console):
+        if _pytest(order, order.lms, regression, options, report, console=console):
             reports.append(report)
     simulator = [file for file in files if file.name == SIMULATOR]
     # The simulated device has tests of its own, which load it into their process with the
@@ -134,7 +134,7 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
     first = not order.shard or order.shard[0] == 1
     if simulator and order.stock and order.device.kind == "sim" and first:
         report = folder / f"{stem}-{SIMULATOR}.xml"
-        if _pytest(order, order.stock, simulator, [], report, console):
+        if _pytest(order, order.stock, simulator, [], report, console=console):
             reports.append(report)
     if not reports:
         raise SuiteError(
@@ -148,7 +148,7 @@ def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome
 
 def _pytest(
     order: Order, environment: Environment, files: list[Path], options: list[str], junit: Path,
-    console: Console,
+    *, console: Console,
 ) -> bool:  # fmt: skip
     """Whether any test was selected, and so there is a report."""
     junit.unlink(missing_ok=True)

@@ -48,7 +48,7 @@ class Item:
         }
 
 
-def clean(items: list[Item], older_than: float | None, dry_run: bool) -> list[Item]:
+def clean(items: list[Item], older_than: float | None, *, dry_run: bool) -> list[Item]:
     """Remove the items that were last used over `older_than` days ago; gives each with what became
     of it."""
     done = []
@@ -106,7 +106,7 @@ def cached(target: Target | None) -> list[Item]:
     return found
 
 
-def worked(targets: list[Target], force: bool) -> list[Item]:
+def worked(targets: list[Target], *, force: bool) -> list[Item]:
     """Checkouts, environments, wheels and results of tags."""
     found = []
     for target in targets:

@@ -195,7 +195,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     own = is_own(target, user)
     applied = recorded(user, "applied")
     refreshed = own and applied != user.tip()
-    patches, other, edited = _patches(series, user, own)
+    patches, other, edited = _patches(series, user, own=own)
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
@@ -257,7 +257,7 @@ def _unfinished(pending: FileTransaction | None) -> Unfinished | None:
 
 
 def _patches(
-    series: Series, user: Repository, own: bool
+    series: Series, user: Repository, *, own: bool
 ) -> tuple[list[PatchState], str | None, list[str]]:
     """The patches, or why the code is other code; and the files that commits of the user's edit."""
     edited: list[str] = []

@@ -78,7 +78,7 @@ def official_libraries(inputs: Inputs, console: Console) -> dict[str, elf.Librar
 
     name = sha256_value([inputs.target.wheel.sha256[inputs.python], replaced, _FORM])[:16]
     title = f"list of the libraries of {inputs.wheel.name}"
-    note = cache.keep("libraries", name, title, fill, console, inputs.target.label)
+    note = cache.keep("libraries", name, title, fill, console, tag=inputs.target.label)
     data = json.loads(note.read_text(encoding="utf-8"))
     return {member: elf.Library.load(fields) for member, fields in data.items()}
 

@@ -70,4 +70,4 @@ def unpack(wheel: Path, digest: str, members: list[str], target: Target, console
 
     name = sha256_value([digest, members])[:16]
     title = f"headers of {wheel.name}"
-    return cache.keep("headers", name, title, fill, console, target.label)
+    return cache.keep("headers", name, title, fill, console, tag=target.label)

@@ -65,6 +65,7 @@ def link_all(
     objects: dict[str, list[Path]],
     folder: Path,
     official: Future[dict[str, elf.Library]],
+    *,
     kept: dict[str, Path],
 ) -> dict[str, Path]:
     """Link in the order of the list, so that a library finds those before it."""
@@ -79,7 +80,15 @@ def link_all(
         made, exports = objects[library.path], None
         if library.official:
             exports = _replaced(inputs, library, made)
-        link(inputs.compiler, made, out, like.rpath, libraries, like.is_runpath, exports)
+        link(
+            inputs.compiler,
+            made,
+            out,
+            like.rpath,
+            libraries,
+            runpath=like.is_runpath,
+            exports=exports,
+        )
         built[library.path] = out
     return built
 

@@ -46,9 +46,9 @@ class Built:
     manifest: Path
     key: str
     reused: bool  # nothing had changed
-    compiled: int
-    sha256: str
-    needs: Needs | None  # None: not built
+    compiled: int = 0  # files
+    sha256: str = ""  # of the wheel; "" when it is not built, as of a dry run
+    needs: Needs | None = None
 
 
 def build(
@@ -57,6 +57,7 @@ def build(
     python: str,
     output: Path,
     console: Console,
+    *,
     jobs: int | None = None,
     dry_run: bool = False,
     compiler: Compiler | None = None,
@@ -89,7 +90,7 @@ def build(
 def _planned(inputs: Inputs, output: Path) -> Built:
     name = WheelName.of(inputs.wheel)
     path = output / str(WheelName(name.project, inputs.target.version, name.python, name.abi, "*"))
-    return Built(path, Path(f"{path}{BESIDE}"), inputs.key(), False, 0, "", None)
+    return Built(path, Path(f"{path}{BESIDE}"), inputs.key(), reused=False)
 
 
 def _existing(output: Path, key: str) -> Built | None:
@@ -100,7 +101,8 @@ def _existing(output: Path, key: str) -> Built | None:
             if manifest["key"] == key and wheel.is_file():
                 digest = sha256_large_file(wheel, hash_memory())
                 if digest == manifest["wheel"]["sha256"]:
-                    return Built(wheel, note, key, True, 0, digest, Needs(**manifest["needs"]))
+                    needs = Needs(**manifest["needs"])
+                    return Built(wheel, note, key, reused=True, sha256=digest, needs=needs)
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
@@ -117,7 +119,7 @@ def _make(inputs: Inputs, output: Path, jobs: int, console: Console, place: Path
         compiled = compile_all(inputs, objects, jobs, console)
         with console.step("reading the official libraries, linking"):
             kept = renamed(inputs, folder)
-            built = link_all(inputs, roots, compiled, folder, official, kept)
+            built = link_all(inputs, roots, compiled, folder, official, kept=kept)
         with console.task("checking the libraries"):
             new = {member: elf.read(file) for member, file in {**built, **kept}.items()}
             check_fit(inputs, new, official.result())
@@ -153,7 +155,10 @@ def _make(inputs: Inputs, output: Path, jobs: int, console: Console, place: Path
         publish(output, fresh)
     wheel = output / str(name)
     note = Path(f"{wheel}{BESIDE}")
-    return Built(wheel, note, inputs.key(), False, len(objects.compiled), digest, needs)
+    return Built(
+        wheel, note, inputs.key(), reused=False, compiled=len(objects.compiled), sha256=digest,
+        needs=needs,
+    )  # fmt: skip
 
 
 def _json(value: object) -> bytes:

@@ -63,8 +63,8 @@ class Built:
     wheel: Path
     sdist: Path
     reused: bool  # nothing had changed
-    compiled: int
-    sha256: str  # of the wheel
+    compiled: int = 0  # files
+    sha256: str = ""  # of the wheel
 
 
 def releases(project: Project) -> list[PluginTarget]:
@@ -201,6 +201,7 @@ def build(
     output: Path,
     console: Console,
     jobs: int | None = None,
+    *,
     dry_run: bool = False,
 ) -> Built:
     """Make the sdist, and the wheel for one release, in `output`.
@@ -221,15 +222,24 @@ def build(
     name = f"{NAME}-{found.version}-py3-none"
     sdist = output / f"{NAME}-{found.plugin.version}.tar.gz"
     if dry_run:
-        return Built(output / f"{name}-*.whl", sdist, False, 0, "")
+        return Built(output / f"{name}-*.whl", sdist, reused=False)
     make_folder(output)
     with FileLock(output / ".lock"):
         for wheel in output.glob(f"{name}-*.whl"):
             if _key_of(wheel) == key and sdist.is_file():
-                return Built(wheel, sdist, True, 0, sha256_file(wheel))
+                return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))
             wheel.unlink()
         write_sdist(found, files, output)
-        return _make(found, files, key, sdist, compiler, python, jobs or processors(), console)
+        return _make(
+            found,
+            files,
+            key,
+            sdist,
+            compiler,
+            python=python,
+            jobs=jobs or processors(),
+            console=console,
+        )
 
 
 def _key_of(wheel: Path) -> str:
@@ -246,6 +256,7 @@ def _make(
     key: str,
     sdist: Path,
     compiler: Compiler,
+    *,
     python: str,
     jobs: int,
     console: Console,
@@ -308,7 +319,9 @@ def _make(
     }
     wheel = sdist.with_name(str(name))
     wheelfile.create(wheel, members)
-    return Built(wheel, sdist, False, len(objects.compiled), sha256_file(wheel))
+    return Built(
+        wheel, sdist, reused=False, compiled=len(objects.compiled), sha256=sha256_file(wheel)
+    )
 
 
 def _is_installed(path: str) -> bool:

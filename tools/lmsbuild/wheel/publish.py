@@ -41,7 +41,7 @@ def leftovers(output: Path) -> list[Path]:
     return sorted(output.glob(f"{BUILDING}*"))
 
 
-def abandon(output: Path, dry_run: bool = False) -> bool:
+def abandon(output: Path, *, dry_run: bool = False) -> bool:
     """Tidy after a build that was killed; False when there was none, or one is at work."""
     if not leftovers(output) and not (output / _READY).exists():
         return False

@@ -333,7 +333,7 @@ def patchelf() -> str:
 
 def link(
     compiler: Compiler, objects: list[Path], out: Path, rpath: str, libraries: list[Path | str],
-    runpath: bool = False, exports: Sequence[str] | None = None,
+    *, runpath: bool = False, exports: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
     """Link a shared library. `libraries` are files, or names for -l; `rpath` becomes the weaker
     RUNPATH if asked; only `exports` (names, with *) can be seen from outside if given. Raises

@@ -21,6 +21,7 @@ from unittest import mock
 
 from lmsbuild.base import interrupt, log
 from lmsbuild.base.errors import GitError, MissingToolError
+from lmsbuild.base.settings import offline
 
 # When it is imported GitPython runs git with the user's settings, any of which may make it fail.
 # Told of a program that does not exist, it runs none and goes on with `git`.
@@ -127,7 +128,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     for key in ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_PROXY_COMMAND"):
         if key in os.environ:
             env[key] = os.environ[key]
-    if os.environ.get("LMSBUILD_OFFLINE") == "1":
+    if offline():
         env["GIT_ALLOW_PROTOCOL"] = "file"
     env.update(extra or {})
     return env
@@ -162,6 +163,7 @@ class Git(git.Git):
         self,
         path: Path,
         variables: Mapping[str, str] | None = None,
+        *,
         as_user: bool = False,
         keep: tuple[int, ...] = (),
     ) -> None:
@@ -192,7 +194,7 @@ class Git(git.Git):
                 check=False,
                 **options,
             )
-        self.ended(arguments, done.returncode, done.stdout + done.stderr, began, check)
+        self.ended(arguments, done.returncode, done.stdout + done.stderr, began, check=check)
         return done
 
     def text(self, *arguments: str) -> str:
@@ -203,7 +205,7 @@ class Git(git.Git):
         return self.run(*arguments, check=False).returncode == 0
 
     def ended(
-        self, arguments: Sequence[str], code: int, output: bytes, began: float, check: bool
+        self, arguments: Sequence[str], code: int, output: bytes, began: float, *, check: bool
     ) -> None:
         """Log a process; raise GitError when it failed and `check` is set."""
         text = output.decode(errors="replace")
@@ -219,6 +221,7 @@ class Git(git.Git):
         self,
         command: Sequence[str],
         istream: int | IO[bytes] | None = None,
+        *,
         with_extended_output: bool = False,
         with_exceptions: bool = True,
         as_process: bool = False,

@@ -70,6 +70,7 @@ class Repository(git.Repo):
         git_dir: Path,
         work_tree: Path | None = None,
         common_dir: Path | None = None,
+        *,
         variables: Mapping[str, str] | None = None,
         as_user: bool = False,
         keep: tuple[int, ...] = (),
@@ -85,7 +86,7 @@ class Repository(git.Repo):
         pinned = {"GIT_DIR": self.git_dir}
         if work_tree:
             pinned["GIT_WORK_TREE"] = str(work_tree)
-        self.git = Git(self.path, {**pinned, **self.variables}, as_user, keep)
+        self.git = Git(self.path, {**pinned, **self.variables}, as_user=as_user, keep=keep)
         self.odb = _Objects(str(self.file("objects")), self.git)
         self._listings: dict[bytes, dict[str, tuple[int, bytes]]] = {}
 
@@ -100,6 +101,7 @@ class Repository(git.Repo):
     def variant(
         self,
         work_tree: Path | None = None,
+        *,
         as_user: bool = False,
         keep: tuple[int, ...] = (),
         variables: Mapping[str, str] | None = None,
@@ -109,7 +111,7 @@ class Repository(git.Repo):
         tree = work_tree or (Path(self._working_tree_dir) if self._working_tree_dir else None)
         return Repository(
             Path(self.git_dir), tree, Path(self._common_dir),
-            {**self.variables, **(variables or {})}, as_user, keep,
+            variables={**self.variables, **(variables or {})}, as_user=as_user, keep=keep,
         )  # fmt: skip
 
     def file(self, name: str) -> Path:
