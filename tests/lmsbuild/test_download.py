@@ -20,8 +20,11 @@ import pytest
 from lmsbuild_wheels import PYTHON, let_go, run
 from lmsbuild_world import REPOSITORY, UPSTREAM, World, write
 
+from lmsbuild.__main__ import run as run_here
+from lmsbuild.base import settings
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import MismatchError, SourceError
+from lmsbuild.base.errors import MismatchError, OfflineError, SourceError
+from lmsbuild.base.git.command import environment
 from lmsbuild.tags.download import download_url
 
 CONTENT = os.urandom(300_000)
@@ -232,6 +235,17 @@ def far(world: World) -> None:
     toml = world.framework_file
     text = toml.read_text().replace(world.upstream.as_uri(), "https://upstream.invalid/alpha.git")
     toml.write_text(text)
+
+
+def test_offline_ends_with_its_command(world: World) -> None:
+    """A second command of the same process may download."""
+    far(world)
+    before = dict(os.environ)
+    assert run_here(["fetch", "v1.0", "--source", "git", "--offline"]) == OfflineError.exit_code
+    assert dict(os.environ) == before and not settings.offline()
+    with settings.without_network():
+        assert environment()["GIT_ALLOW_PROTOCOL"] == "file"
+    assert environment().get("GIT_ALLOW_PROTOCOL") != "file"
 
 
 @pytest.mark.default
