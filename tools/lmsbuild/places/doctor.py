@@ -157,7 +157,7 @@ def _numa() -> Check:
     apart = [gpu for gpu in numa.gpus() if gpu.node is not None]
     if not apart:
         found = "one node, or no GPU whose node is known: nothing to bind"
-        return Check("NUMA", found, "optional", True, "", required=False)
+        return Check("NUMA", found, "optional", good=True, fix="", required=False)
     found = ", ".join(f"GPU {gpu.index} at node {gpu.node}" for gpu in apart)
     present = shutil.which("numactl") is not None
     return Check(
