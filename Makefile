@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run wheels test test-tool test-containers test-torch test-tensorflow test-fast test-full test-negative test-old lint style series bench sweep patches clean help
+.PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint style series bench sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -62,12 +62,8 @@ test: $(STAMP)
 	$(BESIDE) style wheels
 	@$(MAKE) --no-print-directory series
 	$(BESIDE) test-tool test-containers
-	$(BESIDE) test-torch test-tensorflow
-
-test-torch: $(STAMP)
+# One after the other: upstream's tests wait for processes of theirs with limits of time.
 	$(BIN)/lmsbuild test $(TAG)
-
-test-tensorflow: $(STAMP)
 	$(BIN)/lmsbuild test $(TF_TAG)
 
 wheels: $(STAMP)
