@@ -37,7 +37,7 @@ class UnknownTagError(LmsbuildError):
 
 class ConfigError(LmsbuildError):
     exit_code = 4
-    meaning = "a file in `patches/` is invalid, or the project was not found"
+    meaning = "a file of the project is invalid, or the project was not found"
 
 
 class MissingToolError(LmsbuildError):
