@@ -263,7 +263,7 @@ def rebuild(
         now = json.loads(built.manifest.read_text(encoding="utf-8"))
         packages = _packages(target, choices, built, folder / "conda", console) if about else []
         made |= {file.name: sha256_file(file) for file in packages}
-        made_of = {file.name: made_of(file) for file in packages}
+        origins = {file.name: made_of(file) for file in packages}
     compared = [
         Compared(artefact["name"], artefact["sha256"], made.get(artefact["name"], ""))
         for artefact in recorded["artefacts"]
@@ -274,7 +274,7 @@ def rebuild(
         packed = [one.name for one in wrong if one.name in about]
         why = explain(recorded["wheel"], now) if len(packed) < len(wrong) else []
         for name in packed:
-            why += explain_package(name, about[name], made_of.get(name, {}))
+            why += explain_package(name, about[name], origins.get(name, {}))
         raise RebuildError(
             f"{', '.join(one.name for one in wrong)} came out other than recorded because "
             f"{'; '.join(why)}; build it with the recorded inputs",
