@@ -198,6 +198,12 @@ class Console:
         if not self.json_mode:
             self._print(text)
 
+    def tell(self, text: str) -> None:
+        """A line that is not the command's result: on standard error, in every form of output."""
+        log.note(text)
+        with self._display.hidden():
+            self._err.print(text, markup=False)
+
     def warn(self, text: str) -> None:
         log.note(f"warning: {text}")
         with self._display.hidden():

@@ -35,7 +35,9 @@ WALKTHROUGH = {
 }
 TAGS = (
     "A TAG is a tag name (v2.6.0) or framework:tag (pytorch:v2.6.0). A bare tag means the "
-    "supported framework that has it."
+    "supported framework that has it. A command that needs one and is given none takes that of the "
+    "checkout you stand in (or name with --into), if lmsbuild made it, else that of the only "
+    "checkout in work/."
 )
 _LONG = 300  # characters: a command's first sentence is never cut
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,7 +92,57 @@ def _completer(name: str) -> Callable[[click.Context, click.Parameter, str], lis
 
 
 def tag_argument(function: F) -> F:
-    return click.argument("tag", shell_complete=_completer("tags"))(function)
+    """The argument `tag`; when the user names none, that of a checkout (`default_tag`)."""
+
+    @functools.wraps(function)
+    def named(tag: str | None, **values: Any) -> Any:
+        if tag is not None:
+            tag, values = _moved_on(tag, values)
+        if tag is None:
+            tag = _default_tag(values)
+        return function(tag=tag, **values)
+
+    argument = click.argument(
+        "tag", required=False, metavar="[TAG]", shell_complete=_completer("tags")
+    )
+    decorated: Any = _with_default(argument(named))
+    return decorated  # type: ignore[no-any-return]
+
+
+def _moved_on(tag: str, values: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The first word without a TAG is a suite, or an argument of the benchmark."""
+    if "suite" in values:
+        from lmsbuild.cli.default_tag import is_suite
+
+        if is_suite(tag):
+            return None, {**values, "suite": (tag, *values["suite"])}
+    if "arguments" in values and tag.startswith("-"):
+        return None, {**values, "arguments": (tag, *values["arguments"])}
+    return tag, values
+
+
+def _default_tag(values: Mapping[str, Any]) -> str:
+    from lmsbuild.cli.default_tag import default_tag
+
+    context = click.get_current_context()
+    if values.get("new"):
+        raise UsageError(
+            f"`{context.command_path}` cannot start because TAG is missing and --new is for a "
+            "release that is not known yet; name it"
+        )
+    # refresh calls a checkout so, other commands a route.
+    source = values.get("source")
+    place = values.get("into") or (source if isinstance(source, Path) else None)
+    return default_tag(context.command_path, place, _console(context))
+
+
+def _with_default(function: F) -> F:
+    """Say in --help what becomes of a command line without a TAG."""
+    function.__doc__ = (
+        f"{inspect.cleandoc(function.__doc__ or '')}\n\n"
+        "Without TAG: that of the checkout you stand in, else of the only one in work/."
+    )
+    return function
 
 
 def suite_argument(function: F) -> F:
@@ -106,19 +157,19 @@ def tag_choice(function: F) -> F:
 def tags_option(function: F) -> F:
     """The argument `tags` and the flag `every` of a command that checks many tags at once."""
     every = click.option("--all", "every", is_flag=True, help="Every supported tag.")
-    return click.argument("tags", metavar="[TAG]...", nargs=-1, shell_complete=_completer("tags"))(
-        every(function)
+    argument = click.argument(
+        "tags", metavar="[TAG]...", nargs=-1, shell_complete=_completer("tags")
     )
+    return _with_default(argument(every(function)))
 
 
-def chosen(tags: Sequence[str], *, every: bool) -> list[Target]:
-    """What `tags_option` asks for. Raises UsageError when that is nothing."""
+def chosen(tags: Sequence[str], *, every: bool, place: Path | None = None) -> list[Target]:
+    """What `tags_option` asks for; without a TAG that of the checkout at `place`, or of the one
+    that `default_tag` finds. Raises UsageError when there is none."""
     project = find_project()
     if every:
         return targets(project)
-    if not tags:
-        raise UsageError("nothing was checked because no TAG was given; name one, or give --all")
-    return [resolve(project, tag) for tag in tags]
+    return [resolve(project, tag) for tag in tags or [_default_tag({"into": place})]]
 
 
 def source_option(function: F) -> F:

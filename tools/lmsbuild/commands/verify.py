@@ -31,7 +31,7 @@ def command(*, tags: tuple[str, ...], every: bool, place: Path | None, console: 
     Downloads nothing: what needs the tag's code is checked when a clone, the work folder or the
     cache has it. Tells every failure and changes nothing.
     """
-    done = [verify(target, console, place) for target in chosen(tags, every=every)]
+    done = [verify(target, console, place) for target in chosen(tags, every=every, place=place)]
     for one in done:
         for check in one.checks:
             why = f" ({check.skipped})" if check.skipped else ""

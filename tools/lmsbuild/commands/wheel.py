@@ -31,6 +31,7 @@ from lmsbuild.tags.frameworks import Target, resolve
 @click.command(
     "wheel",
     epilog=examples(
+        "lmsbuild wheel                          # in a checkout, or with only one in work/",
         "lmsbuild wheel v2.6.0",
         "lmsbuild wheel v2.6.0 --python 3.12 --output dist --jobs 4",
         "lmsbuild wheel v2.6.0 --container       # runs on older systems than this one",
