@@ -12,7 +12,7 @@ from lmsbuild_wheels import let_go
 from lmsbuild_world import UPSTREAM, World, plain_git, write
 
 from lmsbuild.base.console import Console, Task
-from lmsbuild.base.errors import MismatchError, SourceError, TreeStateError
+from lmsbuild.base.errors import GitError, MismatchError, SourceError, TreeStateError
 from lmsbuild.base.git import Git, Repository
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.checkout import debian
@@ -428,3 +428,82 @@ def test_archive_without_a_good_signature_is_refused(
     with pytest.raises(SourceError, match="apt-get says"):
         fetch(world.target, "debian", None, console)
     assert not (world.folder / "cache/downloads/alpha_1.0.orig.tar.xz").exists()
+
+
+def partial(world: World, *kept: str) -> Path:
+    """A real partial clone that has the content of `kept` alone, and can get no more."""
+    served(world)
+    clone = world.folder / "partial clone"
+    url = world.upstream.as_uri()
+    options = ("--filter=blob:none", "--no-checkout")
+    plain_git(world.folder, "clone", "-q", *options, url, str(clone))
+    for path in kept:
+        plain_git(clone, "cat-file", "blob", f"v1.0:{path}")
+    world.upstream.rename(world.folder / "gone")
+    missing = plain_git(clone, "rev-list", "--objects", "--missing=print", "v1.0")
+    assert missing.count("?") == len(UPSTREAM) - len(kept)
+    return clone
+
+
+@pytest.mark.parametrize("way", ["--source", "LMSBUILD_MIRROR"])
+def test_partial_clone_serves_without_what_no_patch_touches(
+    world: World, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    touched = list(world.target.tag.preimage)
+    clone = partial(world, *touched)
+    console = Console(json_mode=True)
+    if way == "--source":
+        done = fetch(world.target, str(clone), None, console)
+        assert done.route == "url" and done.why.startswith("asked for, at ")
+    else:
+        done = fetch(world.target, "git", None, console, reference=clone)
+    told = "".join(capsys.readouterr().err.split())
+    shutil.rmtree(clone)
+    there = {path for path in UPSTREAM if (done.path / path).exists()}
+    assert there == set(touched)
+    for path in set(UPSTREAM) - there:
+        assert path in told
+    assert not plain_git(done.path, "status", "--porcelain")
+    assert len(apply(world.target, done.path, console).patches) == 3
+
+
+@pytest.mark.parametrize("way", ["--source", "LMSBUILD_MIRROR"])
+def test_object_that_a_partial_clone_lacks_is_named(
+    world: World, console: Console, way: str
+) -> None:
+    lost, *kept = sorted(world.target.tag.preimage)
+    clone = partial(world, *kept)
+    with pytest.raises(SourceError) as failure:
+        if way == "--source":
+            fetch(world.target, str(clone), None, console)
+        else:
+            fetch(world.target, "git", None, console, reference=clone)
+    blob = world.target.tag.preimage[lost]
+    assert failure.value.message == (
+        f"{clone} cannot give the source of alpha:v1.0 because it lacks blob {blob}, the content "
+        f"of {lost}, which a patch touches; run `git -C '{clone}' cat-file -p {blob}` to fetch it, "
+        "or use another clone"
+    )
+    assert not (world.target.work / "source").exists()
+
+
+def test_full_clone_is_used_where_it_is(world: World, console: Console) -> None:
+    done = fetch(world.target, str(world.clone("full")), None, console)
+    assert done.route == "path" and not (world.folder / "cache/repositories").exists()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "fatal: could not fetch {} from promisor remote",
+        "error: Could not read {}\nfatal: revision walk setup failed",
+        "fatal: unable to read {}",
+        "fatal: missing blob object '{}'",
+        "error: remote did not send all necessary objects\nfatal: bad object {}",
+    ],
+)
+def test_git_s_word_of_a_missing_object_is_understood(said: str) -> None:
+    blob = "0123456789" * 4
+    message = GitError(("checkout",), said.format(blob), Path("/clone")).message
+    assert f"because /clone lacks object {blob}" in message and "disk" not in message
+    assert "git -C /clone cat-file -p" in message

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -90,6 +92,19 @@ class SuiteError(LmsbuildError):
     meaning = "tests failed"
 
 
+# What git says of an object that is not there, or cannot be fetched.
+_MISSING = re.compile(
+    r"^(?:fatal|error): (?:could not (?:fetch|read)|unable to (?:read|get)|missing|bad|no)\b"
+    r"(?: \w+){0,3} '?([0-9a-f]{40})\b",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def cat_file(clone: Path, name: str) -> str:
+    """The command line with which a user's own git fetches one object into a partial clone."""
+    return f"git -C {shlex.quote(str(clone))} cat-file -p {name}"
+
+
 class GitError(LmsbuildError):
     """A git command failed in the folder `place`. Callers translate it where they know why;
     `output` is git's text."""
@@ -101,10 +116,16 @@ class GitError(LmsbuildError):
         lines = output.strip().splitlines() or ["no message"]
         # What follows such a line is advice.
         last = next((x for x in lines if x.startswith(("fatal:", "error:"))), lines[-1])
+        lost = _MISSING.search(output)
+        why, remedy = f"git says: {last}", "check disk space and permissions"
+        if lost and place is not None:
+            why = f"{place} lacks object {lost[1]} (git says: {last})"
+            remedy = (
+                f"run `{cat_file(place, lost[1])}`, which fetches it if the clone is a partial "
+                "one, or use a full clone"
+            )
         super().__init__(
-            f"`git {' '.join(arguments)}` failed because git says: {last}; check disk space and "
-            "permissions",
-            output=output,
+            f"`git {' '.join(arguments)}` failed because {why}; {remedy}", output=output
         )
         self.output = output
         self.place = place

@@ -8,12 +8,19 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import GitError, LmsbuildError, MismatchError, OfflineError, SourceError
+from lmsbuild.base.errors import (
+    GitError,
+    LmsbuildError,
+    MismatchError,
+    OfflineError,
+    SourceError,
+    cat_file,
+)
 from lmsbuild.base.git import Git, Repository, entries, git, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir
@@ -166,10 +173,26 @@ class _Way:
         return Source(repository, commit, route, f"{why}; {vouched}" if vouched else why)
 
     def from_git(self, url: str, made: Repository) -> str:
-        """The tag's commit without history: trees first, then the files that the series touches,
-        then, unless these are wrong, all others, each time in one go."""
+        """The tag's commit from `url`, or from the reference when that cannot be reached."""
         location = self._reachable(url)
-        tag = f"refs/tags/{self.target.tag_name}"
+        if location != url:
+            return self.from_clone(self.target.tag.commit, made)
+        tag, commit = f"refs/tags/{self.target.tag_name}", self.target.tag.commit
+        self._fetch(made, url, tag, commit, of_clone=False)
+        return _tag_signature(made)
+
+    def from_clone(self, commit: str, made: Repository) -> str:
+        """A commit of the reference, without the files that it lacks if no patch touches them."""
+        assert self.reference is not None
+        location = self.reference.resolve().as_uri()
+        self._fetch(made, location, commit, commit, of_clone=True)
+        return "taken from the reference"
+
+    def _fetch(
+        self, made: Repository, location: str, wanted: str, commit: str, *, of_clone: bool
+    ) -> None:
+        """A commit without history: trees first, then the files that the series touches, then,
+        unless these are wrong, all others, each time in one go. What a clone lacks, nobody has."""
         if self.reference is not None:
             with open_at(self.reference) as lender:
                 made.borrow(lender.file("objects"))
@@ -179,21 +202,18 @@ class _Way:
                 with made.config_writer() as settings:
                     settings.set_value('remote "origin"', "promisor", "true")
                     settings.set_value('remote "origin"', "partialclonefilter", "blob:none")
-                wanted = tag if location == url else self.target.tag.commit
                 made.fetch("origin", wanted, step, depth=1, no_tags=True, filter="blob:none")
-                commit = made.commit_id("FETCH_HEAD")
-                if commit != self.target.tag.commit:
+                found = made.commit_id("FETCH_HEAD")
+                if found != commit:
                     raise MismatchError(
-                        f"{url} is not the source of {self.target.label} because its tag is commit "
-                        f"{commit}, not {self.target.tag.commit}; use another source"
+                        f"{location} is not the source of {self.target.label} because its tag is "
+                        f"commit {found}, not {commit}; use another source"
                     )
                 git.Reference(made, _BASE).set_object(commit)
-                vouched = _tag_signature(made) if location == url else "taken from the reference"
                 missing = _missing(made, commit)
-                found = entries(made, commit, list(self.target.tag.preimage))
-                touched = [entry.blob for entry in found.values()]
-                # A clone gave all that it has; what it lacks, nobody has.
-                lost = missing if location != url else set()
+                there = entries(made, commit, list(self.target.tag.preimage))
+                touched = [entry.blob for entry in there.values()]
+                lost = missing if of_clone else set()
                 self._leave_out(made, commit, lost)
                 made.fetch_blobs("origin", [blob for blob in touched if blob in missing], step)
                 check_preimage(self.target, made, commit, location)
@@ -209,18 +229,21 @@ class _Way:
                 made.file("objects/info/alternates").unlink()
                 for marker in made.file("objects/pack").glob("*.promisor"):
                     marker.unlink()  # nothing is missing any longer
-        return vouched
 
     def _leave_out(self, made: Repository, commit: str, lost: set[str]) -> None:
         """Remember the files whose content `lost` nowhere is: a checkout goes without them."""
-        if not lost:
+        if not lost or self.reference is None:
             return
-        paths = [path for path, entry in entries(made, commit).items() if entry.blob in lost]
-        needed = sorted(set(paths).intersection(self.target.tag.preimage))
+        paths = {p: e.blob for p, e in entries(made, commit).items() if e.blob in lost}
+        needed = sorted(paths.keys() & self.target.tag.preimage.keys())
         if needed:
+            blob = paths[needed[0]]
             raise SourceError(
                 f"{self.reference} cannot give the source of {self.target.label} because it lacks "
-                f"the content of {needed[0]}, which a patch touches; use another clone"
+                f"blob {blob}, the content of {needed[0]}, which a patch touches; run "
+                f"`{cat_file(self.reference, blob)}` to fetch it, or use another clone",
+                object=blob,
+                file=needed[0],
             )
         for path in paths:
             made.git.run("config", "--add", _ABSENT, path)
@@ -368,16 +391,31 @@ def _is_repository(path: Path) -> bool:
     return path.is_dir() and (bare or (path / ".git").exists())
 
 
+def _from_clone(way: _Way, path: Path) -> Source:
+    """The clone itself, or what a partial one has, as of a reference."""
+    target = way.target
+    with open_at(path) as given:
+        names = (target.tag.commit, f"refs/tags/{target.tag_name}", "HEAD")
+        found = ((name, given.commit_id(name)) for name in names)
+        revision, commit = next(((n, c) for n, c in found if c is not None), ("", ""))
+        if not commit:
+            raise SourceError(f"{path} cannot be a source because it has no commit; use another")
+        check_preimage(target, given, commit, f"{path} ({revision})")
+        whole = not _missing(given, commit)
+    why = f"asked for, at {revision}"
+    if whole:
+        return Source(path, commit, "path", why)
+    lent = replace(way, reference=path)
+    # It may have got more since.
+    return lent.kept(
+        "url", str(path), why, lambda _, made: lent.from_clone(commit, made), anew=True
+    )
+
+
 def _from_path(way: _Way, path: Path) -> Source:
     target = way.target
     if _is_repository(path):
-        with open_at(path) as given:
-            for revision in (target.tag.commit, f"refs/tags/{target.tag_name}", "HEAD"):
-                commit = given.commit_id(revision)
-                if commit is not None:
-                    check_preimage(target, given, commit, f"{path} ({revision})")
-                    return Source(path, commit, "path", f"asked for, at {revision}")
-        raise SourceError(f"{path} cannot be a source because it has no commit; use another")
+        return _from_clone(way, path)
     if path.is_dir():
         for name in target.framework.recognise:
             # All of a folder is imported, so a wrong one must be told first.
