@@ -35,9 +35,9 @@ _loading = threading.Lock()
 
 def load() -> Any:
     """The operators of the library, which is loaded and given the settings first."""
+    torch.cuda._lazy_init()  # without the lock: it may come back here, by settle
     with _loading:
         if not library.loaded():
-            torch.cuda._lazy_init()
             statistics.before_loading()
             library.load()
             library.ops().count_allocations()
