@@ -40,8 +40,11 @@ def test_route_freelist_and_cudamalloc(lms: Any) -> None:
     assert taken(lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")) == {"freelist": 1}
 
 
-def test_routes_are_not_counted_while_off(device: Any) -> None:
-    assert taken(lambda: block(1)) == {}
+def test_routes_are_counted_while_off(device: Any) -> None:
+    assert taken(lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")) == {
+        "cudamalloc": 1
+    }
+    assert taken(lambda: torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")) == {"freelist": 1}
 
 
 def test_route_reclaim_one(lms: Any, device: Any) -> None:
