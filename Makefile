@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
 	@echo "make run            train a model that does not fit the device, without and with LMS"
-	@echo "make test           the tests: lint, tool, engine, simulated device, regression (15 min)"
+	@echo "make test           the tests: lint, tool, engine, simulated device, regression (minutes)"
 	@echo "make test-fast      what needs no network (60 s)"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD)"
