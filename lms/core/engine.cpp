@@ -134,14 +134,18 @@ void Engine::expose(Key key, Stream stream) { keep_resident_(key, stream, &Entry
 void Engine::unexpose(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
-  if (entry != nullptr) entry->exposed = false;
+  if (entry == nullptr) return;
+  entry->exposed = false;
+  tell_candidate_(entry);
 }
 
 void Engine::set_excluded(Key key, bool excluded, Stream stream) {
   if (excluded) return keep_resident_(key, stream, &Entry::excluded);
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
-  if (entry != nullptr) entry->excluded = false;
+  if (entry == nullptr) return;
+  entry->excluded = false;
+  tell_candidate_(entry);
 }
 
 void Engine::keep_resident_(Key key, Stream stream, bool Entry::* mark) {
@@ -426,6 +430,7 @@ void Engine::push_idle_(Entry* entry) {
   entry->next = idle_;
   idle_->previous->next = entry;
   idle_->previous = entry;
+  tell_candidate_(entry);
 }
 
 void Engine::unlink_(Entry* entry) {
@@ -433,6 +438,11 @@ void Engine::unlink_(Entry* entry) {
   entry->previous->next = entry->next;
   entry->next->previous = entry->previous;
   entry->previous = entry->next = nullptr;
+  tell_candidate_(entry);
+}
+
+void Engine::tell_candidate_(Entry* entry) {
+  backend_.set_candidate(entry->key, entry->next != nullptr && evictable_(entry));
 }
 
 void Engine::pin_(Entry* entry) {

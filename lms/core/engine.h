@@ -54,6 +54,10 @@ class Backend {
 
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
+
+  // The storage is a candidate from now on, if it is resident, or is none. For adaptors that count
+  // their bytes; a call may say what the one before it said.
+  virtual void set_candidate(Key, bool) {}
 };
 
 struct Counter {
@@ -201,6 +205,7 @@ class Engine {
   void maybe_purge_();
   void push_idle_(Entry* entry);
   void unlink_(Entry* entry);
+  void tell_candidate_(Entry* entry);
   void pin_(Entry* entry);
   void unpin_(Entry* entry);
   void bring_in_(Entry* entry, Access access, Stream stream);

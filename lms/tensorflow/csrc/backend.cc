@@ -96,6 +96,14 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   return state->range;
 }
 
+void Backend::set_candidate(::lms::Key key, bool candidate) {
+  MovableBuffer* buffer = BufferOf(key);
+  const bool here = buffer->host_ == nullptr && !buffer->stays_out_;
+  const int64_t bytes = candidate && here ? static_cast<int64_t>(buffer->size()) : 0;
+  buffer->pool_->candidate_bytes += bytes - buffer->candidate_bytes_;
+  buffer->candidate_bytes_ = bytes;
+}
+
 // Another block instead of `data`, as long as there is one that need not be made free.
 void* Backend::Elsewhere(Pool* pool, void* data, size_t bytes) {
   void* other = BfcAccess::AllocateOnce(pool->allocator, bytes, /*freed_before=*/0);

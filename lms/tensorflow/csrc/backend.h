@@ -63,10 +63,12 @@ class Pool final : public ::lms::Room {
 
   std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
   ::lms::Admission admission{*this};
+
+  std::atomic<int64_t> candidate_bytes{0};  // of what could be evicted
+  std::atomic<int64_t> peak_active_bytes{0}, peak_reserved_bytes{0};
   // Under the engine's lock.
   int64_t single_reclaims = 0, full_reclaims = 0;
   int64_t on_host = 0, on_host_bytes = 0, peak_on_host_bytes = 0;
-  int64_t peak_active_bytes = 0;
 
  private:
   const int64_t bytes_;
@@ -125,6 +127,7 @@ class Backend final : public ::lms::Backend {
   ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream,
                            ::lms::FencePtr* arrival) override;
   void join(::lms::Stream, const ::lms::FencePtr&) override {}
+  void set_candidate(::lms::Key key, bool candidate) override;
 
  private:
   void Rebind(MovableBuffer* buffer, void* data);

@@ -243,6 +243,21 @@ size_t BfcAccess::RoundedBytes(size_t bytes) { return BfcAllocator::RoundedBytes
 
 void BfcAccess::Notify(BfcAllocator* allocator) { allocator->retry_helper_.NotifyDealloc(); }
 
+BfcAccess::Block BfcAccess::BlockAt(BfcAllocator* allocator, const void* data) {
+  mutex_lock lock(allocator->lock_);
+  const char* const byte = static_cast<const char*>(data);
+  for (const auto& region : allocator->region_manager_.regions()) {
+    const char* const begin = static_cast<const char*>(region.ptr());
+    if (byte < begin || byte >= begin + region.memory_size()) continue;
+    const auto* chunk = allocator->ChunkFromHandle(allocator->region_manager_.get_handle(begin));
+    while (byte >= static_cast<const char*>(chunk->ptr) + chunk->size) {
+      chunk = allocator->ChunkFromHandle(chunk->next);
+    }
+    if (chunk->in_use()) return {chunk->ptr, static_cast<int64_t>(chunk->allocation_id)};
+  }
+  return {nullptr, -1};
+}
+
 BfcAccess::Numbers BfcAccess::Stats(BfcAllocator* allocator) {
   mutex_lock lock(allocator->lock_);
   const auto& stats = allocator->stats_;
@@ -255,7 +270,6 @@ BfcAccess::Numbers BfcAccess::Stats(BfcAllocator* allocator) {
           stats.peak_bytes_in_use,
           stats.largest_alloc_size,
           static_cast<int64_t>(allocator->memory_limit_),
-          reserved,
           reserved};
 }
 

@@ -60,8 +60,16 @@ class BfcAccess {
   // Wakes those that wait for memory.
   static void Notify(BfcAllocator* allocator);
 
+  // The block that holds the byte at `data`, and the number of its allocation, which no other has.
+  struct Block {
+    const void* begin;
+    int64_t allocation;
+  };
+  // Begins nowhere when there is none, or it is free.
+  static Block BlockAt(BfcAllocator* allocator, const void* data);
+
   struct Numbers {
-    int64_t allocs, in_use, peak_in_use, largest, limit, reserved, peak_reserved;
+    int64_t allocs, in_use, peak_in_use, largest, limit, reserved;
   };
   static Numbers Stats(BfcAllocator* allocator);
 

@@ -29,6 +29,12 @@ void HandOut(const TensorBuffer* buffer) {
   }
 }
 
+Allocator* AllocatorOutsideOps() {
+  Allocator* const usual = cpu_allocator();
+  const bool managed = Runtime::Active() && Runtime::Get().PoolOf(usual) != nullptr;
+  return managed ? cpu_allocator_base() : usual;
+}
+
 void HandOutForGood(const TensorBuffer* buffer) {
   if (!Runtime::EverActive()) return;
   MovableBuffer* root = MovableBuffer::Of(const_cast<TensorBuffer*>(buffer));

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
@@ -59,7 +60,8 @@ class MovableBuffer : public TensorBuffer {
   std::atomic<bool> tracked_{false};
   Pool* pool_ = nullptr;
   HostCopy* host_ = nullptr;
-  bool stays_out_ = false;  // its host pointer was handed out, for want of room on the device
+  int64_t candidate_bytes_ = 0;  // what it adds to the pool's
+  bool stays_out_ = false;       // its host pointer was handed out, for want of room on the device
   std::vector<TensorBuffer*> views_;  // sub-buffers: they have a pointer of their own
 };
 
@@ -74,6 +76,10 @@ void RemoveView(TensorBuffer* root, TensorBuffer* view);
 void HandOut(const TensorBuffer* buffer);
 // The same, pinned or not: for callers that keep the pointer.
 void HandOutForGood(const TensorBuffer* buffer);
+
+// Memory of the CPU for tensors that are made outside of ops, where nothing makes way for another:
+// not of a pool under Large Model Support.
+Allocator* AllocatorOutsideOps();
 
 }  // namespace lms
 }  // namespace tensorflow

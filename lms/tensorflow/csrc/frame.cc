@@ -67,6 +67,18 @@ void OpFrame::CountTaken(const Pool* pool, size_t bytes) {
   if (running != nullptr && running->pool_ == pool) running->taken_ += bytes;
 }
 
+void OpFrame::NoteShortage(Pool* pool, size_t bytes) {
+  if (running == nullptr || running->pool_ != pool) return;
+  running->refused_ = Runtime::Get().Shortage(pool, bytes);
+}
+
+// The kernel's own words say no more than the shape that it could not have.
+void OpFrame::Explain() {
+  if (refused_.empty() || !errors::IsResourceExhausted(context_->status())) return;
+  // The context offers no way to say more of an error.
+  errors::AppendToMessage(const_cast<Status*>(&context_->status()), refused_);
+}
+
 void OpFrame::Run(const std::function<void()>& kernel) {
   OpFrame* const outer = running;
   running = this;
@@ -191,6 +203,7 @@ void OpFrame::PinOperands() {
   }
   pinned_ = uses.size();
   if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
+  if (pool_ != nullptr) runtime.NotePeaks(pool_);
 }
 
 int64_t OpFrame::OperandBytes() const {
@@ -322,6 +335,7 @@ void OpFrame::Leave() {
 }
 
 void OpFrame::Exit() {
+  Explain();
   NoteOutputs();
   NoteVariables();
   Leave();
@@ -412,6 +426,7 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) 
     (*done)(errors::ResourceExhausted("OOM when copying a tensor: ", shortage));
     return false;
   }
+  runtime.NotePeaks(runtime.PoolOf(buffer->allocator()));
   const auto then = *done;
   *done = [frame, then](const Status& status) {
     Runtime& runtime = Runtime::Get();

@@ -66,6 +66,8 @@ class OpFrame final : private ::lms::Pins {
   void Run(const std::function<void()>& kernel);
   // This thread has memory from the pool: counts it for the op that it runs, if any.
   static void CountTaken(const Pool* pool, size_t bytes);
+  // It does not get them: the error of its op, if it has one, says why.
+  static void NoteShortage(Pool* pool, size_t bytes);
 
  private:
   struct Operand {
@@ -88,6 +90,7 @@ class OpFrame final : private ::lms::Pins {
   std::size_t count() const override { return pinned_; }
   void NoteOutputs();
   void NoteVariables();
+  void Explain();
   void Leave();
 
   OpKernel* const kernel_;
@@ -103,6 +106,7 @@ class OpFrame final : private ::lms::Pins {
   int64_t taken_ = 0;     // bytes of the pool so far, by the thread that runs the kernel
   bool keeps_ = false;    // its inputs, or may wait for other ops
   std::string shortage_;  // why it was not pinned
+  std::string refused_;   // why the kernel did not get memory
 };
 
 }  // namespace lms

@@ -100,6 +100,12 @@ std::string Mib(int64_t bytes) {
   return out.str();
 }
 
+void Raise(std::atomic<int64_t>* peak, int64_t value) {
+  int64_t old = peak->load();
+  while (old < value && !peak->compare_exchange_weak(old, value)) {
+  }
+}
+
 bool EnvIsSet(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0';
@@ -178,12 +184,7 @@ Status Runtime::SetEnabled(bool enable) {
     BecomeInactive();
     return Ok();
   }
-  if (seen_device_ && pool_count_ == 0) {
-    return errors::FailedPrecondition(
-        "Large Model Support cannot be enabled because no device of this process has memory that "
-        "it manages; use a GPU, or give the CPU device a limited pool with "
-        "TF_CPU_ALLOCATOR_USE_BFC=1 and TF_CPU_BFC_MEM_LIMIT_IN_MB=<MiB> before TensorFlow starts");
-  }
+  for (int i = 0; i < pool_count_; ++i) NotePeaks(pools_[i]);
   ever_active_ = true;
   enabling_ = true;
   active_ = true;
@@ -380,7 +381,7 @@ bool Runtime::MakeRoom(Pool* pool, size_t rounded, bool everything) {
 }
 
 bool Runtime::Manages(const BfcAllocator* allocator) {
-  return Active() && PoolOf(allocator) != nullptr;
+  return EverActive() && PoolOf(allocator) != nullptr;
 }
 
 // What is free, no more of it than is asked for unless there is plenty.
@@ -403,10 +404,20 @@ void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhe
 
 void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   Pool* pool = PoolOf(allocator);
+  if (!Active()) {
+    void* ptr = BfcAccess::AllocateOnce(allocator, bytes, freed_before);
+    NotePeaks(pool);
+    return ptr;
+  }
   // No need for the engine's lock as long as there is room.
   void* ptr = limit_ == 0 ? Take(pool, bytes, freed_before, /*anywhere=*/false) : nullptr;
   if (ptr == nullptr) ptr = Allocate(pool, bytes, freed_before);
-  if (ptr != nullptr) OpFrame::CountTaken(pool, bytes);
+  if (ptr != nullptr) {
+    OpFrame::CountTaken(pool, bytes);
+    NotePeaks(pool);
+  } else {
+    OpFrame::NoteShortage(pool, bytes);
+  }
   return ptr;
 }
 
@@ -422,11 +433,6 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   if (ptr != nullptr || !Active()) return ptr;
   if (enabling_ && backend_.on_host() == 0) return ptr;  // ops without pins may still run
   pool->admission.set_under_pressure();
-  // Pins and idle bytes as they are when room is short: the peak that matters.
-  const auto census = engine_.census(pool->index);
-  pool->peak_active_bytes =
-      std::max<int64_t>(pool->peak_active_bytes, BfcAccess::Stats(pool->allocator).in_use -
-                                                     static_cast<int64_t>(census.idle_bytes));
   BfcAccess::ReleaseSlabs(pool->allocator, &pool->slabs);
   if (bytes < kSmallestMovable) GrowSlabs(pool);
   anywhere = true;
@@ -482,7 +488,8 @@ std::string Runtime::Shortage(Pool* pool, size_t bytes) {
       << ", host " << (host.limit == 0 ? std::string("none") : Mib(host.limit)) << " ("
       << Mib(host.used) << " in use); ";
   if (stats.host_refused > 0 && host.limit != 0) {
-    out << "the host limit is too low: raise TF_GPU_HOST_MEM_LIMIT_IN_MB";
+    out << "the host limit is too low: raise TF_GPU_HOST_MEM_LIMIT_IN_MB, or host_limit of "
+           "tf.config.experimental.set_lms_options";
   } else {
     out << "all operands of one operation must fit: use smaller inputs, or fewer operations at a "
            "time (inter_op_parallelism_threads)";
@@ -511,9 +518,12 @@ void Runtime::Track(MovableBuffer* buffer) {
   tracked_.insert(buffer);
   const ::lms::Stream stream = StreamOf(buffer);
   engine_.note(nullptr, buffer, stream);
-  if (!excluded_.empty() && excluded_.erase(buffer->data()) > 0) {
-    engine_.set_excluded(buffer, true, stream);
-  }
+  const auto found = excluded_.find(buffer->data());
+  if (found == excluded_.end()) return;
+  // Another tensor may have had the address when it was excluded.
+  const bool excluded = found->second == buffer->allocator()->AllocationId(buffer->data());
+  excluded_.erase(found);
+  if (excluded) engine_.set_excluded(buffer, true, stream);
 }
 
 bool Runtime::TrackIfAlone(const Tensor& tensor, MovableBuffer* buffer) {
@@ -566,10 +576,14 @@ bool Runtime::Exclude(const void* data, bool on) {
     }
     return true;
   }
-  if (on) {
-    excluded_.insert(data);
-  } else {
-    excluded_.erase(data);
+  for (int i = 0; i < pool_count_; ++i) {
+    const auto block = BfcAccess::BlockAt(pools_[i]->allocator, data);
+    if (block.begin == nullptr) continue;
+    if (on) {
+      excluded_[block.begin] = block.allocation;
+    } else {
+      excluded_.erase(block.begin);
+    }
   }
   return true;
 }
@@ -663,18 +677,31 @@ void Runtime::EvictIdle(Pool* pool) {
 
 // ---- statistics
 
+void Runtime::NotePeaks(Pool* pool) {
+  int64_t candidates = 0;
+  BfcAccess::Numbers numbers;
+  do {  // both at one time
+    candidates = pool->candidate_bytes;
+    numbers = BfcAccess::Stats(pool->allocator);
+  } while (candidates != pool->candidate_bytes);
+  // There was no candidate before the first enable, and nobody looked.
+  const int64_t active = EverActive() ? numbers.in_use - candidates : numbers.peak_in_use;
+  Raise(&pool->peak_active_bytes, active);
+  Raise(&pool->peak_reserved_bytes, numbers.reserved);
+}
+
 std::string Runtime::Statistics() {
   std::ostringstream out;
-  out << "{\"enabled\": " << (enabled_ ? "true" : "false") << ", \"devices\": [";
+  out << "{\"enabled\": " << (enabled_ ? "true" : "false")
+      << ", \"devices_made\": " << (seen_device_ ? "true" : "false") << ", \"devices\": [";
   for (int i = 0; i < pool_count_; ++i) {
     Pool* pool = pools_[i];
     EngineLock lock(engine_.mutex());
+    NotePeaks(pool);
     const auto numbers = BfcAccess::Stats(pool->allocator);
     const auto stats = engine_.stats(i);
     const auto census = engine_.census(i);
-    const int64_t inactive = census.idle_bytes + census.small_bytes;
-    const int64_t active = numbers.in_use - inactive;
-    pool->peak_active_bytes = std::max(pool->peak_active_bytes, active);
+    const int64_t inactive = pool->candidate_bytes;
     const int64_t limit = limit_ != 0 ? static_cast<int64_t>(limit_) : numbers.limit;
     const std::pair<const char*, int64_t> fields[] = {
         {"num_allocs", numbers.allocs},
@@ -683,10 +710,10 @@ std::string Runtime::Statistics() {
         {"largest_alloc_size", numbers.largest},
         {"bytes_limit", limit},
         {"bytes_reserved", numbers.reserved},
-        {"peak_bytes_reserved", numbers.peak_reserved},
+        {"peak_bytes_reserved", pool->peak_reserved_bytes},
         {"bytes_reservable_limit", numbers.limit},
         {"bytes_inactive", inactive},
-        {"bytes_active", active},
+        {"bytes_active", numbers.in_use - inactive},
         {"peak_bytes_active", pool->peak_active_bytes},
         {"bytes_reclaimed", stats.reclaimed_bytes},
         {"current_bytes_reclaimed", pool->on_host_bytes},
@@ -727,7 +754,9 @@ void Runtime::ResetPeaks() {
     engine_.reset_peaks(i);
     pools_[i]->peak_on_host_bytes = pools_[i]->on_host_bytes;
     pools_[i]->peak_active_bytes = 0;
+    pools_[i]->peak_reserved_bytes = 0;
     pools_[i]->allocator->ClearStats();
+    NotePeaks(pools_[i]);
   }
 }
 

@@ -128,6 +128,8 @@ class Runtime final : public BfcReclaimer {
   // Moves out what is idle, for as long as the host has room.
   void EvictIdle(Pool* pool);
 
+  // Bytes in use have become more, or candidates fewer.
+  void NotePeaks(Pool* pool);
   std::string Statistics();
   void ResetPeaks();
 
@@ -169,7 +171,8 @@ class Runtime final : public BfcReclaimer {
   // Under the engine's lock.
   int shortages_logged_ = 0;
   std::unordered_set<MovableBuffer*> tracked_;
-  std::unordered_set<const void*> excluded_;  // pointers of buffers that are not tracked yet
+  // Blocks of buffers that are not tracked yet, and which allocation had them.
+  std::unordered_map<const void*, int64_t> excluded_;
   std::unordered_multimap<Var*, OpFrame*> users_;
 
   ::lms::Turns turns_{[this] { OnLeave(); }};
