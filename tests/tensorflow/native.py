@@ -12,6 +12,7 @@ from conftest import HERE, version
 
 FRAMEWORK = "libtensorflow_framework.so.2"
 OFFICIAL = "libtensorflow_framework_official.so.2"
+RUNTIME = "tensorflow/core/common_runtime/lms"
 
 
 class Builder:
@@ -21,6 +22,12 @@ class Builder:
         self.folder = folder
         site = Path(sysconfig.get_paths()["purelib"])
         self.package = next(f.parent for f in sorted(site.glob("tensorflow*/" + FRAMEWORK)))
+
+    def runtime(self, without=()):
+        """The sources of Large Model Support in the tree."""
+        tree = Path(os.environ.get("LMS_SOURCE", os.devnull))
+        files = [*(tree / RUNTIME).glob("*.cc"), *(tree / RUNTIME / "core").glob("*.cpp")]
+        return sorted(str(f.relative_to(tree)) for f in files if f.name not in without)
 
     def run(self, name, sources=(), libraries=(FRAMEWORK, OFFICIAL), arguments=()):
         """What the program of `name`.cpp and of `sources` of the tree prints."""

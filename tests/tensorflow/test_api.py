@@ -2,10 +2,13 @@
 """The Python API: IBM's names, limits, exclusion, the environment switch, and wrong use."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+PROGRAM = Path(__file__).with_name("tf_api.py")
 POOL = 256
+MIB = 1 << 20
 IBM = [
     "num_allocs",
     "bytes_in_use",
@@ -24,208 +27,183 @@ IBM = [
     "num_single_reclaims",
     "num_full_reclaims",
 ]
-USE = "x = tf.random.uniform((1024, 1024)); y = tf.matmul(x, x); "
 
 
-def values(programs, code, pool=POOL, **options):
-    """Run a program that prints one JSON value."""
-    code = "import json, tensorflow as tf\n" + code
-    return json.loads(programs.run(code, pool=pool, **options).splitlines()[-1])
+@pytest.fixture
+def api(programs):
+    """What a program of tf_api.py says."""
+
+    def run(name, *arguments, pool=POOL, **options):
+        said = programs.run(PROGRAM, pool=pool, arguments=[name, *arguments], **options)
+        return said if options.get("fails") else json.loads(said.splitlines()[-1])
+
+    return run
 
 
-def error_of(programs, code, pool=POOL, **options):
-    """The last line of the traceback."""
-    said = programs.run("import tensorflow as tf\n" + code, pool=pool, fails=True, **options)
-    return [line for line in said.splitlines() if line and not line.startswith(" ")][-1]
+# ---- on and off
 
 
-def test_switch(programs):
-    code = """
-say = [tf.config.experimental.get_lms_enabled()]
-tf.config.experimental.set_lms_enabled(True)
-say.append(tf.config.experimental.get_lms_enabled())
-tf.config.experimental.set_lms_enabled(False)
-say.append(tf.config.experimental.get_lms_enabled())
-v1 = tf.compat.v1.config.experimental
-print(json.dumps(say + [v1.set_lms_enabled is tf.config.experimental.set_lms_enabled]))
-"""
-    assert values(programs, code) == [False, True, False, True]
+def test_switch(api):
+    assert api("switch") == [False, True, False, True]
 
 
-def test_session_config(programs):
-    code = """
-v1 = tf.compat.v1
-config = v1.ConfigProto(allow_soft_placement=True)
-config.gpu_options.experimental.lms_enabled = True
-again = v1.ConfigProto.FromString(config.SerializeToString())
-before = tf.config.experimental.get_lms_enabled()
-with v1.Session(graph=tf.Graph(), config=config) as session:
-    with session.graph.as_default():
-        session.run(v1.random_uniform((4, 4)))
-print(json.dumps([again.gpu_options.experimental.lms_enabled, before,
-                  tf.config.experimental.get_lms_enabled()]))
-"""
-    assert values(programs, code) == [True, False, True]
+def test_defragmentation(api):
+    """IBM's 2.1 could be asked for it; nothing has to be."""
+    assert api("defragmentation") == [True, True, 0, 0]
 
 
-def test_official_proto_keeps_the_field(programs):
+def test_session_config(api):
+    assert api("session_config") == [True, False, True]
+
+
+def test_official_proto_keeps_the_field(api):
     """A configuration written by a patched process passes through an official one."""
-    write = """
-config = tf.compat.v1.ConfigProto()
-config.gpu_options.experimental.lms_enabled = True
-print(json.dumps(config.SerializeToString().hex()))
-"""
-    written = values(programs, write)
-    through = values(
-        programs,
-        "c = tf.compat.v1.ConfigProto.FromString(bytes.fromhex(%r))\n"
-        "print(json.dumps(c.SerializeToString().hex()))" % written,
-        wheel="stock",
-    )
-    read = values(
-        programs,
-        "c = tf.compat.v1.ConfigProto.FromString(bytes.fromhex(%r))\n"
-        "print(json.dumps(c.gpu_options.experimental.lms_enabled))" % through,
-    )
-    assert read is True
+    through = api("pass_config", api("write_config"), wheel="stock")
+    assert api("read_config", through) is True
 
 
-def test_environment_switch(programs):
-    code = (
-        "o = tf.config.experimental.get_lms_options()\n"
-        "print(json.dumps([tf.config.experimental.get_lms_enabled(), o]))"
-    )
-    on, options = values(programs, code, env={"TF_LMS": "device_limit=64MiB,host_limit=1GiB"})
-    assert on and options["device_limit"] == 64 << 20 and options["host_limit"] == 1 << 30
-    assert values(programs, code, env={"TF_LMS": "0"})[0] is False
+def test_environment_switch(api):
+    on, options = api("options", env={"TF_LMS": "device_limit=64MiB,host_limit=1GiB"})
+    assert on and options["device_limit"] == 64 * MIB and options["host_limit"] == 1 << 30
+    assert api("options", env={"TF_LMS": "0"})[0] is False
 
 
-def test_ibm_statistics(programs):
-    code = (
-        "tf.config.experimental.set_lms_enabled(True)\n"
-        + USE
-        + ("print(json.dumps({n: getattr(tf.experimental, 'get_' + n)(0) for n in %r}))" % (IBM,))
-    )
-    found = values(programs, code)
-    assert found["bytes_limit"] == POOL << 20
-    assert found["num_allocs"] > 0 and found["largest_alloc_size"] >= 4 << 20
-    assert 8 << 20 <= found["bytes_in_use"] <= found["peak_bytes_in_use"] <= found["bytes_limit"]
+def test_the_setter_stores(api):
+    """Where there is nothing to act on, too; the summary says so."""
+    enabled, before, after = api("stored", pool=None)
+    assert enabled is True
+    assert before.startswith("Large Model Support: on, from when TensorFlow makes its devices")
+    assert after.startswith("Large Model Support: on, but without a device to act on")
+    assert "sees no GPU" in after and "TF_CPU_ALLOCATOR_USE_BFC=1" in after
+
+
+def test_turned_on_after_a_tensor(api, eager_moves):
+    right, first, moved, summary = api("after_a_tensor", pool=64)
+    assert right and first == 1.0 and moved >= 64 * MIB
+    assert summary.startswith("Large Model Support: on\n")
+
+
+# ---- statistics
+
+
+def test_ibm_statistics(api):
+    found = api("ibm_statistics", ",".join(IBM))
+    assert found["bytes_limit"] == POOL * MIB
+    assert found["num_allocs"] > 0 and found["largest_alloc_size"] >= 4 * MIB
+    assert 8 * MIB <= found["bytes_in_use"] <= found["peak_bytes_in_use"] <= found["bytes_limit"]
     assert found["bytes_reclaimed"] == found["num_full_reclaims"] == 0
 
 
-def test_statistics_of_a_full_device(programs, eager_moves):
-    code = """
-tf.config.experimental.set_lms_enabled(True)
-kept = [tf.random.uniform((1024, 1024)) for _ in range(48)]
-e = tf.experimental
-host = [e.get_gpu_host_bytes_in_use(0), e.get_gpu_host_peak_bytes_in_use(0)]
-print(json.dumps([e.get_bytes_reclaimed(0), e.get_current_bytes_reclaimed(0),
-                  e.get_peak_bytes_reclaimed(0), e.get_num_single_reclaims(0)
-                  + e.get_num_full_reclaims(0)] + host + [e.lms_summary()]))
-"""
-    moved, now, peak, reclaims, host, host_peak, summary = values(programs, code, pool=128)
-    assert moved >= 64 << 20 and 64 << 20 <= now <= peak <= moved and reclaims > 0
-    assert now <= host <= host_peak
-    assert summary.startswith("Large Model Support: on")
+def test_ids_are_integers_of_any_kind(api):
+    assert api("ids") == [1.0, True, 0, 0]
 
 
-HALF = "tf.fill((1024, 1024), n / 2)"
-KEPT = {
-    "tensor": "tf.fill((1024, 1024), float(n))",
-    # Movable from the first operation on that finds it alone with its tensor.
-    "variable": f"tf.Variable({HALF}); kept[n].assign_add({HALF})",
-}
+def test_statistics_of_a_full_device(api, eager_moves):
+    found = api("full_device", pool=128)
+    assert found["moved"] >= 64 * MIB and found["reclaims"] > 0
+    assert 64 * MIB <= found["now"] <= found["peak"] <= found["moved"]
+    assert found["now"] <= found["host"] <= found["host_peak"]
+    assert found["summary"].startswith("Large Model Support: on")
 
 
-@pytest.mark.parametrize("kind", sorted(KEPT))
-def test_values_survive(programs, kind, request):
+def test_peak_of_active_bytes(api, eager_moves):
+    """What the operation with the most needed, whether or not room was short; a reset takes it to
+    what is active then."""
+    reset, added, again = api("peak_active")
+    for found in (reset, added, again):
+        assert found["bytes_active"] == found["bytes_in_use"] - found["bytes_inactive"]
+    assert reset["bytes_inactive"] == 80 * MIB and reset["bytes_active"] < MIB
+    assert reset["peak_bytes_active"] == reset["bytes_active"]
+    assert 24 * MIB <= added["peak_bytes_active"] < 25 * MIB  # two operands, one result
+    assert added["peak_bytes_in_use"] >= 88 * MIB
+    assert again["peak_bytes_active"] == again["bytes_active"] < MIB
+
+
+def test_peak_of_active_bytes_when_off(api):
+    """All that is in use is active as long as nothing can move."""
+    found = api("peak_active_when_off")
+    assert found["peak_bytes_active"] == found["peak_bytes_in_use"] >= 32 * MIB
+
+
+def test_peak_of_active_bytes_when_off_again(api):
+    found = api("peak_active_with_off_between")
+    assert 32 * MIB <= found["peak_bytes_active"] <= found["peak_bytes_in_use"]
+
+
+# ---- what moves
+
+
+@pytest.mark.parametrize("kind", ["tensor", "variable"])
+def test_values_survive(api, kind, request):
     """Each tensor that moved out reads as it was."""
     if kind == "tensor":
         request.getfixturevalue("eager_moves")
-    code = """
-tf.config.experimental.set_lms_enabled(True)
-kept = {}
-for n in range(64): kept[n] = %s
-now = tf.experimental.get_current_bytes_reclaimed(0)
-right = all((kept[n].numpy() == n).all() for n in kept)
-summary = tf.experimental.lms_summary()
-print(json.dumps([right, tf.experimental.get_bytes_reclaimed(0), now, summary]))
-"""
-    same, moved, now, summary = values(programs, code % KEPT[kind], pool=128)
-    assert same and moved >= now >= 64 << 20
+    same, moved, now, summary = api("values_survive", kind, pool=128)
+    assert same and moved >= now >= 64 * MIB
     assert summary.startswith("Large Model Support: on")
 
 
-def test_exclusion(programs, eager_moves):
-    code = """
-tf.config.experimental.set_lms_enabled(True)
-keep = tf.random.uniform((1024, 1024))
-variable = tf.Variable(tf.random.uniform((1024, 1024)))
-tf.experimental.lms_exclude(keep)
-tf.experimental.lms_exclude(variable)
-full = [tf.random.uniform((1024, 1024)) for _ in range(48)]
-s = tf.experimental.lms_statistics()["devices"][0]
-print(json.dumps([s["excluded_bytes"] + s["handed_out_bytes"], s["bytes_reclaimed"]]))
-"""
-    kept, moved = values(programs, code, pool=128)
-    assert kept >= 8 << 20 and moved > 0  # their pointers were handed out to name them
+def test_exclusion(api, eager_moves):
+    kept, moved = api("exclusion", pool=128)
+    assert kept >= 8 * MIB and moved > 0  # their pointers were handed out to name them
 
 
-def test_device_limit(programs, eager_moves):
+def test_exclusion_is_of_a_tensor_not_of_its_address(api, eager_moves):
+    same_address, excluded = api("address_of_the_excluded")
+    assert same_address and excluded == 0
+
+
+def test_exclusion_of_what_is_not_known_yet(api):
+    assert api("excluded_before_it_is_known") == 8 * MIB
+
+
+def test_device_limit(api, eager_moves):
     """A limit below the pool holds."""
-    code = """
-tf.config.experimental.set_lms_options(device_limit="64MiB")
-tf.config.experimental.set_lms_enabled(True)
-kept = [tf.random.uniform((1024, 1024)) for _ in range(32)]
-print(json.dumps(tf.experimental.get_peak_bytes_in_use(0)))
-"""
-    assert values(programs, code) <= 64 << 20
+    assert api("device_limit") <= 64 * MIB
 
 
-WRONG = {
-    "tf.config.experimental.set_lms_options(host_limit='900TiB')":
-        ("ValueError", "host_limit", "this machine has"),
-    "tf.config.experimental.set_lms_options(device_limit='900TiB')":
-        ("ValueError", "device_limit", "TF_CPU_BFC_MEM_LIMIT_IN_MB"),
-    "tf.config.experimental.set_lms_options(host_limit='many')":
-        ("ValueError", "host_limit must be bytes or a size", "'many'"),
-    "tf.config.experimental.set_lms_options(device_limit=-1)":
-        ("ValueError", "device_limit cannot be negative"),
-    "tf.experimental.get_num_allocs('first')": ("ValueError", "num_allocs", "first"),
-    "tf.experimental.lms_exclude('x')": ("TypeError", "eager tensor", "str"),
-}  # fmt: skip
+# ---- constants
 
 
-def test_wrong_arguments(programs):
-    code = """
-said = []
-for call in %r:
-    try:
-        eval(call)
-        said.append("nothing")
-    except Exception as error:
-        said.append(type(error).__name__ + ": " + str(error))
-print(json.dumps(said))
-"""
-    for line, words in zip(values(programs, code % list(WRONG)), WRONG.values()):
+@pytest.mark.parametrize("optimizer", ["off", "on"])
+def test_constants_are_folded_outside_of_the_pool(api, optimizer):
+    """Folding ended the process when operands, results and copies did not fit together."""
+    found, peak = api("folded", optimizer, pool=24)
+    assert found == [0.0, 2.0 * MIB] and peak <= 24 * MIB
+
+
+# ---- wrong use
+
+
+WRONG = (
+    ("ValueError", "host_limit", "this machine has"),
+    ("ValueError", "device_limit", "TF_CPU_BFC_MEM_LIMIT_IN_MB"),
+    ("ValueError", "host_limit must be bytes or a size", "'many'"),
+    ("ValueError", "device_limit cannot be negative"),
+    ("TypeError", "min_size must be a number of bytes", "1.5"),
+    ("ValueError", "num_allocs", "first"),
+    ("ValueError", "num_allocs", "True"),
+    ("ValueError", "NUMA node's id", "-1"),
+    ("TypeError", "eager tensor", "str"),
+)
+
+
+def test_wrong_arguments(api):
+    """The calls are WRONG of tf_api.py."""
+    said = api("wrong_arguments")
+    assert len(said) == len(WRONG)
+    for line, words in zip(said, WRONG):
         assert all(word in line for word in words), line
 
 
 @pytest.mark.parametrize(
-    ("code", "pool", "env", "words"),
+    ("env", "words"),
     [
-        (
-            USE + "tf.config.experimental.set_lms_enabled(True)", POOL, {},
-            ("RuntimeError", "made its devices already", "TF_LMS=1"),
-        ),
-        (
-            "tf.config.experimental.set_lms_enabled(True)", None, {},
-            ("RuntimeError", "sees no GPU", "TF_CPU_ALLOCATOR_USE_BFC"),
-        ),
-        ("", POOL, {"TF_LMS": "device_limt=1G"}, ("ValueError", "TF_LMS takes", "device_limt")),
-        ("", POOL, {"LMS_DEBUG": "choas"}, ("ValueError", "LMS_DEBUG knows", "choas")),
+        ({"TF_LMS": "device_limt=1G"}, ("ValueError", "TF_LMS takes", "device_limt")),
+        ({"LMS_DEBUG": "choas"}, ("ValueError", "LMS_DEBUG knows", "choas")),
     ],
-)  # fmt: skip
-def test_wrong_use(programs, code, pool, env, words):
-    line = error_of(programs, code, pool, env=env)
+)
+def test_wrong_environment(api, env, words):
+    said = api("nothing", env=env, fails=True)
+    line = [line for line in said.splitlines() if line and not line.startswith(" ")][-1]
     assert all(word in line for word in words), line

@@ -25,6 +25,8 @@ OFFICIAL = "libtensorflow_framework_official.so.2"
 RUNTIME = "tensorflow/core/common_runtime/lms"
 TOUCHED = (
     "tensorflow/c/tf_tensor.cc",
+    "tensorflow/core/common_runtime/graph_runner.cc",
+    "tensorflow/core/common_runtime/single_threaded_cpu_device.cc",
     "tensorflow/core/common_runtime/threadpool_device.cc",
     "tensorflow/core/framework/tensor.cc",
     "tensorflow/tsl/framework/bfc_allocator.cc",

@@ -148,12 +148,13 @@ def eager(make, data):
 
 
 def configuration(lms_enabled):
-    """Of a session. Constants are folded outside of operations, in host memory: here, the pool. The
-    official wheel does not look whether there is any, and dies."""
+    """Of a session. The official wheel folds constants in the pool and does not look whether there
+    is room: it dies, if it is not told to leave them."""
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = 1
-    config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
-    config.graph_options.rewrite_options.constant_folding = 2  # off
+    if not hasattr(tf.config.experimental, "set_lms_enabled"):
+        config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+        config.graph_options.rewrite_options.constant_folding = 2  # off
     if lms_enabled:
         config.gpu_options.experimental.lms_enabled = True
     return config
