@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators that torch/cuda/lms.py is written on. Each runs without the GIL.
+// The operators that torch/cuda/lms is written on. Each runs without the GIL.
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
