@@ -2,17 +2,17 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lms {
-
-constexpr std::size_t EngineStats::kSmallBytes;
 
 struct Engine::Entry {
   Key key = nullptr;
   Entry* previous = nullptr;  // links of the idle list; null when not in it
   Entry* next = nullptr;
-  std::uint64_t last_use = 0;
-  std::size_t bytes = 0;  // as last located
+  Moment last_use{0, 0};
+  std::uint64_t last_clock = 0;  // the engine's clock then
+  std::size_t bytes = 0;         // as last located
   int device = 0;
   int pins = 0;
   int held = 0;                // of them, by the user
@@ -27,16 +27,8 @@ struct Engine::Entry {
   bool dead = false;  // out of the table, kept for the frames that still hold pins of it
 };
 
-namespace {
-
-EngineStats::Pool pool_of(std::size_t bytes) {
-  return bytes <= EngineStats::kSmallBytes ? EngineStats::kSmall : EngineStats::kLarge;
-}
-
-}  // namespace
-
-Engine::Engine(Backend& backend, HostPool& host)
-    : backend_(backend), host_(host), idle_(new Entry) {
+Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes)
+    : backend_(backend), host_(host), size_classes_(std::move(size_classes)), idle_(new Entry) {
   idle_->previous = idle_->next = idle_;
 }
 
@@ -54,6 +46,7 @@ Engine::~Engine() {
 void Engine::enter(Frame& frame, const Use* uses, std::size_t count) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   const std::size_t first = frame.pins_.size();
+  if (first == 0) frame.when_.op = lanes_[frame.when_.lane] + 1;
   // Two passes: paging one operand in must not push another one of the same op out.
   for (std::size_t i = 0; i < count; ++i) {
     Entry* entry = track_(uses[i].key);
@@ -78,10 +71,11 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count) {
 void Engine::leave(Frame& frame) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   ++clock_;
+  ++lanes_[frame.when_.lane];
   int device = -1;
   for (Entry* entry : frame.pins_) {
     device = entry->device;
-    unpin_(entry);
+    unpin_(entry, frame.when_.lane);
   }
   frame.pins_.clear();
   if (chaos_ && device >= 0) {
@@ -93,7 +87,7 @@ void Engine::leave(Frame& frame) {
   maybe_purge_();
 }
 
-void Engine::note(Frame* frame, Key key, Stream stream) {
+void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = track_(key);
   use_on_(entry, stream);
@@ -101,8 +95,44 @@ void Engine::note(Frame* frame, Key key, Stream stream) {
     frame->pins_.push_back(entry);
     pin_(entry);
   } else if (entry->pins == 0) {
-    push_idle_(entry);
+    push_idle_(entry, lane);
   }
+}
+
+Lane Engine::open_lane() {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  ++open_lanes_;
+  if (!closed_lanes_.empty()) {
+    const Lane lane = closed_lanes_.back();
+    closed_lanes_.pop_back();
+    return lane;
+  }
+  lanes_.push_back(0);
+  return static_cast<Lane>(lanes_.size() - 1);
+}
+
+void Engine::close_lane(Lane lane) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  --open_lanes_;
+  closed_lanes_.push_back(lane);
+}
+
+bool Engine::page_in(Key key, Stream stream, Reclaim reclaim) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  if (entry == nullptr || !backend_.acquire(key)) return false;
+  const Place place = backend_.locate(key).place;
+  if (place != Place::kHost) return place == Place::kDevice;
+  pin_(entry);
+  bool arrived = false;
+  try {
+    arrived = bring_in_(entry, Access::kRead, stream, reclaim);
+  } catch (...) {
+    unpin_(entry);
+    throw;
+  }
+  unpin_(entry);
+  return arrived;
 }
 
 // ---- pins and exclusions by the user
@@ -169,11 +199,21 @@ bool Engine::excluded(Key key) {
 
 // ---- eviction
 
-std::vector<Candidate> Engine::candidates(int device, bool everything) {
+// In ops of the lane that used it last. A lane that does not go on, or hardly, would keep what it
+// used young for ever: there the ops of all count, as if all lanes were as fast.
+std::uint64_t Engine::age_(const Entry* entry) const {
+  const std::uint64_t own = lanes_[entry->last_use.lane] - entry->last_use.op;
+  const std::uint64_t all = clock_ - entry->last_clock;
+  return std::max(own, all / std::max<std::size_t>(open_lanes_, 1));
+}
+
+std::vector<Candidate> Engine::candidates(int device, bool everything, const Cost& cost) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::vector<Candidate> result;
-  const std::uint64_t oldest = idle_->next == idle_ ? clock_ : idle_->next->last_use;
-  const double span = static_cast<double>(clock_ - oldest) + 1;
+  std::uint64_t oldest = 0;
+  for (Entry* entry = idle_->next; entry != idle_; entry = entry->next) {
+    oldest = std::max(oldest, age_(entry));
+  }
   for (Entry* entry = idle_->next; entry != idle_; entry = entry->next) {
     if (entry->device != device || !evictable_(entry)) continue;
     if (!backend_.acquire(entry->key)) continue;
@@ -182,11 +222,8 @@ std::vector<Candidate> Engine::candidates(int device, bool everything) {
     entry->device = extent.device;
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
     if (!everything && extent.bytes < min_bytes_) continue;
-    // An eviction costs a copy out, unless a copy is kept, and a copy back. What was used last is
-    // likely to be used first, and its room will be needed again by then: weigh bytes by recency.
-    const double moved = static_cast<double>(extent.bytes) * (entry->copy ? 1 : 2);
-    const double recency = static_cast<double>(entry->last_use - oldest) / span;
-    result.push_back({entry->key, extent, moved * (1 + 7 * recency)});
+    const Eviction eviction{extent.bytes, static_cast<bool>(entry->copy), age_(entry), oldest};
+    result.push_back({entry->key, extent, cost.evict(eviction), entry->last_use});
   }
   return result;
 }
@@ -287,12 +324,14 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   return true;
 }
 
-void Engine::bring_in_(Entry* entry, Access access, Stream stream) {
+// False only when there was no free room.
+bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim) {
   Extent extent = backend_.locate(entry->key);
   if (extent.place == Place::kHost) {
     const bool copy = access != Access::kOverwrite;
     drop_copy_(entry);  // of a pointer it had before; waits for the arrival that is replaced now
-    const HostRange range = backend_.page_in(entry->key, copy, stream, &entry->arrival);
+    const HostRange range = backend_.page_in(entry->key, copy, stream, reclaim, &entry->arrival);
+    if (!range) return false;
     EngineStats& stats = stats_of_(extent.device);
     const auto bytes = static_cast<std::int64_t>(extent.bytes);
     if (copy) {
@@ -310,11 +349,12 @@ void Engine::bring_in_(Entry* entry, Access access, Stream stream) {
     } else {
       host_.free(range, entry->arrival);
     }
-    return;
+    return true;
   }
-  if (extent.place != Place::kDevice) return;
+  if (extent.place != Place::kDevice) return true;
   use_on_(entry, stream);
   if (access != Access::kRead) drop_copy_(entry);
+  return true;
 }
 
 // A stream's first use of the storage comes after the page-in.
@@ -366,10 +406,11 @@ Engine::Entry* Engine::track_(Key key) {
   const Extent extent = backend_.locate(key);
   entry->bytes = extent.bytes;
   entry->device = extent.device;
-  entry->last_use = clock_;
+  entry->last_use.op = lanes_[0];
+  entry->last_clock = clock_;
   backend_.retain(key);
   entries_.emplace(key, entry);
-  if (extent.place == Place::kDevice) push_idle_(entry);
+  if (extent.place == Place::kDevice) push_idle_(entry, 0);
   return entry;
 }
 
@@ -423,9 +464,10 @@ void Engine::maybe_purge_() {
   if (entries_.size() > 2 * tracked_at_purge_ + 256) purge_();
 }
 
-void Engine::push_idle_(Entry* entry) {
+void Engine::push_idle_(Entry* entry, Lane lane) {
   unlink_(entry);
-  entry->last_use = clock_;
+  entry->last_use = {lane, lanes_[lane]};
+  entry->last_clock = clock_;
   entry->previous = idle_->previous;
   entry->next = idle_;
   idle_->previous->next = entry;
@@ -445,6 +487,20 @@ void Engine::tell_candidate_(Entry* entry) {
   backend_.set_candidate(entry->key, entry->next != nullptr && evictable_(entry));
 }
 
+// Every op comes by here: inlined, and with no loop over both.
+template <class Change>
+void Engine::for_pins_(const Entry* entry, const Change& change) {
+  EngineStats& stats = stats_of_(entry->device);
+  const auto bytes = static_cast<std::int64_t>(entry->bytes);
+  std::size_t size_class = 0;
+  for (const std::size_t most : size_classes_) size_class += entry->bytes > most ? 1 : 0;
+  change(&stats.pinned.count, 1);
+  change(&stats.pinned.bytes, bytes);
+  Pinned& same_size = stats.by_size[size_class];
+  change(&same_size.count, 1);
+  change(&same_size.bytes, bytes);
+}
+
 void Engine::pin_(Entry* entry) {
   if (entry->pins++ > 0) return;
   unlink_(entry);
@@ -457,29 +513,17 @@ void Engine::pin_(Entry* entry) {
     }
   }
   entry->bytes = backend_.locate(entry->key).bytes;
-  EngineStats& stats = stats_of_(entry->device);
-  const auto bytes = static_cast<std::int64_t>(entry->bytes);
-  const EngineStats::Pool pool = pool_of(entry->bytes);
-  for (EngineStats::Pool p : {EngineStats::kAll, pool}) {
-    stats.pinned[p].increase(1);
-    stats.pinned_bytes[p].increase(bytes);
-  }
+  for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
 }
 
-void Engine::unpin_(Entry* entry) {
+void Engine::unpin_(Entry* entry, Lane lane) {
   if (--entry->pins > 0) return;
-  EngineStats& stats = stats_of_(entry->device);
-  const auto bytes = static_cast<std::int64_t>(entry->bytes);
-  const EngineStats::Pool pool = pool_of(entry->bytes);
-  for (EngineStats::Pool p : {EngineStats::kAll, pool}) {
-    stats.pinned[p].decrease(1);
-    stats.pinned_bytes[p].decrease(bytes);
-  }
+  for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->decrease(n); });
   if (entry->dead) {
     delete entry;
     return;
   }
-  push_idle_(entry);
+  push_idle_(entry, lane);
   if (!entry->copy) return;
   if (backend_.acquire(entry->key)) {
     backend_.guard(entry->key);
@@ -547,7 +591,10 @@ Census Engine::census(int device) {
 
 EngineStats& Engine::stats_of_(int device) {
   const auto index = static_cast<std::size_t>(std::max(device, 0));
-  if (stats_.size() <= index) stats_.resize(index + 1);
+  while (stats_.size() <= index) {
+    stats_.emplace_back();
+    stats_.back().by_size.resize(size_classes_.size() + 1);
+  }
   return stats_[index];
 }
 
@@ -559,20 +606,26 @@ EngineStats Engine::stats(int device) {
 void Engine::reset_peaks(int device) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   EngineStats& stats = stats_of_(device);
-  for (Counter& counter : stats.pinned) counter.reset_peak();
-  for (Counter& counter : stats.pinned_bytes) counter.reset_peak();
+  const auto reset = [](Pinned* pinned) {
+    pinned->count.reset_peak();
+    pinned->bytes.reset_peak();
+  };
+  reset(&stats.pinned);
+  for (Pinned& pinned : stats.by_size) reset(&pinned);
 }
 
 void Engine::reset_accumulated(int device) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   EngineStats& stats = stats_of_(device);
   EngineStats fresh;
-  for (int pool = 0; pool < EngineStats::kPools; ++pool) {
-    fresh.pinned[pool] = stats.pinned[pool];
-    fresh.pinned_bytes[pool] = stats.pinned_bytes[pool];
-    fresh.pinned[pool].reset_accumulated();
-    fresh.pinned_bytes[pool].reset_accumulated();
-  }
+  const auto reset = [](Pinned* pinned) {
+    pinned->count.reset_accumulated();
+    pinned->bytes.reset_accumulated();
+  };
+  fresh.pinned = stats.pinned;
+  fresh.by_size = stats.by_size;
+  reset(&fresh.pinned);
+  for (Pinned& pinned : fresh.by_size) reset(&pinned);
   stats = fresh;
 }
 

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cost.h"
 #include "host_pool.h"
 #include "types.h"
 
@@ -48,9 +49,10 @@ class Backend {
   // Allocates a block, queues the copy from the host (if `copy`), ordered after all earlier work on
   // the block and before all later work on `stream`, and rebinds the storage. `arrival` is what
   // other streams must wait for. Returns the host range, which is the engine's again and still
-  // being read until `arrival`. Throws the framework's out-of-memory error and leaves everything as
-  // it was.
-  virtual HostRange page_in(Key key, bool copy, Stream stream, FencePtr* arrival) = 0;
+  // being read until `arrival`. When there is no room, leaves everything as it was and throws the
+  // framework's out-of-memory error or, with Reclaim::kNone, returns an empty range.
+  virtual HostRange page_in(Key key, bool copy, Stream stream, Reclaim reclaim,
+                            FencePtr* arrival) = 0;
 
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
@@ -75,13 +77,15 @@ struct Counter {
   void reset_accumulated() { allocated = freed = 0; }
 };
 
-struct EngineStats {
-  enum Pool { kAll, kLarge, kSmall, kPools };
-  static constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // up to here: the small pool
+// Storages in use by an op, or held by the user.
+struct Pinned {
+  Counter count, bytes;
+};
 
-  Counter pinned[kPools];  // storages in use by an op, or held by the user
-  Counter pinned_bytes[kPools];
-  std::int64_t reclaimed = 0;  // storages moved out since the last reset
+struct EngineStats {
+  Pinned pinned;                // of all sizes
+  std::vector<Pinned> by_size;  // of each of the adaptor's size classes
+  std::int64_t reclaimed = 0;   // storages moved out since the last reset
   std::int64_t reclaimed_bytes = 0;
   std::int64_t paged_out = 0, paged_out_bytes = 0;    // copies to the host
   std::int64_t paged_in = 0, paged_in_bytes = 0;      // copies to the device
@@ -96,6 +100,7 @@ struct Candidate {
   Key key;
   Extent extent;
   double cost;
+  Moment last_use;
 };
 
 struct Census {
@@ -122,11 +127,15 @@ class Engine {
   // so that what an inner op touched stays put while the outer one may still hold its pointer.
   class Frame {
    public:
+    explicit Frame(Lane lane = 0) : when_{lane, 0} {}
     bool empty() const { return pins_.empty(); }
+    // The op that is running, or ran last: that of all uses in the frame.
+    Moment when() const { return when_; }
 
    private:
     friend class Engine;
     std::vector<Entry*> pins_;
+    Moment when_;
   };
 
   struct Use {
@@ -136,7 +145,9 @@ class Engine {
     Stream stream;
   };
 
-  Engine(Backend& backend, HostPool& host);
+  // Statistics are kept by size as well: a class of storages up to each of `size_classes` (bytes,
+  // ascending), and one of those that are larger.
+  Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -149,9 +160,17 @@ class Engine {
   // Drops the frame's pins. In chaos mode evicts everything idle on `device` of the frame's
   // storages.
   void leave(Frame& frame);
-  // Makes the result of an op known: as just used, or pinned by `frame` when an outer op, which may
-  // hold its pointer, is still running.
-  void note(Frame* frame, Key key, Stream stream);
+  // Makes the result of an op known: as just used by `lane`, or pinned by `frame` when an outer op,
+  // which may hold its pointer, is still running.
+  void note(Frame* frame, Key key, Stream stream, Lane lane = 0);
+
+  // Each lane has its own time, which its ops count. What a lane that is closed used last grows old
+  // with the others' ops, as does what one used that runs no op for long.
+  Lane open_lane();
+  void close_lane(Lane lane);
+
+  // Brings a storage in ahead of its use, and leaves it idle. Whether it is resident now.
+  bool page_in(Key key, Stream stream, Reclaim reclaim);
 
   // A pin that outlives an op. `pin` brings the storage in.
   void pin(Key key, Stream stream);
@@ -166,7 +185,7 @@ class Engine {
 
   // What could be evicted on `device` now, each storage kept alive until the lock is released.
   // `everything` ignores the minimum size.
-  std::vector<Candidate> candidates(int device, bool everything);
+  std::vector<Candidate> candidates(int device, bool everything, const Cost& cost = default_cost());
   // Moves one candidate out. False when it cannot be (pinned by now, or no host memory).
   bool evict(Key key);
   // Moves out all that can be. Returns bytes.
@@ -203,12 +222,15 @@ class Engine {
   void forget_(Entry* entry);
   void purge_();
   void maybe_purge_();
-  void push_idle_(Entry* entry);
+  void push_idle_(Entry* entry, Lane lane);
+  std::uint64_t age_(const Entry* entry) const;
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
   void pin_(Entry* entry);
-  void unpin_(Entry* entry);
-  void bring_in_(Entry* entry, Access access, Stream stream);
+  void unpin_(Entry* entry, Lane lane = 0);
+  template <class Change>
+  void for_pins_(const Entry* entry, const Change& change);
+  bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed);
   bool evict_(Entry* entry, const Extent& extent);
   void drop_copy_(Entry* entry);
   void use_on_(Entry* entry, Stream stream);
@@ -219,13 +241,17 @@ class Engine {
 
   Backend& backend_;
   HostPool& host_;
+  const std::vector<std::size_t> size_classes_;
   std::recursive_mutex mutex_;
   std::unordered_map<Key, Entry*> entries_;
   Entry* idle_;  // sentinel of the list of unpinned storages, least recently used first
   std::vector<EngineStats> stats_;
   std::size_t min_bytes_ = std::size_t{1} << 20;
   std::size_t tracked_at_purge_ = 0;
-  std::uint64_t clock_ = 0;  // counts frames: the engine's notion of time
+  std::uint64_t clock_ = 0;              // ops of all lanes
+  std::vector<std::uint64_t> lanes_{0};  // ops of each
+  std::vector<Lane> closed_lanes_;       // to be used again
+  std::size_t open_lanes_ = 0;
   bool keep_clean_ = true;
   std::atomic<bool> chaos_{false};
 };

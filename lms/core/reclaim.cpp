@@ -7,10 +7,6 @@
 namespace lms {
 namespace {
 
-// Of giving segments back and asking for another, in bytes moved: the device finishes all of its
-// work before it takes memory back, which takes about as long as to copy this much.
-constexpr double kReleaseCost = 2 << 20;
-
 Route route_of(std::size_t evicted) { return evicted > 1 ? Route::kEvictSome : Route::kEvictOne; }
 
 struct Step {
@@ -30,16 +26,16 @@ Step evict_to_limit(Engine& engine, BlockLists& lists, const std::vector<Candida
 }
 
 Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& request) {
-  const auto candidates = engine.candidates(request.device, request.any_size);
+  const auto candidates = engine.candidates(request.device, request.any_size, *request.cost);
   if (candidates.empty()) return {Route::kNone, false};
   if (lists.over_limit() > 0) return evict_to_limit(engine, lists, candidates);
   IdleMap idle;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
   }
-  const Choice choice =
-      choose_victims(lists.segments(idle),
-                     {request.bytes, request.whole_segments ? lists.shortfall() : 0, kReleaseCost});
+  const Choice choice = choose_victims(
+      lists.segments(idle), {request.bytes, request.whole_segments ? lists.shortfall() : 0,
+                             request.cost->replace_segments()});
   if (choice.kind == Choice::Kind::kNone) return {Route::kNone, false};
   for (const std::size_t victim : choice.victims) {
     if (!engine.evict(candidates[victim].key)) return {Route::kNone, false};  // host memory is full

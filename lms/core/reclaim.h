@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cost.h"
 #include "engine.h"
 #include "victims.h"
 
@@ -100,6 +101,7 @@ struct RoomRequest {
   bool whole_segments = true;  // segments may be emptied and given back to the device for it
   bool any_size = false;       // what is below the minimum size may be chosen as well
   bool everything = true;      // when no choice makes room, all that is idle goes
+  const Cost* cost = &default_cost();
 };
 
 // Evicts idle storages until a block was taken from `lists`, the cheapest first (choose_victims),

@@ -38,6 +38,22 @@ enum class Access : std::uint8_t {
   kHold,       // reads at most, wherever the bytes are: they only have to stay there
 };
 
+// Whether other storages may make way for one that comes in.
+enum class Reclaim : std::uint8_t {
+  kAllowed,  // an op waits for it
+  kNone,     // it comes ahead of need, if room is free
+};
+
+// A sequence of ops of which each begins when the one before it is over: those of a thread. Lane 0
+// is of all that say no other.
+using Lane = std::uint32_t;
+
+// An op of a lane, by its number; the first is 1.
+struct Moment {
+  Lane lane;
+  std::uint64_t op;
+};
+
 // Work queued on a stream. Shared because a range of host memory, a storage and a pending free can
 // all wait for the same copy.
 class Fence {

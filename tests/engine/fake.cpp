@@ -390,13 +390,18 @@ class Backend::Lists final : public lms::BlockLists {
   std::vector<const void*> listed_;  // a block of each of the last `segments()`
 };
 
-void* Backend::allocate_(std::size_t bytes, lms::Stream home) {
-  if (limit == 0) {
-    if (void* ptr = take_free_(bytes, home)) return ptr;
-    while (grow_(bytes, segment_bytes_, home)) {
-      if (void* ptr = take_free_(bytes, home)) return ptr;  // unless another thread took it
-    }
+// What needs no reclaim; null when there is nothing.
+void* Backend::allocate_free_(std::size_t bytes, lms::Stream home) {
+  if (limit > 0) return nullptr;
+  if (void* ptr = take_free_(bytes, home)) return ptr;
+  while (grow_(bytes, segment_bytes_, home)) {
+    if (void* ptr = take_free_(bytes, home)) return ptr;  // unless another thread took it
   }
+  return nullptr;
+}
+
+void* Backend::allocate_(std::size_t bytes, lms::Stream home) {
+  if (void* ptr = allocate_free_(bytes, home)) return ptr;
   Scope scope;
   lms::RoomRequest request;
   request.bytes = bytes;
@@ -562,12 +567,15 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
   if (journaling) journal.push_back(copy ? "out" : "clean");
 }
 
-lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::FencePtr* arrival) {
+lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::Reclaim reclaim,
+                                lms::FencePtr* arrival) {
   auto* storage = static_cast<Storage*>(key);
   if (storage->place != lms::Place::kHost) device_.fail("page_in of what is not on the host");
   if (fail_page_in > 0 && --fail_page_in == 0) throw OutOfMemory();
   const lms::Stream home = storage->home;
-  void* ptr = allocate_(storage->bytes, home);
+  void* ptr = reclaim == lms::Reclaim::kNone ? allocate_free_(storage->bytes, home)
+                                             : allocate_(storage->bytes, home);
+  if (ptr == nullptr) return {};
   const lms::HostRange range = storage->range;
   const std::size_t bytes = storage->bytes;
   if (copy) {

@@ -249,7 +249,7 @@ class Backend final : public lms::Backend {
   bool movable(const lms::Extent& from) override;
   void page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool copy,
                 const lms::StreamSet& used) override;
-  lms::HostRange page_in(lms::Key key, bool copy, lms::Stream stream,
+  lms::HostRange page_in(lms::Key key, bool copy, lms::Stream stream, lms::Reclaim reclaim,
                          lms::FencePtr* arrival) override;
   void join(lms::Stream stream, const lms::FencePtr& arrival) override;
 
@@ -275,6 +275,7 @@ class Backend final : public lms::Backend {
   class Lists;
   using Pool = std::vector<Arena>;  // segments
   void* allocate_(std::size_t bytes, lms::Stream home);
+  void* allocate_free_(std::size_t bytes, lms::Stream home);
   void* take_free_(std::size_t bytes, lms::Stream home);
   bool grow_(std::size_t bytes, std::size_t usual, lms::Stream home);
   void dispose_(Storage* storage);

@@ -19,6 +19,7 @@ using lms::EngineStats;
 using lms::Place;
 
 constexpr std::size_t kBytes = 1024;
+constexpr std::size_t kSmall = 4096;  // the first of two size classes
 constexpr std::size_t kStreams = 4;
 
 // An engine on a device with room for `blocks` storages of kBytes in each of its pools.
@@ -28,7 +29,7 @@ struct Rig {
         memory(64 * bytes),
         pool(memory, bytes),
         backend(device, kStreams, blocks * bytes),
-        engine(new Engine(backend, pool)) {
+        engine(new Engine(backend, pool, {kSmall})) {
     backend.attach(engine.get(), &pool);
     engine->set_min_bytes(0);
   }
@@ -184,7 +185,7 @@ TEST(engine_failed_pin_leaves_no_pin) {
   CHECK(rig.evict(a));
   rig.backend.fail_page_in = 1;
   CHECK_THROWS(rig.engine->pin(a.get(), stream(0)), fake::OutOfMemory);
-  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+  CHECK_EQ(rig.stats().pinned.count.current, 0);
   rig.use(&a);
   CHECK(rig.evict(a));
   CHECK(rig.has(a, 1));
@@ -200,7 +201,7 @@ TEST(engine_unpin_takes_no_pin_of_an_op) {
   CHECK(!rig.engine->evict(a.get()));
   rig.engine->leave(frame);
   CHECK(rig.engine->evict(a.get()));
-  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+  CHECK_EQ(rig.stats().pinned.count.current, 0);
 }
 
 // Whoever holds a pin may use the raw pointer, and the barrier is not armed meanwhile.
@@ -482,9 +483,9 @@ TEST(engine_failed_enter_loses_nothing) {
                                     {&c, Access::kOverwrite},
                                     {&d, Access::kWrite}}),
                  fake::OutOfMemory);
-    CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 4);
+    CHECK_EQ(rig.stats().pinned.count.current, 4);
     rig.engine->leave(frame);
-    CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+    CHECK_EQ(rig.stats().pinned.count.current, 0);
     CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3) && rig.has(d, 4));
     rig.check();
   }
@@ -498,7 +499,7 @@ TEST(engine_leave_never_throws) {
   rig.backend.fail_page_out = 1;
   rig.use(&a);
   CHECK(rig.resident(a));
-  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+  CHECK_EQ(rig.stats().pinned.count.current, 0);
   rig.use(&a);
   CHECK(!rig.resident(a));
   CHECK(rig.has(a, 1));
@@ -638,7 +639,7 @@ TEST(engine_page_in_all_brings_what_fits) {
   fake::Scope scope;
   CHECK_EQ(rig.engine->page_in_all([](int) { return stream(1); }), 1u);
   CHECK_EQ(static_cast<int>(rig.resident(a)) + rig.resident(b) + rig.resident(c), 2);
-  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].current, 0);
+  CHECK_EQ(rig.stats().pinned.count.current, 0);
   CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3));
   rig.check();
 }
@@ -757,10 +758,110 @@ TEST(engine_lets_go_of_all_at_its_end) {
   CHECK(rig.has(a, 1) && rig.has(b, 2));
 }
 
+// ---- ahead of need
+
+TEST(engine_pages_in_where_room_is_free) {
+  Rig rig(2);
+  StorageRef a = rig.make(1), b = rig.make(2);
+  fake::Scope scope;
+  CHECK(rig.evict(a));
+  StorageRef c = rig.make(3);
+  CHECK(!rig.engine->page_in(a.get(), stream(0), lms::Reclaim::kNone));
+  CHECK(!rig.resident(a) && rig.resident(b) && rig.resident(c));
+  CHECK(rig.evict(b));
+  CHECK(rig.engine->page_in(a.get(), stream(0), lms::Reclaim::kNone));
+  CHECK(rig.resident(a) && rig.resident(c));
+  CHECK_EQ(rig.engine->census(0).pinned, 0u);
+  CHECK(rig.engine->page_in(a.get(), stream(0), lms::Reclaim::kNone));  // it is there already
+  CHECK_EQ(rig.stats().paged_in, 1);
+  CHECK(rig.evict(a));
+  CHECK_EQ(rig.stats().clean_evictions, 1);  // nobody wrote to it
+  CHECK(rig.engine->page_in(b.get(), stream(0), lms::Reclaim::kAllowed));
+  CHECK(rig.engine->page_in(a.get(), stream(0), lms::Reclaim::kAllowed));
+  CHECK(rig.resident(a));
+  CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3));
+  rig.check();
+}
+
+// ---- time and cost
+
+struct AgeIsCost final : lms::Cost {
+  double evict(const lms::Eviction& eviction) const override {
+    return static_cast<double>(eviction.age);
+  }
+  double replace_segments() const override { return 0; }
+};
+
+TEST(engine_has_a_time_for_each_lane) {
+  Rig rig(2);
+  StorageRef slow = rig.make(1), fast = rig.make(2);
+  fake::Scope scope;
+  const auto run = [&](lms::Lane lane, StorageRef* storage) {
+    Engine::Frame frame(lane);
+    rig.enter(&frame, {{storage, Access::kRead}});
+    rig.engine->leave(frame);
+    return frame.when();
+  };
+  const auto find = [&](const StorageRef& storage) {
+    for (const lms::Candidate& candidate : rig.engine->candidates(0, true, AgeIsCost())) {
+      if (candidate.key == storage.get()) return candidate;
+    }
+    throw std::logic_error("not a candidate");
+  };
+  const lms::Lane one = rig.engine->open_lane(), two = rig.engine->open_lane();
+  run(two, &fast);
+  CHECK_EQ(run(one, &slow).op, 1u);
+  for (std::uint64_t i = 2; i <= 11; ++i) {
+    const lms::Moment now = run(two, &fast);
+    CHECK_EQ(now.lane, two);
+    CHECK_EQ(now.op, i);
+  }
+  CHECK_EQ(find(slow).last_use.lane, one);
+  CHECK_EQ(find(slow).last_use.op, 1u);
+  CHECK_EQ(find(fast).last_use.op, 11u);
+  // One lane's ten ops are not the other's, which would have run five if it were as fast.
+  CHECK_EQ(find(slow).cost, 5);
+  CHECK_EQ(find(fast).cost, 0);
+  // Ops of its own count each.
+  Engine::Frame frame(one);
+  for (int i = 0; i < 6; ++i) rig.engine->leave(frame);
+  CHECK_EQ(find(slow).cost, 8);  // half of sixteen
+  for (int i = 0; i < 30; ++i) rig.engine->leave(frame);
+  CHECK_EQ(find(slow).cost, 36);
+  CHECK_EQ(find(fast).cost, 18);
+  // A lane that is gone counts no longer.
+  rig.engine->close_lane(one);
+  CHECK_EQ(find(fast).cost, 36);
+  CHECK_EQ(rig.engine->open_lane(), one);
+  rig.check();
+}
+
+TEST(engine_asks_for_the_cost) {
+  Rig rig(2);
+  StorageRef old = rig.make(1), young = rig.make(2);
+  rig.use(&old);
+  rig.use(&young);
+  fake::Scope scope;
+  const auto costs = rig.engine->candidates(0, true, AgeIsCost());
+  CHECK_EQ(costs.size(), 2u);
+  CHECK(costs[0].key == old.get() && costs[0].cost == 1 && costs[1].cost == 0);
+  const auto usual = rig.engine->candidates(0, true);
+  CHECK(usual[0].cost < usual[1].cost);
+  rig.check();
+}
+
+TEST(cost_is_copies_weighted_by_recency) {
+  const lms::Cost& cost = lms::default_cost();
+  CHECK_EQ(cost.evict({100, false, 9, 9}), 200);
+  CHECK_EQ(cost.evict({100, true, 9, 9}), 100);
+  CHECK_EQ(cost.evict({100, true, 0, 6}), 700);  // 1 + 7 * 6 / 7
+  CHECK_EQ(cost.evict({100, true, 0, 0}), 100);
+}
+
 // ---- statistics
 
-TEST(engine_counts_pins_by_pool) {
-  const std::size_t small = EngineStats::kSmallBytes, large = small + 1;
+TEST(engine_counts_pins_by_size) {
+  const std::size_t small = kSmall, large = small + 1;
   Rig rig(4, 2 * small);
   StorageRef a = rig.make(1, small), b = rig.make(2, large);
   rig.engine->reset_accumulated(0);
@@ -768,21 +869,21 @@ TEST(engine_counts_pins_by_pool) {
   Engine::Frame frame;
   rig.enter(&frame, {{&a, Access::kRead}, {&b, Access::kRead}, {&a, Access::kWrite}});
   EngineStats stats = rig.stats();
-  CHECK_EQ(stats.pinned[EngineStats::kAll].current, 2);
-  CHECK_EQ(stats.pinned[EngineStats::kSmall].current, 1);
-  CHECK_EQ(stats.pinned[EngineStats::kLarge].current, 1);
-  CHECK_EQ(stats.pinned_bytes[EngineStats::kAll].current, static_cast<std::int64_t>(small + large));
-  CHECK_EQ(stats.pinned_bytes[EngineStats::kSmall].current, static_cast<std::int64_t>(small));
+  CHECK_EQ(stats.pinned.count.current, 2);
+  CHECK_EQ(stats.by_size[0].count.current, 1);
+  CHECK_EQ(stats.by_size[1].count.current, 1);
+  CHECK_EQ(stats.pinned.bytes.current, static_cast<std::int64_t>(small + large));
+  CHECK_EQ(stats.by_size[0].bytes.current, static_cast<std::int64_t>(small));
   rig.engine->leave(frame);
   stats = rig.stats();
-  CHECK_EQ(stats.pinned[EngineStats::kAll].current, 0);
-  CHECK_EQ(stats.pinned[EngineStats::kAll].peak, 2);
-  CHECK_EQ(stats.pinned[EngineStats::kAll].allocated, 2);
-  CHECK_EQ(stats.pinned[EngineStats::kAll].freed, 2);
+  CHECK_EQ(stats.pinned.count.current, 0);
+  CHECK_EQ(stats.pinned.count.peak, 2);
+  CHECK_EQ(stats.pinned.count.allocated, 2);
+  CHECK_EQ(stats.pinned.count.freed, 2);
   rig.engine->reset_peaks(0);
-  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].peak, 0);
+  CHECK_EQ(rig.stats().pinned.count.peak, 0);
   rig.engine->reset_accumulated(0);
-  CHECK_EQ(rig.stats().pinned[EngineStats::kAll].allocated, 0);
+  CHECK_EQ(rig.stats().pinned.count.allocated, 0);
   CHECK_EQ(rig.engine->stats(7).reclaimed, 0);  // a device nothing was on
 }
 

@@ -58,7 +58,7 @@ class World {
         pool_(memory_, 512 * (1 + setup_.below(16))),
         backend_(device_, streams_, 4096 + 1024 * setup_.below(16),
                  setup_.one_in(2) ? 0 : 1024 * (1 + setup_.below(8))),
-        engine_(new Engine(backend_, pool_)) {
+        engine_(new Engine(backend_, pool_, {kMaxBytes / 2})) {
     backend_.attach(engine_.get(), &pool_);
     engine_->set_min_bytes(0);
   }
@@ -87,7 +87,7 @@ class World {
     tensors_.clear();
     engine_->purge();
     CHECK_EQ(backend_.retained.size(), 0u);
-    CHECK_EQ(engine_->stats(0).pinned[EngineStats::kAll].current, 0);
+    CHECK_EQ(engine_->stats(0).pinned.count.current, 0);
     device_.drain();
     CHECK_EQ(device_.failure(), "");
     CHECK_EQ(pool_.stats().used, 0u);
@@ -141,10 +141,12 @@ class World {
       case 18:
         return random->one_in(4) ? page_in_all_(random) : note_(random);
       case 19:
-        return settings_(random);
+        return page_in_(random);
       case 20:
-        return faults_(random);
+        return settings_(random);
       case 21:
+        return faults_(random);
+      case 22:
         say_("purge");
         return engine_->purge();
       default:
@@ -539,6 +541,22 @@ class World {
     }
   }
 
+  void page_in_(Random* random) {
+    const TensorPtr tensor = pick_(random);
+    if (!tensor) return;
+    const auto reclaim = random->one_in(2) ? lms::Reclaim::kNone : lms::Reclaim::kAllowed;
+    say_(reclaim == lms::Reclaim::kNone ? "page in if free" : "page in", tensor.get());
+    const std::int64_t evicted = engine_->stats(0).reclaimed;
+    try {
+      const bool resident = engine_->page_in(tensor->storage.get(), any_stream_(random), reclaim);
+      CHECK(!resident || tensor->storage->place == Place::kDevice);
+    } catch (const fake::OutOfMemory&) {
+      ++out_of_memory_;
+    } catch (const fake::BackendError&) {
+    }
+    if (reclaim == lms::Reclaim::kNone) CHECK_EQ(engine_->stats(0).reclaimed, evicted);
+  }
+
   void page_in_all_(Random*) {
     say_("page in all");
     const std::size_t left = engine_->page_in_all([](int) { return stream(1); });
@@ -598,19 +616,21 @@ class World {
     CHECK_EQ(stats.reclaimed_bytes, stats.paged_out_bytes + stats.clean_bytes);
     CHECK(stats.silent_writes >= before_.silent_writes);
     CHECK(stats.host_refused >= before_.host_refused);
-    CHECK_EQ(stats.pinned[EngineStats::kAll].current, static_cast<std::int64_t>(pinned));
+    CHECK_EQ(stats.pinned.count.current, static_cast<std::int64_t>(pinned));
     if (dead_pins_.empty()) {
-      CHECK_EQ(stats.pinned_bytes[EngineStats::kAll].current,
-               static_cast<std::int64_t>(pinned_bytes));
+      CHECK_EQ(stats.pinned.bytes.current, static_cast<std::int64_t>(pinned_bytes));
     }
-    for (const lms::Counter* kinds : {stats.pinned, stats.pinned_bytes}) {
-      for (int pool = 0; pool < EngineStats::kPools; ++pool) {
-        CHECK_EQ(kinds[pool].current, kinds[pool].allocated - kinds[pool].freed);
-        CHECK(kinds[pool].peak >= kinds[pool].current && kinds[pool].current >= 0);
+    std::vector<lms::Pinned> all = stats.by_size;
+    all.push_back(stats.pinned);
+    for (const lms::Pinned& pins : all) {
+      for (const lms::Counter* counter : {&pins.count, &pins.bytes}) {
+        CHECK_EQ(counter->current, counter->allocated - counter->freed);
+        CHECK(counter->peak >= counter->current && counter->current >= 0);
       }
-      CHECK_EQ(kinds[EngineStats::kAll].allocated,
-               kinds[EngineStats::kLarge].allocated + kinds[EngineStats::kSmall].allocated);
     }
+    CHECK_EQ(all.size(), 3u);
+    CHECK_EQ(all[2].count.allocated, all[0].count.allocated + all[1].count.allocated);
+    CHECK_EQ(all[2].bytes.allocated, all[0].bytes.allocated + all[1].bytes.allocated);
     before_ = stats;
   }
 

@@ -260,8 +260,8 @@ TEST(threads_share_one_engine) {
   common.engine.purge();
   CHECK_EQ(common.backend.retained.size(), 0u);
   const lms::EngineStats stats = common.engine.stats(0);
-  CHECK_EQ(stats.pinned[lms::EngineStats::kAll].current, 0);
-  CHECK_EQ(stats.pinned_bytes[lms::EngineStats::kAll].current, 0);
+  CHECK_EQ(stats.pinned.count.current, 0);
+  CHECK_EQ(stats.pinned.bytes.current, 0);
   common.device.drain();
   common.pool.trim();
   CHECK_EQ(common.pool.stats().reserved, 0u);

@@ -216,6 +216,25 @@ def test_out_of_memory_names_handed_out_pointers(lms: Any, device: Any) -> None:
     block(36)
 
 
+def test_a_page_in_ahead_of_need_moves_nothing(lms: Any, device: Any) -> None:
+    device.limit(40 * MIB)
+    kept = [block(10, i) for i in range(5)]
+    before = lms.stats()
+    assert torch.ops.lms.on_host(kept[0])
+    assert not torch.ops.lms.page_in_if_free(kept[0])
+    after = lms.stats()
+    assert after["reclaimed"] == before["reclaimed"] == 1
+    assert after["lms.paged_in"] == 0
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    last = kept.pop()
+    assert (last.cpu() == 4).all()
+    del last
+    assert torch.ops.lms.page_in_if_free(kept[0])
+    assert not torch.ops.lms.on_host(kept[0])
+    assert intact(kept)
+    assert lms.stats()["pinned.all.current"] == 0
+
+
 def test_small_tensors_move_before_memory_is_out(device: Any) -> None:
     device.limit(16 * MIB)
     torch.cuda.lms.enable(min_size=MIB)

@@ -7,7 +7,9 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/core/reclaim.h>
+#include <c10/cuda/lms/core/switch.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <string>
@@ -21,19 +23,19 @@ using ::lms::IdleMap;
 using ::lms::Route;
 
 namespace detail {
-extern std::atomic<bool> reclaiming;
+extern ::lms::Switch lms_switch;
 extern std::atomic<bool> counting;
 extern std::atomic<size_t> device_limit;
 extern std::atomic<size_t> soft_limit;
-void count_route(DeviceIndex device, Route route);
+extern std::array<::lms::RouteCounts, C10_COMPILE_TIME_MAX_GPUS> routes;  // by device
 }  // namespace detail
 
-inline bool reclaiming() noexcept { return detail::reclaiming.load(std::memory_order_relaxed); }
+inline bool reclaiming() noexcept { return detail::lms_switch.reclaiming(); }
 
 // Counts from `count_allocations` on. Always true, so that it can end a condition.
 inline bool count(DeviceIndex device, Route route) {
   if (C10_UNLIKELY(detail::counting.load(std::memory_order_relaxed))) {
-    detail::count_route(device, route);
+    detail::routes[static_cast<size_t>(device)].count(route);
   }
   return true;
 }
@@ -77,7 +79,19 @@ class EngineScope {
 // Whether this thread may hold the engine's lock: then the allocator must not run Python.
 bool in_engine() noexcept;
 
-// Takes the engine's lock for one reclaim. To be made while the allocator's lock is not held.
+// While one lives, allocations of this thread evict nothing, nor give anything back to the device:
+// they end by NoFreeRoom where they otherwise would.
+class FreeRoomOnly {
+ public:
+  FreeRoomOnly() noexcept;
+  ~FreeRoomOnly();
+  FreeRoomOnly(const FreeRoomOnly&) = delete;
+  FreeRoomOnly& operator=(const FreeRoomOnly&) = delete;
+};
+struct NoFreeRoom {};
+
+// Takes the engine's lock for one reclaim. To be made while the allocator's lock is not held, and
+// before the allocator has changed anything: it may throw NoFreeRoom.
 class ReclaimScope {
  public:
   explicit ReclaimScope(DeviceIndex device);

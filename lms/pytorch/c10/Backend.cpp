@@ -60,6 +60,21 @@ class DrainOnError {
   bool armed_ = true;
 };
 
+void* alloc(size_t bytes, cudaStream_t stream) {
+  return CUDACachingAllocator::get()->raw_alloc_with_stream(bytes, stream);
+}
+
+// Null when there is no room that nothing has to make way for.
+void* alloc_free(size_t bytes, cudaStream_t stream) {
+  const FreeRoomOnly scope;
+  try {
+    return alloc(bytes, stream);
+  } catch (const NoFreeRoom&) {
+  } catch (const OutOfMemoryError&) {  // of a pool that has no part in this
+  }
+  return nullptr;
+}
+
 // Replaces the pointer without running the old one's deleter: its memory has a new owner.
 void rebind(StorageImpl* storage, DataPtr&& pointer) {
   storage->_mutable_data_ptr_no_checks().release_context();
@@ -268,7 +283,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
 }
 
 ::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream stream,
-                                  ::lms::FencePtr* arrival) {
+                                  ::lms::Reclaim reclaim, ::lms::FencePtr* arrival) {
   StorageImpl* storage = storage_of(key);
   auto* host =
       storage->_mutable_data_ptr_no_checks().cast_context<HostContext>(&release_host_context);
@@ -281,7 +296,11 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       "capture.");
   // From the pool of the stream it was made on: freed by the user it goes back there, and what
   // follows on that stream is ordered after the user's own work only if it is that stream's block.
-  void* ptr = CUDACachingAllocator::get()->raw_alloc_with_stream(host->bytes, host->home);
+  void* ptr = reclaim == ::lms::Reclaim::kNone ? alloc_free(host->bytes, host->home)
+                                               : alloc(host->bytes, host->home);
+  if (ptr == nullptr) {
+    return {};
+  }
   DataPtr pointer(ptr, ptr, CUDACachingAllocator::get()->raw_deleter(),
                   Device(kCUDA, host->device));
 

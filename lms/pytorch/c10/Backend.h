@@ -49,7 +49,7 @@ class Backend final : public ::lms::Backend {
   bool movable(const ::lms::Extent& from) override;
   void page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
                 const ::lms::StreamSet& used) override;
-  ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream,
+  ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream, ::lms::Reclaim reclaim,
                            ::lms::FencePtr* arrival) override;
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
 

@@ -4,6 +4,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAMacros.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/core/switch.h>
 
 #include <cstddef>
 #include <string>
@@ -48,6 +49,9 @@ class C10_CUDA_API UnpinnedOp {
   ~UnpinnedOp();
   UnpinnedOp(const UnpinnedOp&) = delete;
   UnpinnedOp& operator=(const UnpinnedOp&) = delete;
+
+ private:
+  ::lms::UnpinnedOp counted_;
 };
 
 // Whether ops must pin: it is enabled, or was and storages are still on the host.
@@ -82,6 +86,8 @@ C10_CUDA_API void set_excluded(StorageImpl* storage, bool excluded);
 C10_CUDA_API bool excluded(StorageImpl* storage);
 C10_CUDA_API bool on_host(StorageImpl* storage);
 C10_CUDA_API bool evict(StorageImpl* storage);
+// Brings in what is out if room is free: nothing else makes way. Whether it is resident now.
+C10_CUDA_API bool page_in_if_free(StorageImpl* storage);
 
 // Moves out everything idle, whatever its size. Returns bytes.
 C10_CUDA_API size_t reclaim_inactive(DeviceIndex device);

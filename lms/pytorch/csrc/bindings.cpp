@@ -147,6 +147,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);
   m.def("identity(Storage storage) -> int", &identity);
   m.def("evict(Tensor tensor) -> bool", &for_any<&engine::evict>);
+  m.def("page_in_if_free(Tensor tensor) -> bool", &for_any<&engine::page_in_if_free>);
   m.def("reclaim_inactive(int device) -> int", [](int64_t device) {
     return static_cast<int64_t>(engine::reclaim_inactive(index_of(device)));
   });

@@ -77,11 +77,17 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   pool->allocator->DeallocateRaw(from.ptr);
 }
 
-::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream,
+::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream, ::lms::Reclaim reclaim,
                                   ::lms::FencePtr* arrival) {
   MovableBuffer* buffer = BufferOf(key);
   Pool* pool = buffer->pool_;
-  void* data = Runtime::Get().Allocate(pool, buffer->size(), /*freed_before=*/0);
+  void* data = nullptr;
+  if (reclaim == ::lms::Reclaim::kNone) {
+    data = BfcAccess::AllocateOnce(pool->allocator, buffer->size(), /*freed_before=*/0);
+    if (data == nullptr) return {};
+  } else {
+    data = Runtime::Get().Allocate(pool, buffer->size(), /*freed_before=*/0);
+  }
   if (data == nullptr) throw OutOfMemory(Runtime::Get().Shortage(pool, buffer->size()));
   std::unique_ptr<HostCopy> state(buffer->host_);
   if (poison_ && data == state->left) data = Elsewhere(pool, data, buffer->size());

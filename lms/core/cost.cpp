@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost.h"
+
+namespace lms {
+namespace {
+
+// What was used last is likely to be used first, and its room will be needed again by then. It
+// costs as much as 1 + kRecency times its bytes of what was used least recently: enough for an old
+// storage to go first that is a few times as large, not for any amount of old bytes, which all have
+// to come back as well.
+constexpr double kRecency = 7;
+
+// The device finishes all of its work before it takes memory back, which takes about as long as to
+// copy this much.
+constexpr double kReplaceSegments = 2 << 20;
+
+class CopyCost final : public Cost {
+ public:
+  double evict(const Eviction& eviction) const override {
+    const double copies = eviction.clean ? 1 : 2;  // back, and out unless a copy is kept
+    const double recency = static_cast<double>(eviction.oldest - eviction.age) /
+                           (static_cast<double>(eviction.oldest) + 1);
+    return static_cast<double>(eviction.bytes) * copies * (1 + kRecency * recency);
+  }
+  double replace_segments() const override { return kReplaceSegments; }
+};
+
+}  // namespace
+
+const Cost& default_cost() {
+  static const CopyCost cost;
+  return cost;
+}
+
+}  // namespace lms

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lms {
+
+// An eviction that could be made now, as far as its price depends on it.
+struct Eviction {
+  std::size_t bytes;
+  bool clean;            // its host copy is valid: the eviction copies nothing
+  std::uint64_t age;     // in ops, since it was last used
+  std::uint64_t oldest;  // the age of what was used least recently of all
+};
+
+// What it costs to make room, in bytes of copies: which victims are chosen depends on it, and
+// nothing else does.
+class Cost {
+ public:
+  virtual ~Cost() = default;
+  virtual double evict(const Eviction& eviction) const = 0;
+  // To give segments back to the device and ask it for another.
+  virtual double replace_segments() const = 0;
+};
+
+// By what is copied out now and back later, and the least recently used first.
+const Cost& default_cost();
+
+}  // namespace lms

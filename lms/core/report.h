@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+#include "host_pool.h"
+
+namespace lms {
+
+// What there is to say about one device: for statistics, and for whoever is out of memory.
+struct Report {
+  Census census;
+  EngineStats stats;
+  HostStats host;
+  std::size_t min_bytes = 0;
+
+  // For the adaptor to fill in, in bytes.
+  std::size_t device_limit = 0;  // 0: none
+  std::size_t wanted = 0;        // by the request that failed; 0: not known here
+  std::string pool;              // where it failed, when `wanted` is known
+};
+
+// One look at the engine, under its lock.
+Report report(Engine& engine, const HostPool& host, int device);
+
+// Copies and census by the names that both frameworks' statistics have for them.
+std::vector<std::pair<const char*, std::int64_t>> fields(const Report& report);
+
+// What a framework's users know things as.
+struct Words {
+  const char* storages;          // "storages"
+  const char* ops;               // "operators"
+  const char* raise_host_limit;  // how, as in "raise it with ..."
+  const char* need_less;  // "use smaller inputs ...": what helps when what is pinned is too much
+};
+
+// Why there is no room, and what helps: whole sentences, each with a space after it.
+std::string shortage(const Report& report, const Words& words);
+
+// "1.50 MiB"
+std::string mib(std::size_t bytes);
+
+}  // namespace lms

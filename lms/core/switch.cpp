@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "switch.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace lms {
+namespace {
+
+using EngineLock = std::lock_guard<std::recursive_mutex>;
+
+// How often to look whether ops without pins are over: short beside most ops, and long beside the
+// cost of looking.
+constexpr std::chrono::microseconds kLookAgain{20};
+
+// Threads count in cells of their own, as far as there are enough, so that an op that runs with
+// Large Model Support off writes no memory that other threads write.
+constexpr int kStripes = 64;
+struct alignas(64) Stripe {
+  std::atomic<int> count{0};
+};
+Stripe stripes[kStripes];
+
+struct Mine {
+  int stripe = -1;
+  int count = 0;  // of this thread's own: ops nest
+};
+thread_local Mine mine;
+
+Mine& this_thread() {
+  static std::atomic<unsigned> next{0};
+  if (mine.stripe < 0) mine.stripe = static_cast<int>(next.fetch_add(1) % kStripes);
+  return mine;
+}
+
+bool others_run() {
+  const Mine& me = this_thread();
+  for (int i = 0; i < kStripes; ++i) {
+    if (stripes[i].count.load() > (i == me.stripe ? me.count : 0)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// The count is seen before the switch is asked again, and the other way round in `enable`: one of
+// the two sees the other (both are sequentially consistent).
+UnpinnedOp::UnpinnedOp() noexcept {
+  Mine& me = this_thread();
+  ++me.count;
+  stripes[me.stripe].count.fetch_add(1);
+}
+
+UnpinnedOp::~UnpinnedOp() {
+  stripes[mine.stripe].count.fetch_sub(1);
+  --mine.count;
+}
+
+bool wait_for_unpinned_ops(std::chrono::milliseconds patience) {
+  const auto start = std::chrono::steady_clock::now();
+  while (others_run()) {
+    if (std::chrono::steady_clock::now() - start >= patience) return false;
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  return true;
+}
+
+constexpr std::chrono::milliseconds Switch::kForever;
+
+void Switch::attach(Engine& engine, Owner& owner) {
+  engine_ = &engine;
+  owner_ = &owner;
+}
+
+bool Switch::enable(std::chrono::milliseconds patience) {
+  const std::lock_guard<std::mutex> switching(switching_);
+  if (enabled()) return true;
+  const bool first = !ever_active_.exchange(true);
+  {
+    const EngineLock lock(engine_->mutex());
+    state_ = State::kEnabling;
+  }
+  try {
+    // What ops without pins use must not be evicted, nor what their kernels use, on streams that
+    // nobody noted.
+    if (!wait_for_unpinned_ops(patience)) {
+      disable_();
+      return false;
+    }
+    owner_->settle(first);
+  } catch (...) {
+    disable_();
+    throw;
+  }
+  const EngineLock lock(engine_->mutex());
+  state_ = State::kOn;
+  reclaiming_ = true;
+  engine_->set_chaos(chaos_);
+  return true;
+}
+
+void Switch::disable() {
+  const std::lock_guard<std::mutex> switching(switching_);
+  if (!enabled()) return;
+  disable_();
+}
+
+void Switch::disable_() {
+  {
+    const EngineLock lock(engine_->mutex());
+    state_ = State::kDisabling;
+    engine_->set_chaos(false);
+  }
+  owner_->bring_in();
+  retire_();
+}
+
+void Switch::retire_() {
+  const EngineLock lock(engine_->mutex());
+  if (state_ != State::kDisabling || owner_->out() > 0) return;
+  engine_->drop_copies();  // nothing looks after a write barrier from now on
+  reclaiming_ = false;
+  state_ = State::kOff;
+}
+
+bool Switch::set_chaos(bool chaos) {
+  const std::lock_guard<std::mutex> switching(switching_);
+  const EngineLock lock(engine_->mutex());
+  if (chaos == chaos_) return true;
+  if (owner_->out() > 0) return false;
+  owner_->set_poison(chaos);
+  chaos_ = chaos;
+  engine_->set_chaos(chaos && enabled());  // not before all running ops hold pins
+  return true;
+}
+
+}  // namespace lms

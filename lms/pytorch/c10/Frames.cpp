@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/lms/AllocatorHook.h>
+#include <c10/cuda/lms/Backend.h>
+#include <c10/cuda/lms/Fences.h>
+#include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/State.h>
+#include <c10/util/SmallVector.h>
+
+#include <utility>
+
+// What surrounds an op: its pins, and what is let go when no lock is held any more.
+namespace c10::cuda::lms {
+namespace {
+
+// A thread's ops are a lane.
+struct ThreadFrame {
+  ThreadFrame() = default;
+  ~ThreadFrame() { state().engine.close_lane(lane); }
+  ThreadFrame(const ThreadFrame&) = delete;
+  ThreadFrame& operator=(const ThreadFrame&) = delete;
+
+  const ::lms::Lane lane = state().engine.open_lane();
+  ::lms::Engine::Frame frame{lane};
+  int depth = 0;
+};
+
+ThreadFrame& this_frame() {
+  thread_local ThreadFrame frame;
+  return frame;
+}
+
+thread_local int release_depth = 0;
+thread_local int engine_depth = 0;
+
+::lms::Access core_access(Access access) {
+  switch (access) {
+    case Access::kRead:
+      return ::lms::Access::kRead;
+    case Access::kWrite:
+      return ::lms::Access::kWrite;
+    case Access::kOverwrite:
+      return ::lms::Access::kOverwrite;
+  }
+  return ::lms::Access::kWrite;
+}
+
+}  // namespace
+
+ReleaseScope::ReleaseScope() noexcept { ++release_depth; }
+
+ReleaseScope::~ReleaseScope() {
+  if (--release_depth > 0 || acquired().empty()) {
+    return;
+  }
+  Acquired storages = std::move(acquired());
+  acquired().clear();
+  // Destroyed here, with no lock held: a storage may die and run any deleter.
+}
+
+EngineScope::EngineScope() noexcept { ++engine_depth; }
+
+EngineScope::~EngineScope() { --engine_depth; }
+
+bool in_engine() noexcept { return engine_depth > 0; }
+
+void expose_to_capture(::lms::Key key, ::lms::Stream stream) {
+  if (C10_UNLIKELY(capturing(static_cast<cudaStream_t>(stream)))) {
+    state().engine.expose(key, stream);
+  }
+}
+
+OpGuard::OpGuard() { ++this_frame().depth; }
+
+OpGuard::~OpGuard() {
+  ThreadFrame& mine = this_frame();
+  if (--mine.depth > 0 || mine.frame.empty()) {
+    return;
+  }
+  EngineScope scope;
+  try {
+    state().engine.leave(mine.frame);
+    detail::lms_switch.retire();
+  } catch (const std::exception& error) {  // chaos mode could not evict: the op itself succeeded
+    TORCH_WARN("Large Model Support: ", error.what());
+  }
+}
+
+void OpGuard::enter(const Use* uses, size_t count) {
+  EngineScope scope;
+  SmallVector<::lms::Engine::Use, 8> translated;
+  for (size_t i = 0; i < count; ++i) {
+    StorageImpl* storage = uses[i].storage;
+    const int device = storage->device().index();
+    translated.push_back({storage, core_access(uses[i].access), device, current_stream(device)});
+  }
+  state().engine.enter(this_frame().frame, translated.data(), translated.size());
+  for (const auto& use : translated) {
+    expose_to_capture(use.key, use.stream);
+  }
+}
+
+void OpGuard::results(StorageImpl* const* storages, size_t count) {
+  EngineScope scope;
+  ThreadFrame& mine = this_frame();
+  for (size_t i = 0; i < count; ++i) {
+    state().engine.note(mine.depth > 1 ? &mine.frame : nullptr, storages[i],
+                        stream_for(storages[i]), mine.lane);
+  }
+}
+
+UnpinnedOp::UnpinnedOp() = default;
+
+UnpinnedOp::~UnpinnedOp() = default;
+
+}  // namespace c10::cuda::lms

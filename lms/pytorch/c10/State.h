@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/Backend.h>
+#include <c10/cuda/lms/core/engine.h>
+#include <c10/cuda/lms/core/host_pool.h>
+#include <c10/cuda/lms/core/switch.h>
+
+// What the files of this folder share.
+namespace c10::cuda::lms {
+
+// The one engine of the process. Leaked: storages may be freed after static destructors ran.
+struct State {
+  // Up to here storages are in the allocator's small pool, and beyond in its large one.
+  static constexpr size_t kSmallBytes = size_t{1} << 20;
+
+  PinnedMemory memory;
+  ::lms::HostPool host{memory};
+  Backend backend;
+  ::lms::Engine engine{backend, host, {kSmallBytes}};
+};
+State& state();
+
+::lms::Switch::Owner& switch_owner();
+
+inline ::lms::Stream current_stream(int device) {
+  return getCurrentCUDAStream(static_cast<DeviceIndex>(device)).stream();
+}
+
+inline ::lms::Stream stream_for(const StorageImpl* storage) {
+  return current_stream(storage->device().index());
+}
+
+// A graph keeps the pointers that it captured, for all its replays.
+void expose_to_capture(::lms::Key key, ::lms::Stream stream);
+
+}  // namespace c10::cuda::lms

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/lms/AllocatorHook.h>
+#include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/core/report.h>
+
+#include <array>
+#include <utility>
+
+namespace c10::cuda::lms {
+namespace {
+
+// IBM's names of the routes, in the order of ::lms::Route.
+constexpr std::array<const char*, ::lms::kRoutes> kRouteNames = {"freelist",    "cudamalloc",
+                                                                 "reclaim_one", "reclaim_fragments",
+                                                                 "reclaim_all", "cudamalloc_retry"};
+
+constexpr ::lms::Words kWords = {
+    "storages", "operators", "raise it with torch.cuda.lms.enable(host_limit=...)",
+    "use smaller inputs for the operator that failed: everything it uses at once must fit"};
+
+::lms::RouteCounts& routes_of(DeviceIndex device) {
+  return detail::routes[static_cast<size_t>(device)];
+}
+
+}  // namespace
+
+void count_allocations() noexcept { detail::counting = true; }
+
+std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
+  State& s = state();
+  EngineScope scope;
+  const ::lms::Report report = ::lms::report(s.engine, s.host, device);
+  const ::lms::EngineStats& e = report.stats;
+  std::vector<std::pair<std::string, int64_t>> result;
+  const auto put = [&](std::string name, auto value) {
+    result.emplace_back(std::move(name), static_cast<int64_t>(value));
+  };
+  for (const auto& [pool, pinned] :
+       {std::pair<const char*, const ::lms::Pinned&>{"all", e.pinned},
+        std::pair<const char*, const ::lms::Pinned&>{"large_pool", e.by_size[1]},
+        std::pair<const char*, const ::lms::Pinned&>{"small_pool", e.by_size[0]}}) {
+    for (const auto& [name, counter] :
+         {std::pair<const char*, const ::lms::Counter&>{"pinned", pinned.count},
+          std::pair<const char*, const ::lms::Counter&>{"pinned_bytes", pinned.bytes}}) {
+      const std::string prefix = std::string(name) + "." + pool + ".";
+      put(prefix + "current", counter.current);
+      put(prefix + "peak", counter.peak);
+      put(prefix + "allocated", counter.allocated);
+      put(prefix + "freed", counter.freed);
+    }
+  }
+  put("reclaimed", e.reclaimed);
+  put("reclaimed_bytes", e.reclaimed_bytes);
+  for (size_t route = 0; route < ::lms::kRoutes; ++route) {
+    put(std::string("alloc_distribution.") + kRouteNames[route],
+        routes_of(device).of(static_cast<Route>(route)));
+  }
+  put("lms.enabled", enabled());
+  put("lms.device_limit", device_limit());
+  put("lms.soft_limit", soft_limit());
+  put("lms.min_size", report.min_bytes);
+  for (const auto& [name, value] : ::lms::fields(report)) {
+    put(std::string("lms.") + name, value);
+  }
+  put("lms.host.limit", report.host.limit);
+  put("lms.host.reserved_bytes", report.host.reserved);
+  put("lms.host.reserved_bytes_peak", report.host.reserved_peak);
+  put("lms.host.used_bytes", report.host.used);
+  put("lms.host.used_bytes_peak", report.host.used_peak);
+  return result;
+}
+
+void reset_peak_stats(DeviceIndex device) {
+  state().engine.reset_peaks(device);
+  state().host.reset_peaks();
+}
+
+void reset_accumulated_stats(DeviceIndex device) {
+  state().engine.reset_accumulated(device);
+  routes_of(device).reset();
+}
+
+std::string describe(DeviceIndex device) {
+  if (!reclaiming()) {
+    return "";
+  }
+  EngineScope scope;
+  ::lms::Report report = ::lms::report(state().engine, state().host, device);
+  report.device_limit = device_limit();
+  return ::lms::shortage(report, kWords);
+}
+
+}  // namespace c10::cuda::lms

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/lms/AllocatorHook.h>
+#include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/State.h>
+
+#include <mutex>
+
+// What the user, or code for him, says of single storages.
+namespace c10::cuda::lms {
+
+bool manageable(const StorageImpl* storage) noexcept { return Backend::may_manage(*storage); }
+
+void pin(StorageImpl* storage) {
+  EngineScope scope;
+  state().engine.pin(storage, stream_for(storage));
+  expose_to_capture(storage, stream_for(storage));
+}
+
+void unpin(StorageImpl* storage) {
+  EngineScope scope;
+  state().engine.unpin(storage);
+}
+
+void expose(StorageImpl* storage) {
+  EngineScope scope;
+  state().engine.expose(storage, stream_for(storage));
+}
+
+void unexpose(StorageImpl* storage) {
+  EngineScope scope;
+  state().engine.unexpose(storage);
+}
+
+bool exposed(StorageImpl* storage) { return state().engine.exposed(storage); }
+
+void set_excluded(StorageImpl* storage, bool excluded) {
+  EngineScope scope;
+  state().engine.set_excluded(storage, excluded, stream_for(storage));
+}
+
+bool excluded(StorageImpl* storage) { return state().engine.excluded(storage); }
+
+bool on_host(StorageImpl* storage) {
+  EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  return state().backend.locate(storage).place == ::lms::Place::kHost;
+}
+
+bool evict(StorageImpl* storage) {
+  EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  return reclaiming() && state().engine.evict(storage);
+}
+
+bool page_in_if_free(StorageImpl* storage) {
+  EngineScope scope;
+  return state().engine.page_in(storage, stream_for(storage), ::lms::Reclaim::kNone);
+}
+
+size_t reclaim_inactive(DeviceIndex device) {
+  EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  return reclaiming() ? state().engine.evict_all(device, /*everything=*/true) : 0;
+}
+
+}  // namespace c10::cuda::lms

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/lms/AllocatorHook.h>
+#include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/State.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+namespace c10::cuda::lms {
+namespace detail {
+::lms::Switch lms_switch;
+}
+
+namespace {
+
+// Ops that were already past the op boundary when it was first installed hold no pins and were not
+// counted. Nothing is evicted until they had this long to launch.
+constexpr std::chrono::milliseconds kFirstGrace{100};
+
+// Waits for the devices that hold memory of the allocator.
+void synchronize_devices() {
+  for (DeviceIndex device = 0; device < device_count(); ++device) {
+    const auto stats = CUDACachingAllocator::get()->getDeviceStats(device);
+    if (stats.reserved_bytes[0].current > 0) {
+      CUDAGuard guard(device);
+      device_synchronize();
+    }
+  }
+}
+
+class Owner final : public ::lms::Switch::Owner {
+ public:
+  size_t out() override { return state().backend.on_host(); }
+  void settle(bool first) override {
+    if (first) {
+      std::this_thread::sleep_for(kFirstGrace);
+    }
+    synchronize_devices();
+  }
+  void bring_in() override { state().engine.page_in_all(&current_stream); }
+  void set_poison(bool poison) override { state().backend.set_poison(poison); }
+};
+
+}  // namespace
+
+::lms::Switch::Owner& switch_owner() {
+  static auto* owner = new Owner;
+  return *owner;
+}
+
+State& state() {
+  static auto* state = [] {
+    auto* made = new State;
+    made->backend.set_host(&made->host);
+    detail::lms_switch.attach(made->engine, switch_owner());
+    return made;
+  }();
+  return *state;
+}
+
+bool active() noexcept { return detail::lms_switch.active(); }
+
+bool enabled() noexcept { return detail::lms_switch.enabled(); }
+
+void set_enabled(bool enable) {
+  state();  // the switch is its
+  EngineScope scope;
+  if (!enable) {
+    detail::lms_switch.disable();
+  } else if (!enabled()) {
+    const std::string obstacle = allocator_obstacle();
+    TORCH_CHECK(obstacle.empty(), "Large Model Support cannot be enabled: ", obstacle);
+    detail::lms_switch.enable(::lms::Switch::kForever);
+  }
+}
+
+void set_chaos(bool chaos) {
+  state();
+  TORCH_CHECK(
+      detail::lms_switch.set_chaos(chaos),
+      "Chaos mode cannot be switched while storages are in host memory: disable Large Model "
+      "Support first.");
+}
+
+bool chaos() noexcept { return detail::lms_switch.chaos(); }
+
+}  // namespace c10::cuda::lms

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <string>
+
+#include "engine.h"
+#include "fake.h"
+#include "harness.h"
+#include "host_pool.h"
+#include "report.h"
+
+namespace {
+
+constexpr lms::Words kWords = {"tensors", "operations", "raise LIMIT", "use less"};
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST(report_says_what_is_where) {
+  lms::Report report;
+  report.census.pinned = 3;
+  report.census.pinned_bytes = 5 << 20;
+  report.census.largest_pinned = 3 << 19;
+  report.host.used = 1 << 20;
+  CHECK_EQ(lms::shortage(report, kWords),
+           "Large Model Support is on: 5.00 MiB in 3 tensors are pinned by running operations "
+           "(largest 1.50 MiB), 0.00 MiB are in host memory. Device limit: none, host limit: none "
+           "(1.00 MiB in use), minimum size: 0.00 MiB. Use less. ");
+}
+
+TEST(report_names_every_state_and_the_request) {
+  lms::Report report;
+  report.wanted = 2 << 20;
+  report.pool = "GPU:0";
+  lms::Census& c = report.census;
+  c.exposed = c.excluded = c.small = c.idle = 1;
+  c.exposed_bytes = 1 << 20;
+  c.excluded_bytes = 2 << 20;
+  c.small_bytes = 3 << 20;
+  c.idle_bytes = 4 << 20;
+  const std::string text = lms::shortage(report, kWords);
+  CHECK(has(text, "Large Model Support could not make room for 2.00 MiB on GPU:0: "));
+  CHECK(has(text,
+            ", 1.00 MiB cannot move because their pointers were handed out, 2.00 MiB are excluded, "
+            "3.00 MiB are below the minimum size, 4.00 MiB are idle but did not move. "));
+}
+
+TEST(report_says_what_helps) {
+  lms::Report report;
+  report.device_limit = 1 << 20;
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Raise the device limit, or use less. "));
+  report.stats.host_refused = 1;  // of what is gone by now
+  CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
+  report.census.idle = 1;
+  CHECK(has(lms::shortage(report, kWords), "The machine gives no more host memory. Use less. "));
+  report.host.limit = 1 << 20;
+  CHECK(has(lms::shortage(report, kWords), "Host memory is at its limit: raise LIMIT. Use less. "));
+}
+
+TEST(report_takes_one_look) {
+  fake::Device device(1, fake::Backend::streams_needed(1));
+  fake::HostMemory memory(8192);
+  lms::HostPool pool(memory, 1024);
+  fake::Backend backend(device, 1, 4096);
+  lms::Engine engine(backend, pool);
+  backend.attach(&engine, &pool);
+  engine.set_min_bytes(7);
+  {
+    fake::Scope scope;
+    const fake::StorageRef out = backend.create(512, fake::stream(0));
+    const fake::StorageRef idle = backend.create(256, fake::stream(0));
+    engine.note(nullptr, out.get(), fake::stream(0));
+    engine.note(nullptr, idle.get(), fake::stream(0));
+    CHECK(engine.evict(out.get()));
+    const lms::Report report = lms::report(engine, pool, 0);
+    std::map<std::string, std::int64_t> fields;
+    for (const auto& field : lms::fields(report)) fields[field.first] = field.second;
+    CHECK_EQ(fields["paged_out_bytes"], 512);
+    CHECK_EQ(fields["on_host"], 1);
+    CHECK_EQ(fields["on_host_bytes"], 512);
+    CHECK_EQ(fields["idle_bytes"], 256);
+    CHECK_EQ(fields["tracked"], 2);
+    CHECK_EQ(fields.size(), lms::fields(report).size());
+    CHECK_EQ(report.min_bytes, 7u);
+    CHECK_EQ(report.host.used, 512u);
+  }
+  engine.purge();
+}
