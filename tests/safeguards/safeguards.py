@@ -25,7 +25,9 @@ HERE = Path(__file__).resolve().parent
 try:
     from lmsbuild.series.functions import spans
 except ImportError:  # an installed lmsbuild, seen from another environment: we are in its package
-    _spec = importlib.util.spec_from_file_location("functions", HERE.parents[2] / "functions.py")
+    _spec = importlib.util.spec_from_file_location(
+        "functions", HERE.parents[2] / "series/functions.py"
+    )
     assert _spec and _spec.loader
     _functions_of = importlib.util.module_from_spec(_spec)
     sys.modules["functions"] = _functions_of
