@@ -57,10 +57,10 @@ void Reservations::change_() {
   changed_.notify_all();
 }
 
-bool Admission::is_roomy_() const { return room_.has(room_.bytes() / kRoomyPart); }
+bool Admission::is_roomy_() const { return space_.has(space_.bytes() / kRoomyPart); }
 
 std::int64_t Admission::reservable_() const {
-  return room_.limit() - room_.limit() / kFragmentedPart;
+  return space_.limit() - space_.limit() / kFragmentedPart;
 }
 
 // What an op lacks is known only when its operands cannot move any more, so the first that will
@@ -73,7 +73,7 @@ bool Admission::needs_reservation_(Op* op) {
     demand_.mark_tried(op->id, op->operand_bytes);
     return true;
   }
-  if (room_.has(demand)) return false;
+  if (space_.has(demand)) return false;
   set_under_pressure();
   return true;
 }

@@ -12,9 +12,9 @@
 namespace lms {
 
 // What admission and placement ask of one pool. Byte counts are of memory in one piece.
-class Room {
+class Space {
  public:
-  virtual ~Room() = default;
+  virtual ~Space() = default;
   virtual std::int64_t bytes() const = 0;  // of all of the pool
   virtual std::int64_t limit() const = 0;  // what of it may be in use
   // Whether so much can be had without an eviction.
@@ -88,8 +88,8 @@ class Admission {
     bool running = false;
   };
 
-  explicit Admission(Room& room, Clock& clock = Clock::steady())
-      : room_(room), reservations_(clock) {}
+  explicit Admission(Space& space, Clock& clock = Clock::steady())
+      : space_(space), reservations_(clock) {}
 
   // Whether something has had to make way, or an op would not have fitted.
   bool under_pressure() const { return under_pressure_.load(std::memory_order_relaxed); }
@@ -119,14 +119,14 @@ class Admission {
   // which may take many times as much, begins alone in a pool that holds nothing else. A smaller
   // part makes the first step slow, because more ops begin so; a larger one lets more ops run out
   // of memory when they run for the first time.
-  bool is_small(std::int64_t operand_bytes) const { return operand_bytes < room_.bytes() / 64; }
+  bool is_small(std::int64_t operand_bytes) const { return operand_bytes < space_.bytes() / 64; }
 
  private:
   bool is_roomy_() const;
   bool needs_reservation_(Op* op);
   std::int64_t reservable_() const;
 
-  Room& room_;
+  Space& space_;
   Demand demand_;
   Reservations reservations_;
   std::atomic<bool> under_pressure_{false};

@@ -9,21 +9,21 @@ namespace lms {
 // this op's (the rest is in use by other ops), and so many operands cut it into one piece more. A
 // demand below this needs no hole. A larger share than a quarter saves evictions and lets more
 // kernels run into a pool that is cut up; a smaller one makes holes that are not needed.
-std::int64_t Placement::room_between_() const {
-  return room_.bytes() / (4 * (static_cast<std::int64_t>(pins_.count()) + 1));
+std::int64_t Placement::free_between_() const {
+  return space_.bytes() / (4 * (static_cast<std::int64_t>(pins_.count()) + 1));
 }
 
 Placement::Found Placement::with_hole_(const Admission::Op& op) {
-  return room_.make(op.demand) ? Found::kPlace : Found::kBadPlace;
+  return space_.make(op.demand) ? Found::kPlace : Found::kBadPlace;
 }
 
 // First, because it moves only what is out.
 Placement::Found Placement::where_they_are_(const Admission::Op& op) {
   const bool unknown = op.reserved && op.demand == Demand::kUnknown;
-  if (unknown && !evicted_) room_.evict_idle();  // it may take most of the pool
+  if (unknown && !evicted_) space_.evict_idle();  // it may take most of the pool
   evicted_ = true;
   if (!pins_.pin()) return Found::kNoRoom;
-  if (!op.reserved || unknown || op.demand < room_between_()) return Found::kPlace;
+  if (!op.reserved || unknown || op.demand < free_between_()) return Found::kPlace;
   return with_hole_(op);
 }
 
@@ -31,7 +31,7 @@ Placement::Found Placement::where_they_are_(const Admission::Op& op) {
 // into the beginning of one hole for all that the op needs.
 Placement::Found Placement::side_by_side_(const Admission::Op& op) {
   pins_.unpin();
-  room_.make(op.operand_bytes + op.demand);
+  space_.make(op.operand_bytes + op.demand);
   if (!pins_.pin()) return Found::kNoRoom;
   return with_hole_(op);
 }
@@ -40,9 +40,9 @@ Placement::Found Placement::side_by_side_(const Admission::Op& op) {
 // demand.
 Placement::Found Placement::beside_a_hole_(const Admission::Op& op) {
   pins_.unpin();
-  void* const hole = room_.make(op.demand) ? room_.set_aside(op.demand) : nullptr;
+  void* const hole = space_.make(op.demand) ? space_.set_aside(op.demand) : nullptr;
   const bool pinned = pins_.pin();
-  if (hole != nullptr) room_.give_back(hole);
+  if (hole != nullptr) space_.give_back(hole);
   if (!pinned) return hole != nullptr && pins_.pin() ? Found::kBadPlace : Found::kNoRoom;
   return hole != nullptr ? Found::kPlace : Found::kBadPlace;
 }
@@ -57,7 +57,7 @@ bool Placement::place(const Admission::Op& op, Patience patience) {
     if (found != Found::kBadPlace) return found == Found::kPlace;
   }
   if (patience == Patience::kImpatient || !admission_.others_end()) return true;
-  if (room_.make(op.demand)) return true;
+  if (space_.make(op.demand)) return true;
   pins_.unpin();
   return false;
 }

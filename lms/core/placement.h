@@ -26,8 +26,8 @@ class Pins {
 // that can be met.
 class Placement {
  public:
-  Placement(Room& room, Admission& admission, Pins& pins)
-      : room_(room), admission_(admission), pins_(pins) {}
+  Placement(Space& space, Admission& admission, Pins& pins)
+      : space_(space), admission_(admission), pins_(pins) {}
 
   // False, with nothing pinned, when there is no room; or, for one that is patient, when operands
   // of others, which will end, are where its demand should be.
@@ -38,10 +38,10 @@ class Placement {
   Found where_they_are_(const Admission::Op& op);
   Found side_by_side_(const Admission::Op& op);
   Found beside_a_hole_(const Admission::Op& op);
-  std::int64_t room_between_() const;
+  std::int64_t free_between_() const;
   Found with_hole_(const Admission::Op& op);
 
-  Room& room_;
+  Space& space_;
   Admission& admission_;
   Pins& pins_;
   bool evicted_ = false;

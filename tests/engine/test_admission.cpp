@@ -189,7 +189,7 @@ TEST(reservations_wait_longer_when_others_end) {
 // ---- what needs a reservation
 
 // A pool of which only the free bytes are known, as if they were always in one piece.
-class FakeRoom final : public lms::Room {
+class FakeRoom final : public lms::Space {
  public:
   explicit FakeRoom(std::int64_t bytes) : bytes_(bytes), free(bytes) {}
   std::int64_t bytes() const override { return bytes_; }
@@ -603,7 +603,7 @@ class Program {
     if (failure_.empty()) failure_ = what;
   }
 
-  struct Bytes final : lms::Room {
+  struct Bytes final : lms::Space {
     std::int64_t bytes() const override { return kPool; }
     std::int64_t limit() const override { return kPool; }
     bool has(std::int64_t) const override { return false; }

@@ -22,7 +22,7 @@ using lms::Placement;
 
 constexpr std::size_t kUnit = 64;
 
-class FakePool final : public lms::Room {
+class FakePool final : public lms::Space {
  public:
   // Runs of one letter are one storage each, upper-case letters those that another op has pinned.
   explicit FakePool(const std::string& picture)

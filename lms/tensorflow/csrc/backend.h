@@ -35,7 +35,7 @@ class Transport {
 };
 
 // An allocator of device memory under Large Model Support. Never destroyed.
-class Pool final : public ::lms::Room {
+class Pool final : public ::lms::Space {
  public:
   Pool(int index, std::string name, BfcAllocator* allocator, Transport* transport)
       : index(index),

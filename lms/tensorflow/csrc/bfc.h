@@ -2,28 +2,24 @@
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_
 
+#include <cstddef>
+#include <functional>
 #include <map>
-#include <unordered_map>
 #include <vector>
 
 #include "tensorflow/core/common_runtime/lms/compat.h"
-#include "tensorflow/core/common_runtime/lms/core/victims.h"
+#include "tensorflow/core/common_runtime/lms/core/reclaim.h"
 
 namespace tensorflow {
 namespace lms {
 
-struct Idle {
-  double cost;
-  size_t index;
-};
-using IdleMap = std::unordered_map<const void*, Idle>;
-
 // Blocks set aside for what is too small to move, by address: anywhere else it would keep apart the
-// holes that large requests need. A slab is made of cells, which no larger request fits into.
+// holes that large requests need. A slab is equal slots with a divider between any two, so that no
+// larger request fits.
 // Under the allocator's lock.
 struct Slab {
   size_t bytes = 0;
-  size_t cells = 0;
+  size_t slots = 0;
 };
 using Slabs = std::map<const char*, Slab>;
 
@@ -37,7 +33,7 @@ class BfcAccess {
   // whole that is less than twice the request.
   static void Trim(BfcAllocator* allocator, void* ptr, size_t rounded);
   // One segment for each region, in the order of Regions.
-  static std::vector<::lms::Segment> Segments(BfcAllocator* allocator, const IdleMap& idle);
+  static std::vector<::lms::Segment> Segments(BfcAllocator* allocator, const ::lms::IdleMap& idle);
   static std::vector<void*> Regions(BfcAllocator* allocator);
   // Gives those of the regions that are wholly free back to the device. Returns whether any was.
   static bool Release(BfcAllocator* allocator, const std::vector<void*>& regions);
@@ -47,15 +43,18 @@ class BfcAccess {
   static bool CanTake(BfcAllocator* allocator, size_t rounded);
   // Makes the next region all that is left: many small ones keep neighbours apart.
   static void GrowAtOnce(BfcAllocator* allocator);
+
+  // ---- small slabs (small_slabs.cc)
   // Bytes of all slabs.
   static size_t SlabBytes(BfcAllocator* allocator, const Slabs& slabs);
   // Sets aside a slab of `bytes`, near the end of the pool. False when there is no room for it.
   static bool AddSlab(BfcAllocator* allocator, Slabs* slabs, size_t bytes);
-  // A free part of a slab's cell; null when there is none of this size.
+  // A free part of a slab's slot; null when there is none of this size.
   static void* AllocateSmall(BfcAllocator* allocator, const Slabs& slabs, size_t bytes,
                              uint64_t freed_before);
   // Gives back the slabs that are wholly free.
   static void ReleaseSlabs(BfcAllocator* allocator, Slabs* slabs);
+
   static size_t RoundedBytes(size_t bytes);
   // Wakes those that wait for memory.
   static void Notify(BfcAllocator* allocator);
@@ -81,6 +80,25 @@ class BfcAccess {
   static void* Claim(BfcAllocator* allocator, size_t handle, size_t requested);
   static size_t Split(BfcAllocator* allocator, size_t handle, size_t bytes);
   static size_t LastFree(BfcAllocator* allocator, size_t bytes);
+};
+
+// An allocator as make_room sees it, for one request. BFC asks the device for a region by itself
+// when no chunk serves.
+class BfcLists : public ::lms::BlockLists {
+ public:
+  BfcLists(BfcAllocator* allocator, size_t rounded) : allocator_(allocator), rounded_(rounded) {}
+  bool take_new_segment() override { return take_free_block(); }
+  std::vector<::lms::Segment> segments(const ::lms::IdleMap& idle) override;
+  void release_segments(const std::vector<size_t>& indices) override;
+  void settle_and_release() override;
+  size_t shortfall() override { return BfcAccess::Shortfall(allocator_, rounded_); }
+
+ protected:
+  BfcAllocator* const allocator_;
+  const size_t rounded_;
+
+ private:
+  std::vector<void*> regions_;  // of the last segments()
 };
 
 }  // namespace lms

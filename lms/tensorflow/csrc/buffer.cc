@@ -25,7 +25,7 @@ void HandOut(const TensorBuffer* buffer) {
   if (!Runtime::EverActive()) return;
   MovableBuffer* root = MovableBuffer::Of(const_cast<TensorBuffer*>(buffer));
   if (root != nullptr && root->tracked()) {
-    Runtime::Get().HandOut(root, /*unless_pinned=*/true);
+    Runtime::Get().ExposeUnlessPinned(root);
   }
 }
 
@@ -39,7 +39,7 @@ void HandOutForGood(const TensorBuffer* buffer) {
   if (!Runtime::EverActive()) return;
   MovableBuffer* root = MovableBuffer::Of(const_cast<TensorBuffer*>(buffer));
   if (root != nullptr && root->tracked()) {
-    Runtime::Get().HandOut(root, /*unless_pinned=*/false);
+    Runtime::Get().Expose(root);
   }
 }
 

@@ -61,7 +61,7 @@ class MovableBuffer : public TensorBuffer {
   Pool* pool_ = nullptr;
   HostCopy* host_ = nullptr;
   int64_t candidate_bytes_ = 0;  // what it adds to the pool's
-  bool stays_out_ = false;       // its host pointer was handed out, for want of room on the device
+  bool stays_out_ = false;       // its host pointer was exposed, for want of room on the device
   std::vector<TensorBuffer*> views_;  // sub-buffers: they have a pointer of their own
 };
 

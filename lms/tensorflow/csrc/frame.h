@@ -6,16 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "tensorflow/core/common_runtime/lms/backend.h"
-#include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/core/admission.h"
-#include "tensorflow/core/common_runtime/lms/core/engine.h"
 #include "tensorflow/core/common_runtime/lms/core/placement.h"
-#include "tensorflow/core/common_runtime/lms/op_facts.h"
+#include "tensorflow/core/common_runtime/lms/operands.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_var.h"
 
 namespace tensorflow {
 namespace lms {
@@ -38,12 +34,7 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done);
 // that take it as an operand look at.
 void NoteConstant(const Tensor& tensor);
 
-// The pins of one op that runs.
-//
-// A buffer becomes movable when all who refer to it are known: when it is made as a constant, when
-// an op ends and its output is the only reference, or when an op finds that a variable is. From
-// then on it is used by ops that pin it, handed on by ops that do not look at it, or handed out
-// (HandOut).
+// One op that runs: when it may begin, and its end.
 class OpFrame final : private ::lms::Pins {
  public:
   OpFrame(OpKernel* kernel, OpKernelContext* context);
@@ -59,9 +50,6 @@ class OpFrame final : private ::lms::Pins {
   // Whether the op needs no pins because it does not look at its tensors.
   static bool IsTransparent(const OpKernel& kernel, OpKernelContext* context);
 
-  // Keeps a buffer where it is for as long as the op runs. Under the engine's lock.
-  void Hold(MovableBuffer* buffer);
-
   // Runs the kernel, and counts what it takes from the pool meanwhile.
   void Run(const std::function<void()>& kernel);
   // This thread has memory from the pool: counts it for the op that it runs, if any.
@@ -70,41 +58,19 @@ class OpFrame final : private ::lms::Pins {
   static void NoteShortage(Pool* pool, size_t bytes);
 
  private:
-  struct Operand {
-    MovableBuffer* buffer;
-    ::lms::Access access;
-  };
-
-  void FindVariables();
-  bool KeepsInputs() const;
-  ::lms::Access VariableAccess(Var* var) const;
-  void HoldVariable(Var* var, std::vector<Operand>* operands);
-  void PinOperands();
-  // Calls `visit` for each tensor in lists that the kernel reads or keeps.
-  void ForEachListedOperand(const std::function<void(const Tensor&)>& visit) const;
-  int64_t OperandBytes() const;
   ::lms::OpId Id() const;
   void AwaitReservation();
   bool pin() override;
   void unpin() override;
-  std::size_t count() const override { return pinned_; }
-  void NoteOutputs();
-  void NoteVariables();
+  std::size_t count() const override { return operands_.pinned(); }
   void Explain();
-  void Leave();
 
   OpKernel* const kernel_;
   OpKernelContext* const context_;
-  const OpFacts facts_;  // a copy: an asynchronous op may outlive the thread that looked it up
-  ::lms::Engine::Frame frame_;
-  std::vector<Var*> variables_;  // a reference each
-  bool other_resources_ = false;
-  bool has_variable_ = false;  // or the handle of one that is not made yet
-  Pool* const pool_;           // of the device that it runs on, null if that has none of ours
+  Pool* const pool_;  // of the device that it runs on, null if that has none of ours
+  Operands operands_;
   ::lms::Admission::Op op_;
-  size_t pinned_ = 0;     // buffers
   int64_t taken_ = 0;     // bytes of the pool so far, by the thread that runs the kernel
-  bool keeps_ = false;    // its inputs, or may wait for other ops
   std::string shortage_;  // why it was not pinned
   std::string refused_;   // why the kernel did not get memory
 };

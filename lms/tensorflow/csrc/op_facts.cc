@@ -8,6 +8,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
+#include "tensorflow/core/platform/mutex.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorflow {
@@ -162,11 +163,20 @@ OpFacts Find(const std::string& type) {
 }  // namespace
 
 const OpFacts& FactsOf(const OpKernel& kernel) {
-  // Per thread, so that looking up needs no lock. Types are few.
-  thread_local std::unordered_map<std::string, OpFacts> facts;
+  // Each thread has its own way to them, so that to look them up needs no lock. They are never
+  // freed: an asynchronous op may outlive the thread that began it.
+  thread_local std::unordered_map<std::string, const OpFacts*> known;
   const std::string type(kernel.type_string());
-  const auto found = facts.find(type);
-  return found != facts.end() ? found->second : facts.emplace(type, Find(type)).first->second;
+  const auto found = known.find(type);
+  if (found != known.end()) return *found->second;
+  static auto* all = new std::unordered_map<std::string, OpFacts>;
+  static auto* all_mu = new mutex;
+  mutex_lock lock(*all_mu);
+  const auto made = all->find(type);
+  const OpFacts& facts =
+      made != all->end() ? made->second : all->emplace(type, Find(type)).first->second;
+  known.emplace(type, &facts);
+  return facts;
 }
 
 bool SendsWithinProcess(const OpKernel& kernel) {

@@ -35,7 +35,7 @@ struct OpFacts {
   bool makes_list = false;
 };
 
-// By the type of the op; looked up once for each.
+// By the type of the op; found once for each, and good for ever.
 const OpFacts& FactsOf(const OpKernel& kernel);
 
 // Whether what a `sends` op sends is received in this process.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 
-#include <linux/mempolicy.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,11 +14,11 @@
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/lms/bfc.h"
+#include "tensorflow/core/common_runtime/lms/core/slabs.h"
 #include "tensorflow/core/common_runtime/lms/frame.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/lib/core/errors.h"
 #include "tensorflow/core/platform/logging.h"
-#include "tensorflow/core/platform/mem.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 
 namespace tensorflow {
@@ -40,29 +38,11 @@ constexpr int kMostShortagesLogged = 10;
 // Ops that were running when Large Model Support was enabled have this long to end.
 constexpr int kEnableSeconds = 10;
 
-// Of giving a region back to the device and asking it for another, in bytes moved: both wait for
-// the device.
-constexpr double kReleaseCost = 2 << 20;
-
-// What a pool sets aside for tensors that are too small to move: a part of it at first, and as much
-// again as it turns out to need.
-constexpr size_t kSmallPart = 64;
-constexpr size_t kMostSmall = 8 << 20;
-constexpr size_t kSlab = 64 << 10;
-
 constexpr int kStripes = 64;
 struct alignas(64) Stripe {
   std::atomic<int64_t> count{0};
 };
 Stripe unpinned_ops[kStripes];
-
-IdleMap MapOf(const std::vector<::lms::Candidate>& candidates) {
-  IdleMap idle;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
-  }
-  return idle;
-}
 
 class CpuTransport final : public Transport {
  public:
@@ -116,39 +96,6 @@ bool EnvIsSet(const char* name) {
 std::atomic<bool> Runtime::active_{false};
 std::atomic<bool> Runtime::ever_active_{false};
 std::atomic<bool> Runtime::reclaiming_{false};
-
-// ---- host memory
-
-void HostBytes::SetSource(const Source& source) {
-  mutex_lock lock(mu_);
-  source_ = source;
-}
-
-void* HostBytes::allocate(std::size_t bytes) {
-  mutex_lock lock(mu_);
-  void* ptr = source_.allocate != nullptr ? source_.allocate(source_.device, bytes)
-                                          : port::AlignedMalloc(bytes, ::lms::HostPool::kAlignment);
-  if (ptr != nullptr) owners_[ptr] = source_;
-  return ptr;
-}
-
-void HostBytes::release(void* ptr) {
-  mutex_lock lock(mu_);
-  const auto owner = owners_.find(ptr);
-  if (owner->second.release != nullptr) {
-    owner->second.release(owner->second.device, ptr);
-  } else {
-    port::AlignedFree(ptr);
-  }
-  owners_.erase(owner);
-}
-
-int HostBytes::node(const void* ptr) {
-  int node = 0;
-  // Of the first page, which comes with this look at it. Fails where the kernel knows no nodes.
-  const auto failed = syscall(SYS_get_mempolicy, &node, nullptr, 0, ptr, MPOL_F_NODE | MPOL_F_ADDR);
-  return failed ? 0 : node;
-}
 
 // ---- the runtime
 
@@ -287,8 +234,8 @@ void Runtime::OnDevice(const SessionOptions& options, const std::string& name, A
         BfcAccess::GrowAtOnce(bfc);  // costs nothing: pages come with their first use
       }
       Pool* pool = new Pool(count, name, bfc, transport);
-      const size_t part = static_cast<size_t>(pool->bytes()) / kSmallPart;
-      BfcAccess::AddSlab(bfc, &pool->slabs, std::min(std::max(part, kSlab), kMostSmall));
+      BfcAccess::AddSlab(bfc, &pool->slabs,
+                         ::lms::first_slab_bytes(static_cast<size_t>(pool->bytes())));
       pools_[count] = pool;
       pool_count_ = count + 1;
       BfcAllocator::SetReclaimer(this);
@@ -319,81 +266,87 @@ size_t Runtime::OverLimit(Pool* pool, size_t rounded) {
   return wanted > limit ? wanted - limit : 0;
 }
 
-// Sets aside as much for small tensors as there is already, as near to the end of the pool as what
-// is idle can make way: anywhere else it would keep apart the holes that large requests need.
+// Sets aside more for small tensors, for which what is idle near the end of the pool makes way.
 bool Runtime::GrowSlabs(Pool* pool) {
-  const size_t all = BfcAccess::SlabBytes(pool->allocator, pool->slabs);
-  const size_t bytes = std::min(std::max(all, kSlab), kMostSmall);
-  if (OverLimit(pool, kSlab) > 0) return false;
+  if (OverLimit(pool, ::lms::kLeastSlab) > 0) return false;
+  const size_t bytes = ::lms::next_slab_bytes(BfcAccess::SlabBytes(pool->allocator, pool->slabs));
   const auto candidates = engine_.candidates(pool->index, /*everything=*/true);
-  const auto segments = BfcAccess::Segments(pool->allocator, MapOf(candidates));
-  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
-    size_t room = 0;
-    std::vector<size_t> victims;
-    for (auto block = segment->blocks.rbegin(); block != segment->blocks.rend(); ++block) {
-      if (block->state == ::lms::Block::State::kBusy) {
-        room = 0;
-        victims.clear();
-        continue;
-      }
-      if (block->state == ::lms::Block::State::kIdle) victims.push_back(block->victim);
-      room += block->bytes;
-      if (room < bytes) continue;
-      for (const size_t victim : victims) {
-        if (!engine_.evict(candidates[victim].key)) return false;
-      }
-      return BfcAccess::AddSlab(pool->allocator, &pool->slabs, bytes);
-    }
+  ::lms::IdleMap idle;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
   }
-  return false;
+  const auto run = ::lms::last_run(BfcAccess::Segments(pool->allocator, idle), bytes);
+  for (const size_t victim : run.victims) {
+    if (!engine_.evict(candidates[victim].key)) return false;
+  }
+  return run.found && BfcAccess::AddSlab(pool->allocator, &pool->slabs, bytes);
 }
 
-// Moves out the cheapest set of idle buffers whose chunks, with free neighbours, hold the request.
-bool Runtime::MakeRoom(Pool* pool, size_t rounded, bool everything) {
-  const auto candidates = engine_.candidates(pool->index, everything);
-  size_t over = OverLimit(pool, rounded);
-  bool moved = false;
-  if (over > 0) {  // any will do: the least recently used
-    for (const auto& candidate : candidates) {
-      if (over == 0) break;
-      if (!engine_.evict(candidate.key)) continue;
-      moved = true;
-      over -= std::min(over, BfcAccess::RoundedBytes(candidate.extent.bytes));
-    }
-    return moved;
+// What a request that found no room may take.
+class Runtime::Request final : public BfcLists {
+ public:
+  Request(Runtime* runtime, Pool* pool, size_t bytes, uint64_t freed_before)
+      : BfcLists(pool->allocator, BfcAccess::RoundedBytes(bytes)),
+        runtime_(*runtime),
+        pool_(pool),
+        bytes_(bytes),
+        freed_before_(freed_before) {}
+  bool take_free_block() override {
+    if (over_limit() > 0) return false;
+    ptr_ = anywhere_ ? BfcAccess::AllocateOnce(allocator_, bytes_, freed_before_)
+                     : runtime_.Take(pool_, bytes_, freed_before_, /*last_resort=*/true);
+    return ptr_ != nullptr;
   }
-  const IdleMap idle = MapOf(candidates);
-  ::lms::Request request;
-  request.hole_bytes = rounded;
-  request.release_bytes = BfcAccess::Shortfall(pool->allocator, rounded);
-  request.release_cost = kReleaseCost;
-  const auto regions = BfcAccess::Regions(pool->allocator);
-  const auto choice = ::lms::choose_victims(BfcAccess::Segments(pool->allocator, idle), request);
-  for (const size_t victim : choice.victims) moved |= engine_.evict(candidates[victim].key);
-  if (choice.kind == ::lms::Choice::Kind::kSegments) {
-    std::vector<void*> chosen;
-    for (const size_t i : choice.segments) {
-      if (i < regions.size()) chosen.push_back(regions[i]);
-    }
-    moved |= BfcAccess::Release(pool->allocator, chosen);
+  // What is too small to move comes to lie between others rather than nowhere.
+  bool shrink_segment() override {
+    const bool may = bytes_ < kSmallestMovable && !anywhere_;
+    anywhere_ = anywhere_ || may;
+    return may;
   }
-  return moved;
-}
+  size_t over_limit() override { return runtime_.OverLimit(pool_, rounded_); }
+  void* ptr() const { return ptr_; }
+
+ private:
+  Runtime& runtime_;
+  Pool* const pool_;
+  const size_t bytes_;
+  const uint64_t freed_before_;
+  bool anywhere_ = false;
+  void* ptr_ = nullptr;
+};
+
+// A hole that is to be there, and not taken yet.
+class Runtime::Hole final : public BfcLists {
+ public:
+  Hole(Runtime* runtime, Pool* pool, size_t rounded)
+      : BfcLists(pool->allocator, rounded), runtime_(*runtime), pool_(pool) {}
+  bool take_free_block() override { return BfcAccess::CanTake(allocator_, rounded_); }
+  size_t over_limit() override { return runtime_.OverLimit(pool_, rounded_); }
+
+ private:
+  Runtime& runtime_;
+  Pool* const pool_;
+};
 
 bool Runtime::Manages(const BfcAllocator* allocator) {
   return EverActive() && PoolOf(allocator) != nullptr;
 }
 
 // What is free, no more of it than is asked for unless there is plenty.
-void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhere) {
+void* Runtime::Take(Pool* pool, size_t bytes, uint64_t freed_before, bool last_resort) {
   if (bytes < kSmallestMovable) {
     const auto small = [&] {
       return BfcAccess::AllocateSmall(pool->allocator, pool->slabs, bytes, freed_before);
     };
     void* ptr = small();
-    if (ptr != nullptr || OverLimit(pool, kSlab) > 0) return ptr;
-    if (Reclaiming() && pool->admission.under_pressure() && !anywhere) return nullptr;
-    return BfcAccess::AddSlab(pool->allocator, &pool->slabs, kSlab) ? small() : nullptr;
+    if (ptr != nullptr) return ptr;
+    ::lms::SlabRequest slab;
+    slab.over_limit = OverLimit(pool, ::lms::kLeastSlab) > 0;
+    slab.under_pressure = pool->admission.under_pressure();
+    slab.evicting = Reclaiming();
+    slab.last_resort = last_resort;
+    if (::lms::place_of_slab(slab) == ::lms::SlabPlace::kNowhere) return nullptr;
+    return BfcAccess::AddSlab(pool->allocator, &pool->slabs, ::lms::kLeastSlab) ? small() : nullptr;
   }
   void* ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);
   if (ptr != nullptr && pool->admission.cuts_blocks()) {
@@ -410,7 +363,7 @@ void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_be
     return ptr;
   }
   // No need for the engine's lock as long as there is room.
-  void* ptr = limit_ == 0 ? Take(pool, bytes, freed_before, /*anywhere=*/false) : nullptr;
+  void* ptr = limit_ == 0 ? Take(pool, bytes, freed_before, /*last_resort=*/false) : nullptr;
   if (ptr == nullptr) ptr = Allocate(pool, bytes, freed_before);
   if (ptr != nullptr) {
     OpFrame::CountTaken(pool, bytes);
@@ -423,45 +376,32 @@ void* Runtime::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_be
 
 void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   EngineLock lock(engine_.mutex());
+  const bool small = bytes < kSmallestMovable;
   const size_t rounded = BfcAccess::RoundedBytes(bytes);
-  const size_t hole = bytes < kSmallestMovable ? kSlab : rounded;
-  bool anywhere = false;
-  const auto attempt = [&]() -> void* {
-    return OverLimit(pool, rounded) > 0 ? nullptr : Take(pool, bytes, freed_before, anywhere);
-  };
-  void* ptr = attempt();
-  if (ptr != nullptr || !Active()) return ptr;
-  if (enabling_ && backend_.on_host() == 0) return ptr;  // ops without pins may still run
+  if (OverLimit(pool, rounded) == 0) {
+    void* ptr = Take(pool, bytes, freed_before, /*last_resort=*/false);
+    if (ptr != nullptr) return ptr;
+  }
+  if (!Active()) return nullptr;
+  if (enabling_ && backend_.on_host() == 0) return nullptr;  // ops without pins may still run
   pool->admission.set_under_pressure();
   BfcAccess::ReleaseSlabs(pool->allocator, &pool->slabs);
-  if (bytes < kSmallestMovable) GrowSlabs(pool);
-  anywhere = true;
-  ptr = attempt();
-  if (ptr != nullptr) return ptr;
-  while (MakeRoom(pool, hole, /*everything=*/false)) {
-    ptr = attempt();
-    if (ptr != nullptr) {
-      ++pool->single_reclaims;
-      return ptr;
-    }
-  }
-  ++pool->full_reclaims;
-  engine_.evict_all(pool->index, /*everything=*/true);
-  ptr = attempt();
-  if (ptr == nullptr && BfcAccess::Release(pool->allocator, BfcAccess::Regions(pool->allocator))) {
-    ptr = attempt();
-  }
-  if (ptr == nullptr && hole != rounded && OverLimit(pool, rounded) == 0) {
-    ptr = BfcAccess::AllocateOnce(pool->allocator, bytes, freed_before);  // anywhere
-  }
-  if (ptr == nullptr) {
+  if (small) GrowSlabs(pool);
+  Request request(this, pool, bytes, freed_before);
+  ::lms::RoomRequest room;
+  room.device = pool->index;
+  room.bytes = small ? ::lms::kLeastSlab : rounded;
+  const ::lms::Route route = ::lms::make_room(engine_, request, room);
+  const bool all = route == ::lms::Route::kEvictAll || route == ::lms::Route::kNone;
+  if (route != ::lms::Route::kFreeBlock) ++(all ? pool->full_reclaims : pool->single_reclaims);
+  if (route == ::lms::Route::kNone) {
     pool->starving = true;
     if (shortages_logged_ < kMostShortagesLogged) {
       ++shortages_logged_;
       LOG(WARNING) << Shortage(pool, bytes);
     }
   }
-  return ptr;
+  return request.ptr();
 }
 
 int64_t Runtime::ReclaimAll() {
@@ -545,9 +485,14 @@ void Runtime::Forget(MovableBuffer* buffer) {
   if (!enabled_ && backend_.on_host() == 0) BecomeInactive();
 }
 
-void Runtime::HandOut(MovableBuffer* buffer, bool unless_pinned) {
+void Runtime::ExposeUnlessPinned(MovableBuffer* buffer) {
   EngineLock lock(engine_.mutex());
-  if (!buffer->tracked() || (unless_pinned && engine_.pinned(buffer))) return;
+  if (!engine_.pinned(buffer)) Expose(buffer);
+}
+
+void Runtime::Expose(MovableBuffer* buffer) {
+  EngineLock lock(engine_.mutex());
+  if (!buffer->tracked()) return;
   try {
     engine_.expose(buffer, StreamOf(buffer));
   } catch (const OutOfMemory& error) {
@@ -558,7 +503,7 @@ void Runtime::HandOut(MovableBuffer* buffer, bool unless_pinned) {
   }
 }
 
-void Runtime::TakeBack(MovableBuffer* buffer) {
+void Runtime::Unexpose(MovableBuffer* buffer) {
   buffer->stays_out_ = false;
   engine_.unexpose(buffer);
 }
@@ -601,24 +546,6 @@ void Runtime::RemoveView(MovableBuffer* root, TensorBuffer* view) {
   views.erase(std::remove(views.begin(), views.end(), view), views.end());
 }
 
-// ---- variables
-
-void Runtime::AddUser(Var* var, OpFrame* frame) { users_.emplace(var, frame); }
-
-void Runtime::RemoveUser(Var* var, OpFrame* frame) {
-  const auto range = users_.equal_range(var);
-  for (auto it = range.first; it != range.second; ++it) {
-    if (it->second != frame) continue;
-    users_.erase(it);
-    return;
-  }
-}
-
-void Runtime::PinForUsers(Var* var, MovableBuffer* buffer) {
-  const auto range = users_.equal_range(var);
-  for (auto it = range.first; it != range.second; ++it) it->second->Hold(buffer);
-}
-
 // ---- ops
 
 void Runtime::OnLeave() {
@@ -635,10 +562,14 @@ bool Runtime::MakeHole(Pool* pool, int64_t bytes) {
   if (!Reclaiming()) return true;
   EngineLock lock(engine_.mutex());
   const size_t rounded = BfcAccess::RoundedBytes(static_cast<size_t>(bytes));
-  while (!BfcAccess::CanTake(pool->allocator, rounded)) {
-    if (!MakeRoom(pool, rounded, false) && !MakeRoom(pool, rounded, true)) return false;
-  }
-  return true;
+  Hole hole(this, pool, rounded);
+  ::lms::RoomRequest room;
+  room.device = pool->index;
+  room.bytes = rounded;
+  room.everything = false;
+  if (::lms::make_room(engine_, hole, room) != ::lms::Route::kNone) return true;
+  room.any_size = true;
+  return ::lms::make_room(engine_, hole, room) != ::lms::Route::kNone;
 }
 
 int64_t Pool::limit() const {

@@ -15,35 +15,16 @@
 #include "tensorflow/core/common_runtime/lms/buffer.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
 #include "tensorflow/core/common_runtime/lms/core/turns.h"
+#include "tensorflow/core/common_runtime/lms/host_memory.h"
+#include "tensorflow/core/common_runtime/lms/variables.h"
 #include "tensorflow/core/public/session_options.h"
 
 namespace tensorflow {
 namespace lms {
 
-class OpFrame;
-
 // Buffers below this size never move: what the framework reads on the host outside of ops (shapes,
 // predicates, handles) is far smaller.
 constexpr size_t kSmallestMovable = 4096;
-
-// Host memory for what left the device: pageable, or pinned once a GPU gave a way to allocate it.
-class HostBytes final : public ::lms::HostMemory {
- public:
-  struct Source {
-    void* (*allocate)(void* device, size_t bytes) = nullptr;
-    void (*release)(void* device, void* ptr) = nullptr;
-    void* device = nullptr;
-  };
-  void SetSource(const Source& source);
-  void* allocate(size_t bytes) override;
-  void release(void* ptr) override;
-  int node(const void* ptr) override;
-
- private:
-  mutex mu_;
-  Source source_;
-  std::unordered_map<void*, Source> owners_;
-};
 
 // The one runtime of the process. Leaked: tensors may die after static destructors ran.
 // Lock order: a variable's mutex, the engine, an allocator.
@@ -102,18 +83,17 @@ class Runtime final : public BfcReclaimer {
   // Under the engine's lock.
   bool TrackIfAlone(const Tensor& tensor, MovableBuffer* buffer);
   void Forget(MovableBuffer* buffer);
-  void HandOut(MovableBuffer* buffer, bool unless_pinned);
+  // Brings the buffer in and keeps it there, with its pointer. What an op has pinned does not move
+  // before it ends, so an access within the op need not be recorded.
+  void Expose(MovableBuffer* buffer);
+  void ExposeUnlessPinned(MovableBuffer* buffer);
   void AddView(MovableBuffer* root, TensorBuffer* view);
   void RemoveView(MovableBuffer* root, TensorBuffer* view);
-  // Takes back a hand-out that is over: its only reference left is the caller's.
-  void TakeBack(MovableBuffer* buffer);
+  // The exposure is over: the only reference left is the caller's.
+  void Unexpose(MovableBuffer* buffer);
   bool Exclude(const void* data, bool on);
 
-  // ---- variables in use, so that a new buffer is pinned for every op that may reach it
-  void AddUser(Var* var, OpFrame* frame);
-  void RemoveUser(Var* var, OpFrame* frame);
-  // The variable has a buffer that is, or becomes, movable: pins it for all users.
-  void PinForUsers(Var* var, MovableBuffer* buffer);
+  VariableUsers& variables() { return variables_; }
 
   // ---- ops
   // Counts ops that run without pins; returns what EndUnpinned wants.
@@ -138,10 +118,12 @@ class Runtime final : public BfcReclaimer {
 
  private:
   Runtime();
-  // `anywhere`: wherever there is room for a slab, if one is needed.
-  void* Take(Pool* pool, size_t bytes, uint64_t freed_before, bool anywhere);
+  class Request;
+  class Hole;
+  // What is free, no more of it than is asked for unless there is plenty. `last_resort`: where it
+  // should lie was tried.
+  void* Take(Pool* pool, size_t bytes, uint64_t freed_before, bool last_resort);
   bool GrowSlabs(Pool* pool);
-  bool MakeRoom(Pool* pool, size_t rounded, bool everything);
   void BecomeInactive();
   // An op is over, or gave up its pins: memory may have become movable.
   void OnLeave();
@@ -173,7 +155,7 @@ class Runtime final : public BfcReclaimer {
   std::unordered_set<MovableBuffer*> tracked_;
   // Blocks of buffers that are not tracked yet, and which allocation had them.
   std::unordered_map<const void*, int64_t> excluded_;
-  std::unordered_multimap<Var*, OpFrame*> users_;
+  VariableUsers variables_;
 
   ::lms::Turns turns_{[this] { OnLeave(); }};
 };

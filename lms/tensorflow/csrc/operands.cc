@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/common_runtime/lms/operands.h"
+
+#include <string>
+#include <typeinfo>
+#include <vector>
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/lms/compat.h"
+#include "tensorflow/core/common_runtime/lms/lists.h"
+#include "tensorflow/core/common_runtime/lms/runtime.h"
+#include "tensorflow/core/framework/function.h"
+
+namespace tensorflow {
+namespace lms {
+namespace {
+
+using EngineLock = std::lock_guard<std::recursive_mutex>;
+
+bool IsResource(const Tensor& tensor) { return tensor.dtype() == DT_RESOURCE; }
+
+// Makes movable what only the list refers to, whose own parts nobody shares.
+void NoteList(const Tensor& tensor) {
+  Runtime& runtime = Runtime::Get();
+  std::vector<MovableBuffer*> made;
+  const auto note = [&](const Tensor& listed) {
+    MovableBuffer* buffer = runtime.Manageable(listed);
+    const bool whole = DMAHelper::buffer(&listed) == buffer;
+    if (buffer != nullptr && !buffer->tracked() && whole) made.push_back(buffer);
+  };
+  ForEachListed(tensor, note, /*nested=*/false);
+  EngineLock lock(runtime.engine().mutex());
+  for (MovableBuffer* buffer : made) {
+    if (buffer->RefCountIsOne()) runtime.Track(buffer);
+  }
+}
+
+}  // namespace
+
+bool ReturnsToExternalCaller(OpKernelContext* context) {
+  if (kPointersTakenUnseen) return true;
+  CallFrameInterface* frame = context->call_frame();
+  return frame != nullptr && typeid(*frame) != typeid(FunctionCallFrame);
+}
+
+Operands::Operands(OpKernel* kernel, OpKernelContext* context, Pool* pool)
+    : kernel_(kernel), context_(context), facts_(FactsOf(*kernel)), pool_(pool) {
+  FindVariables();
+  kept_ = AreKept();
+}
+
+Operands::~Operands() {
+  for (Var* var : variables_) var->Unref();
+}
+
+void Operands::NoteResults() {
+  NoteOutputs();
+  NoteVariables();
+}
+
+void Operands::FindVariables() {
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || context_->input_is_ref(i) || !IsResource(context_->input(i))) {
+      continue;
+    }
+    const auto handles = context_->input(i).flat<ResourceHandle>();
+    for (int64_t j = 0; j < handles.size(); ++j) {
+      if (handles(j).hash_code() != VarTypeHash()) {
+        other_resources_ = true;
+        continue;
+      }
+      has_variable_ = true;
+      Var* var = FindVar(context_, handles(j));
+      if (var != nullptr) variables_.push_back(var);
+    }
+  }
+}
+
+bool Operands::AreKept() const {
+  if (other_resources_ || (facts_.keeps_inputs && !has_variable_)) return true;
+  for (const DataType type : kernel_->output_types()) {
+    if (type == DT_VARIANT && !facts_.handles_lists) return true;
+  }
+  for (const DataType type : kernel_->input_types()) {
+    if ((type == DT_VARIANT && !facts_.handles_lists) || type == DT_STRING_REF) return true;
+  }
+  return facts_.returns && ReturnsToExternalCaller(context_);
+}
+
+::lms::Access Operands::VariableAccess(Var* var) const {
+  if (facts_.reads_variable && !var->copy_on_read_mode.load()) return ::lms::Access::kHold;
+  return facts_.reads_variables ? ::lms::Access::kRead : ::lms::Access::kWrite;
+}
+
+void Operands::Hold(MovableBuffer* buffer) {
+  const ::lms::Engine::Use use{buffer, ::lms::Access::kHold, 0, nullptr};
+  Runtime::Get().engine().enter(frame_, &use, 1);
+}
+
+// Pins the variable's buffer where it is. The op is a user of the variable by now, so whoever gives
+// it another buffer later pins that one as well.
+void Operands::HoldVariable(Var* var, std::vector<Use>* operands) {
+  Runtime& runtime = Runtime::Get();
+  tf_shared_lock variable(*var->mu());
+  EngineLock lock(runtime.engine().mutex());
+  const Tensor& tensor = *var->tensor();
+  MovableBuffer* buffer = runtime.Manageable(tensor);
+  if (buffer == nullptr) return;
+  const bool tracked = buffer->tracked();
+  if (!runtime.TrackIfAlone(tensor, buffer)) return;
+  if (!tracked) runtime.variables().PinFor(var, buffer);
+  if (runtime.IsOnly(tensor)) runtime.Unexpose(buffer);
+  Hold(buffer);
+  operands->push_back({buffer, VariableAccess(var)});
+}
+
+void Operands::ForEachListedOperand(const std::function<void(const Tensor&)>& visit) const {
+  if (!kept_ && !facts_.reads_lists) return;
+  std::vector<Tensor> lists;
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
+    if (context_->input(i).dtype() == DT_VARIANT) lists.push_back(context_->input(i));
+  }
+  if (!kept_ && facts_.adds_lists) return ForEachAdded(lists, visit);
+  for (const Tensor& list : lists) ForEachListed(list, visit);
+}
+
+void Operands::Pin() {
+  Runtime& runtime = Runtime::Get();
+  std::vector<Use> operands, of_variables;
+  if (!variables_.empty()) {
+    EngineLock lock(runtime.engine().mutex());
+    for (Var* var : variables_) runtime.variables().Add(var, this);
+  }
+  for (Var* var : variables_) HoldVariable(var, &of_variables);
+
+  // A reference's mutex comes before the engine's. Others may give it another buffer at any time:
+  // what it refers to does not move.
+  std::vector<Tensor> references;
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || !context_->input_is_ref(i)) continue;
+    references.push_back(context_->mutable_input(i, /*lock_held=*/false));
+  }
+  EngineLock lock(runtime.engine().mutex());
+  for (const Tensor& tensor : references) {
+    MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer != nullptr && buffer->tracked()) runtime.Expose(buffer);
+  }
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
+    const Tensor& tensor = context_->input(i);
+    MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer == nullptr || !buffer->tracked()) continue;
+    if (kept_) {
+      runtime.Expose(buffer);
+    } else if (runtime.IsOnly(tensor) &&
+               !(IsEager(context_) && runtime.PointerTakenUnseen(buffer))) {
+      runtime.Unexpose(buffer);
+    }
+    operands.push_back({buffer, ::lms::Access::kRead});
+  }
+  ForEachListedOperand([&](const Tensor& listed) {
+    MovableBuffer* buffer = runtime.Manageable(listed);
+    if (buffer == nullptr || !buffer->tracked()) return;
+    if (kept_) runtime.Expose(buffer);
+    operands.push_back({buffer, ::lms::Access::kRead});
+  });
+  for (const Use& operand : of_variables) {
+    // It may have died since the variable's mutex was released.
+    if (runtime.IsTracked(operand.buffer)) operands.push_back(operand);
+  }
+  std::vector<::lms::Engine::Use> uses;
+  for (const Use& operand : operands) {
+    uses.push_back({operand.buffer, operand.access, 0, runtime.StreamOf(operand.buffer)});
+  }
+  pinned_ = uses.size();
+  if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
+  if (pool_ != nullptr) runtime.NotePeaks(pool_);
+}
+
+int64_t Operands::Bytes() const {
+  Runtime& runtime = Runtime::Get();
+  int64_t operands = 0;
+  const auto add = [&](const Tensor& tensor) {
+    const MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer != nullptr && runtime.PoolOf(buffer->allocator()) == pool_) {
+      operands += static_cast<int64_t>(buffer->size());
+    }
+  };
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
+    add(context_->input(i));
+  }
+  ForEachListedOperand(add);
+  for (Var* var : variables_) {
+    tf_shared_lock variable(*var->mu());
+    add(*var->tensor());
+  }
+  return operands;
+}
+
+// An output that was given a tracked buffer has written it, in place of an input. One that holds
+// the only reference to its buffer makes it movable.
+void Operands::NoteOutputs() {
+  Runtime& runtime = Runtime::Get();
+  const bool ok = context_->status().ok();
+  for (int i = 0; i < context_->num_outputs(); ++i) {
+    if (IsRefType(context_->expected_output_dtype(i))) continue;
+    Tensor* tensor = context_->mutable_output(i);
+    if (tensor == nullptr) continue;
+    const bool seen = !(kPointersTakenUnseen && IsEager(context_));
+    // A list that is added to no other is passed on.
+    const bool made = facts_.makes_list && (!facts_.adds_lists || context_->num_inputs() > 1);
+    if (made && ok && seen) NoteList(*tensor);
+    MovableBuffer* buffer = runtime.Manageable(*tensor);
+    if (buffer == nullptr) continue;
+    EngineLock lock(runtime.engine().mutex());
+    const bool to_python = IsEager(context_) && runtime.PointerTakenUnseen(buffer);
+    if (buffer->tracked()) {
+      const bool as_it_was = facts_.reads_variable || facts_.takes_from_list;
+      if (!as_it_was) runtime.engine().written(buffer);
+      if (to_python) runtime.Expose(buffer);
+    } else if (to_python) {
+      continue;
+    } else if (ok) {
+      runtime.TrackIfAlone(*tensor, buffer);
+    }
+  }
+}
+
+// The variables may have other buffers now.
+void Operands::NoteVariables() {
+  Runtime& runtime = Runtime::Get();
+  for (Var* var : variables_) {
+    if (VariableAccess(var) != ::lms::Access::kWrite) continue;
+    tf_shared_lock variable(*var->mu());
+    EngineLock lock(runtime.engine().mutex());
+    const Tensor& tensor = *var->tensor();
+    MovableBuffer* buffer = runtime.Manageable(tensor);
+    if (buffer == nullptr || !runtime.TrackIfAlone(tensor, buffer)) continue;
+    runtime.engine().written(buffer);
+    runtime.variables().PinFor(var, buffer);
+  }
+}
+
+void Operands::Unpin() {
+  Runtime& runtime = Runtime::Get();
+  EngineLock lock(runtime.engine().mutex());
+  for (Var* var : variables_) runtime.variables().Remove(var, this);
+  runtime.engine().leave(frame_);
+}
+
+}  // namespace lms
+}  // namespace tensorflow
