@@ -13,7 +13,7 @@ using EngineLock = std::lock_guard<std::recursive_mutex>;
 // cost of looking.
 constexpr std::chrono::microseconds kLookAgain{20};
 
-// Threads count in cells of their own, as far as there are enough, so that an op that runs with
+// Threads count in counters of their own, as far as there are enough, so that an op that runs with
 // Large Model Support off writes no memory that other threads write.
 constexpr int kStripes = 64;
 struct alignas(64) Stripe {

@@ -61,7 +61,7 @@ class Pool final : public ::lms::Space {
   const bool on_cpu;  // anybody can read its memory
   Slabs slabs;        // under the allocator's lock
 
-  std::atomic<bool> starving{false};  // an allocation failed and may be waiting for room
+  std::atomic<bool> shortage{false};  // a request found no room, and may be waiting for some
   ::lms::Admission admission{*this};
 
   std::atomic<int64_t> candidate_bytes{0};  // of what could be evicted

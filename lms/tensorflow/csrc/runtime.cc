@@ -395,7 +395,7 @@ void* Runtime::Allocate(Pool* pool, size_t bytes, uint64_t freed_before) {
   const bool all = route == ::lms::Route::kEvictAll || route == ::lms::Route::kNone;
   if (route != ::lms::Route::kFreeBlock) ++(all ? pool->full_reclaims : pool->single_reclaims);
   if (route == ::lms::Route::kNone) {
-    pool->starving = true;
+    pool->shortage = true;
     if (shortages_logged_ < kMostShortagesLogged) {
       ++shortages_logged_;
       LOG(WARNING) << Shortage(pool, bytes);
@@ -550,8 +550,8 @@ void Runtime::RemoveView(MovableBuffer* root, TensorBuffer* view) {
 
 void Runtime::OnLeave() {
   for (int i = 0; i < pool_count_; ++i) {
-    if (pools_[i]->starving.load(std::memory_order_relaxed) &&
-        pools_[i]->starving.exchange(false)) {
+    if (pools_[i]->shortage.load(std::memory_order_relaxed) &&
+        pools_[i]->shortage.exchange(false)) {
       BfcAccess::Notify(pools_[i]->allocator);
     }
   }

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code and the pages that describe it use the words of docs/glossary.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+GLOSSARY = PROJECT / "docs/glossary.md"
+# The engine and its adaptors. The tool's own words are not the engine's: a matrix has cells.
+PLACES = (
+    *("lms/core/*.h", "lms/core/*.cpp", "lms/pytorch/**/*.h", "lms/pytorch/**/*.cpp"),
+    *("lms/plugin/csrc/*", "lms/tensorflow/csrc/*", "tests/engine/*.cpp", "tests/engine/*.h"),
+    *("tests/tensorflow/*.cpp", "docs/architecture.md", "docs/tensorflow.md"),
+)
+
+
+def retired() -> list[str]:
+    table = GLOSSARY.read_text().split("## Not used")[1]
+    return re.findall(r"^\| `(\w+)` \| \w", table, re.MULTILINE)
+
+
+def uses(word: str, text: str) -> list[str]:
+    """The lines of `text` with `word`, alone or as a part of an identifier."""
+    # As a word of its own, of snake_case or of CamelCase; not within another ("tighten", "excell").
+    forms = rf"(?<![a-z]){word.lower()}s?(?![a-z])|(?<![A-Z]){word[0].upper()}{word[1:]}s?(?![a-z])"
+    lines = text.replace("std::promise", "").splitlines()
+    return [line.strip() for line in lines if re.search(forms, line)]
+
+
+def test_the_glossary_names_what_is_not_used() -> None:
+    assert "promise" in retired() and len(retired()) >= 7
+
+
+@pytest.mark.parametrize("word", retired())
+def test_a_retired_word_is_not_used(word: str) -> None:
+    files = [path for place in PLACES for path in PROJECT.glob(place) if path.is_file()]
+    assert len(files) > 50
+    found = {
+        str(path.relative_to(PROJECT)): lines
+        for path in files
+        if (lines := uses(word, path.read_text()))
+    }
+    assert not found, f"docs/glossary.md has another word for {word}"
+
+
+def test_how_a_word_is_found() -> None:
+    assert uses("cell", "struct Cell {") and uses("cell", "idle_cell(8)")
+    assert uses("cell", "IdleCells x") and uses("TakeBack", "runtime.TakeBack(buffer)")
+    assert not uses("cell", "cancelled; excellent; SpaceLell") and not uses("tight", "tighten")
