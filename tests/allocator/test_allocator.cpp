@@ -23,7 +23,7 @@ C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex));  // in no hea
 
 namespace {
 
-namespace lms = c10::cuda::lms;
+namespace cuda_lms = c10::cuda::lms;
 using Storage = c10::intrusive_ptr<c10::StorageImpl>;
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -44,7 +44,7 @@ Storage make(size_t bytes) {
   c10::Allocator* allocator = c10::cuda::CUDACachingAllocator::get();
   auto made = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                     allocator->allocate(bytes), allocator, true);
-  lms::OpGuard guard;
+  cuda_lms::OpGuard guard;
   c10::StorageImpl* result = made.get();
   guard.results(&result, 1);
   return made;
@@ -62,8 +62,8 @@ std::vector<uint32_t> pattern(size_t bytes, uint32_t seed) {
 // What an op does: pin, bring in, work on the current stream.
 void write(const Storage& storage, uint32_t seed) {
   const auto values = pattern(storage->nbytes(), seed);
-  lms::OpGuard guard;
-  const lms::Use use{storage.get(), lms::Access::kOverwrite};
+  cuda_lms::OpGuard guard;
+  const cuda_lms::Use use{storage.get(), cuda_lms::Access::kOverwrite};
   guard.enter(&use, 1);
   const auto stream = c10::cuda::getCurrentCUDAStream();
   C10_CUDA_CHECK(cudaMemcpyAsync(storage->mutable_data(), values.data(), storage->nbytes(),
@@ -73,8 +73,8 @@ void write(const Storage& storage, uint32_t seed) {
 
 void check(const Storage& storage, uint32_t seed) {
   std::vector<uint32_t> found(storage->nbytes() / sizeof(uint32_t));
-  lms::OpGuard guard;
-  const lms::Use use{storage.get(), lms::Access::kRead};
+  cuda_lms::OpGuard guard;
+  const cuda_lms::Use use{storage.get(), cuda_lms::Access::kRead};
   guard.enter(&use, 1);
   const auto stream = c10::cuda::getCurrentCUDAStream();
   C10_CUDA_CHECK(cudaMemcpyAsync(found.data(), storage->data(), storage->nbytes(),
@@ -86,7 +86,7 @@ void check(const Storage& storage, uint32_t seed) {
 size_t count_on_host(const std::vector<Storage>& storages) {
   size_t count = 0;
   for (const Storage& storage : storages) {
-    count += lms::on_host(storage.get()) ? 1 : 0;
+    count += cuda_lms::on_host(storage.get()) ? 1 : 0;
   }
   return count;
 }
@@ -94,7 +94,7 @@ size_t count_on_host(const std::vector<Storage>& storages) {
 // Twice the device, each storage written once and read twice.
 void oversubscribe(int mode) {
   const Device device(mode);
-  lms::set_enabled(true);
+  cuda_lms::set_enabled(true);
   std::vector<Storage> storages;
   for (uint32_t i = 0; i < 2 * kCapacity / kSize; ++i) {
     storages.push_back(make(kSize));
@@ -161,13 +161,13 @@ TEST(twice_the_device_eager_copy) { oversubscribe(SIMCUDA_EAGER_COPY); }
 
 TEST(pinned_stays_and_message_says_so) {
   const Device device(SIMCUDA_IMMEDIATE);
-  lms::set_enabled(true);
+  cuda_lms::set_enabled(true);
   std::vector<Storage> storages;
   std::string message;
   try {
     for (size_t i = 0; i < 2 * kCapacity / kSize; ++i) {
       storages.push_back(make(kSize));
-      lms::pin(storages.back().get());
+      cuda_lms::pin(storages.back().get());
     }
   } catch (const c10::OutOfMemoryError& error) {
     message = error.what();
@@ -178,7 +178,7 @@ TEST(pinned_stays_and_message_says_so) {
 
 TEST(random_programs) {
   const Device device(SIMCUDA_LAZY);
-  lms::set_enabled(true);
+  cuda_lms::set_enabled(true);
   std::minstd_rand random(static_cast<uint32_t>(harness::option("seed", 1)));
   std::vector<std::pair<Storage, uint32_t>> live;
   uint32_t next = 0;
@@ -207,7 +207,7 @@ TEST(random_programs) {
 
 TEST(threads_share_the_allocator) {
   const Device device(SIMCUDA_IMMEDIATE);
-  lms::set_enabled(true);
+  cuda_lms::set_enabled(true);
   std::vector<std::thread> threads;
   std::vector<std::string> errors(3);
   for (uint32_t id = 0; id < errors.size(); ++id) {
