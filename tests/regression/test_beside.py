@@ -121,6 +121,7 @@ def test_a_pluggable_allocator_is_refused(program: Any, tmp_path: Path) -> None:
         PLUGGABLE
         + """
     torch.cuda.memory.change_current_allocator(allocator)
+    torch.cuda.init()
     try:
         torch.cuda.lms.enable()
     except RuntimeError as error:

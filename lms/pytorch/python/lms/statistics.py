@@ -97,6 +97,8 @@ def _routes_of_allocator(device: int) -> Dict[str, int]:
 
 def before_loading() -> None:
     """The library counts allocations from now on."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return  # refused when it is enabled; a pluggable one has no statistics to read
     for device in range(torch.cuda.device_count()):
         _earlier[device] = _routes_of_allocator(device)
 
