@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -116,6 +117,23 @@ def test_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) 
     shutil.unpack_archive(archive, tmp_path, filter="data")
     tree = tmp_path / archive.name.removesuffix(".tar.gz")
     assert built("wheel", tree, tmp_path / "again").read_bytes() == wheel.read_bytes()
+
+
+def test_source_distribution_has_what_git_tracks(tmp_path: Path) -> None:
+    """In every folder: hatchling reads no .gitignore that matches the folder itself."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout.split("\0")[:-1]
+    tree = tmp_path / "tree"
+    for name in tracked:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, tree / name)
+    (tree / ".gitignore").write_text("*\n")
+    (tree / "work").mkdir()
+    (tree / "work/leftover").touch()
+    with tarfile.open(built("sdist", tree, tmp_path / "sdist")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names == {*tracked, "PKG-INFO"}
 
 
 def test_works_outside_the_repository(
