@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,21 @@ def test_doctor_prints_it(tmp_path: Path, monkeypatch: Any, installed: bool) -> 
     assert "GPU 0 at node 0, GPU 1 at node 8" in done.output
     assert ("numactl is not installed" in done.output) != installed
     assert "CUDA_VISIBLE_DEVICES=1 numactl --cpunodebind=8 --membind=8" in done.output
+
+
+def test_doctor_gives_it_as_json(tmp_path: Path, monkeypatch: Any) -> None:
+    devices = {"0004:04:00.0": GPU0, "0035:03:00.0": GPU8, "0040:01:00.0": (*GPU0[:2], "-1")}
+    monkeypatch.setattr(numa, "SYSTEM", machine(tmp_path, TWO, devices))
+    monkeypatch.setattr(doctor, "checks", lambda *_: [doctor_numa(monkeypatch, True)])
+    done = CliRunner().invoke(doctor.command, ["--json"], obj={})
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert [check["name"] for check in value["checks"]] == ["NUMA"]
+    assert value["gpus"] == [
+        {"index": gpu.index, "address": gpu.address, "node": gpu.node, "command": gpu.command}
+        for gpu in numa.gpus()[:2]  # of the third the machine does not say
+    ]
+    assert value["gpus"][1]["command"].startswith("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEV")
 
 
 def doctor_numa(monkeypatch: Any, installed: bool) -> Any:

@@ -37,8 +37,10 @@ def command(console: Console) -> None:
             checks=[vars(check) for check in done],
         )
     console.say("nothing is missing")
-    for gpu in numa.gpus():
-        if gpu.node is not None:
-            console.say(f"a program beside the memory that GPU {gpu.index} reaches fastest:")
-            console.say(f"  {gpu.command}")
-    console.result(done)
+    near = [gpu for gpu in numa.gpus() if gpu.node is not None]
+    for gpu in near:
+        console.say(f"a program beside the memory that GPU {gpu.index} reaches fastest:")
+        console.say(f"  {gpu.command}")
+    console.result(
+        {"checks": done, "gpus": [{**vars(gpu), "command": gpu.command} for gpu in near]}
+    )
