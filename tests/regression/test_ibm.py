@@ -60,7 +60,9 @@ def test_integers_of_numpy(device: Any) -> None:
     assert torch.cuda.get_limit_lms() == 7 * MIB
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-ibm.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "coming-from-ibm.md"
+STATISTICS = DOCS / "statistics.md"
 
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="needs the project's docs")
@@ -215,6 +217,43 @@ def test_while_it_is_off_everything_is_pinned(program: Any) -> None:
         cuda.reset_peak_memory_stats(); cuda.reset_accumulated_memory_stats()
         s = check()
         assert s["pinned.all.allocated"] == 0
+        print("fine")
+        """
+    )
+    assert "fine" in out
+
+
+PINNED = "`pinned.*` and `pinned_bytes.*`, also `allocated` and `freed`, jump when"
+
+
+@pytest.mark.skipif(not STATISTICS.is_file(), reason="needs the project's docs")
+def test_switching_is_a_jump_in_what_is_pinned(program: Any) -> None:
+    """Totals, too: the allocator's while it is off, the engine's while it is on."""
+    assert PINNED in STATISTICS.read_text()
+    out = program(
+        """
+        import torch
+        cuda = torch.cuda
+        NAMES = [f"{kind}.all.{n}" for kind in ("pinned", "pinned_bytes")
+                 for n in ("current", "peak", "allocated", "freed")]
+
+        def read():
+            s = cuda.memory_stats()
+            return [s[name] for name in NAMES]
+
+        x = [torch.ones(1000, device="cuda") for _ in range(50)]
+        off = read()
+        assert off[0] == off[2] == 50
+        cuda.set_enabled_lms(True)
+        assert read() == [0] * 8  # the engine's: less than before
+        x[0].add_(x[1])
+        on = read()
+        assert (on[0], on[2], on[3]) == (0, 2, 2) and on[6] == 8000
+        cuda.set_enabled_lms(False)
+        assert read() == off
+        del x[0]
+        cuda.set_enabled_lms(True)
+        assert read() == on
         print("fine")
         """
     )
