@@ -186,6 +186,79 @@ def test_what_cannot_be_done_is_said_when_cuda_is_initialised(program: Any) -> N
     assert "so far" in out and "PYTORCH_LMS takes 1, 0, or" in out
 
 
+# ---- limits
+
+
+def test_without_a_limit_the_device_is_filled_first(lms: Any, device: Any) -> None:
+    device.limit(40 * MIB)
+    assert torch.cuda.get_limit_lms() == 0
+    kept = [block(2, i) for i in range(18)]
+    assert lms.stats()["lms.paged_out_bytes"] == 0
+    kept += [block(2, i) for i in range(18, 30)]
+    assert lms.stats()["lms.paged_out_bytes"] > 0
+    assert all((x == i).all().item() for i, x in enumerate(kept))
+
+
+def test_reclaim_inactive_is_of_the_current_device(program: Any, sim: Any) -> None:
+    out = program(
+        """
+        import torch
+        cuda = torch.cuda
+        cuda.set_enabled_lms(True)
+        x = [torch.full((1 << 18,), float(i), device=f"cuda:{i}") for i in range(2)]
+        cuda.set_device(1)
+        cuda.reclaim_inactive()
+        assert [torch.ops.lms.on_host(t) for t in x] == [False, True]
+        print("fine")
+        """,
+        env={"SIMCUDA_DEVICES": "2"},
+    )
+    assert "fine" in out
+
+
+def test_host_memory_comes_in_segments_that_are_kept(lms: Any) -> None:
+    torch.ops.lms.trim_host()
+    start = lms.stats()["lms.host.reserved_bytes"]
+    assert lms.stats()["lms.host.limit"] == 0
+    x = block()
+    lms.reclaim()
+    reserved = lms.stats()["lms.host.reserved_bytes"]
+    assert reserved - start == 64 * MIB
+    del x
+    y = block(3)
+    lms.reclaim()
+    s = lms.stats()
+    assert s["lms.host.reserved_bytes"] == reserved <= s["lms.host.reserved_bytes_peak"]
+    del y
+
+
+def test_each_process_has_its_own(program: Any) -> None:
+    """Switch, limits and host memory."""
+    out = program(
+        """
+        import multiprocessing, torch
+        lms = torch.cuda.lms
+
+        def child():
+            assert not lms.is_enabled() and lms.settings()["host_limit"] == 0
+            lms.enable(min_size=0)
+            x = torch.ones(1 << 18, device="cuda")
+            assert lms.stats()["lms.host.used_bytes"] == 0
+            print("fine")
+
+        if __name__ == "__main__":
+            lms.enable(host_limit="32MiB", min_size=0)
+            x = torch.ones(1 << 18, device="cuda")
+            lms.reclaim()
+            assert lms.stats()["lms.host.used_bytes"] == 1 << 20
+            process = multiprocessing.get_context("spawn").Process(target=child)
+            process.start(); process.join()
+            assert process.exitcode == 0
+        """
+    )
+    assert "fine" in out
+
+
 # ---- statistics
 
 
