@@ -117,11 +117,12 @@ def _small_heap() -> None:
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The device, empty and without faults, and Large Model Support off. What the test leaves
-    pinned, or in host memory, after its tensors are gone fails it."""
+    pinned, or in host memory, after its tensors are gone fails it, and so does a missing wait."""
     lms_device.reset()
     yield lms_device.device
     if not request.node.stash.get(FAILED, False):
         assert lms_device.leftovers() == {}
+        assert lms_device.device.races() == []
     lms_device.reset()
 
 
@@ -147,7 +148,7 @@ def lms(device: Any) -> Any:
 @pytest.fixture
 def program(tmp_path: Path, pytestconfig: pytest.Config) -> Callable[..., str]:
     """Run a program in a process with a device of its own and return what it printed:
-    `program(code, memory=..., mode=..., env=..., fails=...)`."""
+    `program(code, memory=..., mode=..., env=..., fails=...)`. A missing wait fails the test."""
 
     def run(
         code: str,
@@ -170,6 +171,7 @@ def program(tmp_path: Path, pytestconfig: pytest.Config) -> Callable[..., str]:
             timeout=timeout,
         )
         assert (done.returncode != 0) == fails, f"exit status {done.returncode}:\n{done.stdout}"
+        assert "simcuda: RACE" not in done.stdout, done.stdout
         return done.stdout
 
     return run

@@ -33,7 +33,7 @@ class SimulatedDevice:
     reference = "cpu"  # what results are compared with, bit for bit
 
     def __init__(self) -> None:
-        simcuda.load(memory=LARGE, mode="immediate", children=False)
+        simcuda.load(memory=LARGE, mode="immediate", children=False, order="report")
 
     def limit(self, size: int) -> None:
         """Leave the device this much memory in all."""
@@ -45,11 +45,17 @@ class SimulatedDevice:
     def counters(self) -> dict[str, int]:
         return simcuda.device.counters()
 
+    def races(self) -> list[str]:
+        """Pairs of operations that nothing orders, as the device's order checker saw them."""
+        return [str(race) for race in simcuda.device.races()]
+
     def reset(self) -> None:
         sim = simcuda.device
         for fail in (sim.fail_next_mallocs, sim.fail_next_host_allocs, sim.fail_next_copies):
             fail(0)
         sim.set_mode("immediate")
+        sim.set_queries("eager")
+        sim.clear_races()
         sim.set_bandwidth(0)
         sim.set_host_capacity(0)
         sim.capacity = LARGE
@@ -70,6 +76,9 @@ class RealDevice:
 
     def mode(self, name: str) -> None:
         pass
+
+    def races(self) -> list[str]:
+        return []  # a GPU does not tell
 
     def counters(self) -> dict[str, int]:
         """A GPU counts no copies; what the engine says it queued."""
@@ -97,7 +106,8 @@ def child_command(kind: str, python: str, memory: int, mode: str) -> list[str]:
     if kind == "cuda":
         return [python]
     lag = "0" if mode == "immediate" else "2"
-    return [python, "-m", "simcuda", "--memory", str(memory), "--mode", mode, "--lag", lag]
+    options = ["--memory", str(memory), "--mode", mode, "--lag", lag, "--order", "report"]
+    return [python, "-m", "simcuda", *options]
 
 
 def child_environment() -> dict[str, str]:

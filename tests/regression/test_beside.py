@@ -21,6 +21,7 @@ def test_tensors_made_before_the_first_enable(program: Any) -> None:
         import torch
         side = torch.cuda.Stream()
         kept = [torch.full((1 << 19,), float(i), device="cuda") for i in range(10)]  # 20 MiB
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             doubled = kept[0] * 2
         kept[0].record_stream(side)

@@ -33,7 +33,7 @@ def loaded() -> Any:
     """The torch module on a simulated device of 256 MiB."""
     if find_torch() is None:
         pytest.skip("torch is not installed here")
-    simcuda.load(memory="256M", devices=2, children=False)
+    simcuda.load(memory="256M", devices=2, children=False, order="report")
     import torch
 
     torch.set_num_threads(1)
@@ -44,10 +44,14 @@ def loaded() -> Any:
 
 @pytest.fixture
 def torch(loaded: Any) -> Iterator[Any]:
-    """torch with an empty, fault-free device in mode immediate and with counters at 0."""
+    """torch with an empty, fault-free device in mode immediate and with counters at 0. Races that
+    the test does not clear fail it."""
     _reset(loaded)
     yield loaded
     _reset(loaded)
+    races = simcuda.device.races()
+    simcuda.device.clear_races()
+    assert not races, "\n".join(map(str, races))
 
 
 def _reset(torch: Any) -> None:
@@ -55,6 +59,7 @@ def _reset(torch: Any) -> None:
     for fail in (device.fail_next_mallocs, device.fail_next_host_allocs, device.fail_next_copies):
         fail(0)
     device.set_mode("immediate")
+    device.set_queries("eager")
     device.set_bandwidth(0)
     device.set_host_capacity(0)
     device.capacity = 256 * MIB

@@ -31,6 +31,9 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ({"strict": "ignore"}, "choose one of error"),
         ({"devices": 0}, "choose 1 to 16"),
         ({"lag": "x"}, "not a number"),
+        ({"order": "yes"}, "choose one of off, report, error"),
+        ({"order": "error", "queries": "lazy"}, "choose one of eager, strict"),
+        ({"queries": "strict"}, "cannot be strict with order off"),
         ({"size": 3}, "unknown setting size"),
     ],
 )

@@ -108,6 +108,8 @@ def test_a_correct_program_passes(torch: Any, mode: str, program: Any) -> None:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_missing_wait_shows(torch: Any, mode: str, program: Any) -> None:
     assert program(torch, False) == (mode not in PROGRAMS[program])
+    assert simcuda.device.races(), "the order checker sees it in every mode"
+    simcuda.device.clear_races()
 
 
 def test_queries_lag(torch: Any) -> None:

@@ -13,11 +13,15 @@ from .config import MODES, Settings, parse_bytes
 from .device import COUNTERS, Device
 from .errors import SimcudaError
 from .loader import device, install, load
+from .order import ORDER, Operation, Race
 
 __all__ = [
     "COUNTERS",
     "MODES",
+    "ORDER",
     "Device",
+    "Operation",
+    "Race",
     "Settings",
     "SimcudaError",
     "device",

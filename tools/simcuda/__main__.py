@@ -16,6 +16,7 @@ from .builder import build
 from .config import MODES, STRICT
 from .errors import SimcudaError
 from .loader import load
+from .order import ORDER, QUERIES
 from .torchinfo import find_torch
 
 EPILOG = """examples:
@@ -87,6 +88,12 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--strict", choices=STRICT, help="what a refused call does")
     parser.add_argument("--bandwidth", metavar="SIZE", help="bytes per second of a copy")
     parser.add_argument("--host-memory", metavar="SIZE", help="limit of pinned host memory")
+    parser.add_argument("--order", choices=ORDER, help="races are told, or refused")
+    parser.add_argument("--queries", choices=QUERIES, help='when a query says "done"')
+    parser.add_argument("--order-trace", type=int, metavar="N", help="show where operation N is")
+    parser.add_argument(
+        "--order-suppressions", type=Path, metavar="FILE", help="pairs that are no races, and why"
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
     parser.add_argument("program", metavar="PROGRAM", help="script or module; or: build, check")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -132,6 +139,10 @@ def _run(argv: list[str]) -> None:
         strict=options.strict,
         bandwidth=options.bandwidth,
         host_memory=options.host_memory,
+        order=options.order,
+        queries=options.queries,
+        order_trace=options.order_trace,
+        order_suppressions=options.order_suppressions,
     )
     program = options.program
     sys.argv = [program, *options.arguments]

@@ -204,7 +204,7 @@ def _build(
     objects = work / "objects"
     common = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
     cuda = [flag for folder in folders for flag in ("-isystem", str(folder))]
-    sources = sorted((SOURCES / "runtime").glob("*.cpp"))
+    sources = [s for part in ("order", "runtime") for s in sorted((SOURCES / part).glob("*.cpp"))]
     runtime: list[Unit] = [(source, ["-O2", "-D_GNU_SOURCE"]) for source in sources]
 
     def compile_one(unit: Unit) -> Path:

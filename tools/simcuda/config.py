@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, fields
 
 from .errors import SimcudaError
+from .order import ORDER, QUERIES
 
 MODES = ("immediate", "lazy", "eager-copy", "late-write")
 STRICT = ("error", "abort")
@@ -37,7 +38,8 @@ def format_bytes(count: int) -> str:
 @dataclass(frozen=True)
 class Settings:
     """How the device starts. `memory`, `host_memory` in bytes (0: no host limit), `bandwidth` in
-    bytes per second (0: copies take no time), `lag` in queries that answer "not ready"."""
+    bytes per second (0: copies take no time), `lag` in queries that answer "not ready",
+    `order_trace` the number of an operation (0: none), `order_suppressions` a file ("": none)."""
 
     memory: int = 1 << 30
     mode: str = "immediate"
@@ -47,12 +49,22 @@ class Settings:
     bandwidth: int = 0
     host_memory: int = 0
     poison: bool = True
+    order: str = "off"
+    queries: str = "eager"
+    order_trace: int = 0
+    order_suppressions: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise SimcudaError(f"there is no mode {self.mode!r}; choose one of {', '.join(MODES)}")
         if self.strict not in STRICT:
             raise SimcudaError(f"strict is {self.strict!r}; choose one of {', '.join(STRICT)}")
+        if self.order not in ORDER:
+            raise SimcudaError(f"order is {self.order!r}; choose one of {', '.join(ORDER)}")
+        if self.queries not in QUERIES:
+            raise SimcudaError(f"queries is {self.queries!r}; choose one of {', '.join(QUERIES)}")
+        if self.queries == "strict" and self.order == "off":
+            raise SimcudaError("queries cannot be strict with order off; choose report or error")
         if not 1 <= self.devices <= 16:
             raise SimcudaError(f"{self.devices} devices cannot be simulated; choose 1 to 16")
 
@@ -92,7 +104,7 @@ class Settings:
 def _convert(name: str, raw: str | int | bool) -> int | str | bool:
     if name in ("memory", "host_memory", "bandwidth"):
         return parse_bytes(raw)
-    if name in ("mode", "strict"):
+    if name in ("mode", "strict", "order", "queries", "order_suppressions"):
         return str(raw)
     try:
         number = int(raw)

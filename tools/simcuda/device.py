@@ -12,6 +12,7 @@ from typing import Any
 
 from .config import MODES
 from .errors import SimcudaError
+from .order import QUERIES, Checker, Race
 
 COUNTERS = (
     # allocations of device memory, of pinned host memory
@@ -47,6 +48,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "counters": (None, [ctypes.c_void_p]),
     "reset_counters": (None, []),
     "stream_copies": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]),
+    "order_stack": (None, [ctypes.c_int, ctypes.c_int]),
+    "order_suppress": (None, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
+    "order_suppressed": (ctypes.c_uint64, [ctypes.c_size_t]),
+    "order_races": (ctypes.c_char_p, []),
+    "order_clear": (None, []),
+    "order_set_strict": (None, [ctypes.c_int]),
+    "order_size": (None, [ctypes.c_void_p]),
 }
 
 
@@ -55,6 +63,7 @@ class Device:
 
     def __init__(self, runtime: ctypes.CDLL | None = None, index: int = 0) -> None:
         self._runtime = runtime
+        self._checker: Checker | None = None
         self.index = index
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -68,7 +77,9 @@ class Device:
         """Another device of the same simulation."""
         if not 0 <= index < self._call("device_count"):
             raise IndexError(f"there is no simulated device {index}")
-        return Device(self._runtime, index)
+        other = Device(self._runtime, index)
+        other._checker = self._checker
+        return other
 
     @property
     def capacity(self) -> int:
@@ -155,3 +166,32 @@ class Device:
         values = (ctypes.c_uint64 * len(_STREAM_COPIES))()
         self._call("stream_copies", stream or None, self.index, values)
         return dict(zip(_STREAM_COPIES, values, strict=True))
+
+    def _order(self) -> Checker:
+        if self._checker is None:
+            raise SimcudaError("order is not checked; load the device with order='report'")
+        return self._checker
+
+    def races(self) -> list[Race]:
+        """Pairs of operations on the same memory that nothing orders, each pair once."""
+        return self._order().races()
+
+    def clear_races(self) -> None:
+        """Forget the races that were found; what was done to which memory is still known."""
+        self._order()
+        self._call("order_clear")
+
+    def set_queries(self, policy: str) -> None:
+        """``eager``: a query answers as the mode says. ``strict``: it answers "done" only for what
+        the host has waited for, so that it orders nothing that was not ordered."""
+        if policy not in QUERIES:
+            raise SimcudaError(f"queries is {policy!r}; choose one of {', '.join(QUERIES)}")
+        self._order()
+        self._call("order_set_strict", int(policy == "strict"))
+
+    def order_size(self) -> dict[str, int]:
+        """Operations noted, ranges of memory remembered, accesses forgotten for lack of room."""
+        self._order()
+        values = (ctypes.c_uint64 * 3)()
+        self._call("order_size", values)
+        return dict(zip(("operations", "ranges", "dropped"), values, strict=True))

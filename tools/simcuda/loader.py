@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.abc
 import importlib.machinery
@@ -18,6 +19,7 @@ from .builder import Build, build
 from .config import Settings
 from .device import Device
 from .errors import SimcudaError
+from .order import Checker, read_suppressions
 
 HOOK = Path(__file__).resolve().parent / "hook"
 
@@ -37,6 +39,10 @@ def load(
     bandwidth: str | int | None = None,
     host_memory: str | int | None = None,
     poison: bool | None = None,
+    order: str | None = None,
+    queries: str | None = None,
+    order_trace: int | None = None,
+    order_suppressions: str | Path | None = None,
     children: bool = True,
 ) -> Device:
     """Put the simulated device in place of CUDA, before torch is imported; build it if need be.
@@ -61,13 +67,23 @@ def load(
         bandwidth=bandwidth,
         host_memory=host_memory,
         poison=poison,
+        order=order,
+        queries=queries,
+        order_trace=order_trace,
+        # Children may start elsewhere.
+        order_suppressions=str(Path(order_suppressions).resolve()) if order_suppressions else None,
     )
+    path = settings.order_suppressions
+    suppressions = read_suppressions(Path(path)) if path else []
     made = build(progress=_announce)
     settings.export()
     if children:
         _share_with_children(made)
     libraries = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in made.libraries]
     device._runtime = libraries[0]
+    if settings.order != "off":
+        device._checker = Checker(device._call, suppressions)
+        atexit.register(device._checker.report_at_exit)
     _build = made
     sys.meta_path.insert(0, _AfterTorch())
     if os.environ.get("SIMCUDA_ANNOUNCED") != "1":

@@ -12,7 +12,6 @@
 namespace simcuda {
 namespace {
 
-using at::Tensor;
 using c10::IValue;
 
 // Written although the schema does not say so: running statistics.
@@ -40,19 +39,6 @@ bool mixes_devices(const std::string& op) {
       "aten::_foreach_copy_",  "aten::_foreach_copy",      "aten::_convert_weight_to_int4pack",
   };
   return ops.count(op) > 0;
-}
-
-template <typename Visit>
-void for_each_tensor(const IValue& value, Visit visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const Tensor& t : value.toTensorList()) visit(t);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<Tensor>& t : value.toOptionalTensorList()) {
-      if (t) visit(*t);
-    }
-  }
 }
 
 template <typename Change>

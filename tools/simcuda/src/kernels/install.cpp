@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operators are simulated: all of aten that have a CUDA kernel of their own.
 #include <c10/util/Exception.h>
+#include <simcuda.h>
 
 #include <memory>
 #include <unordered_set>
@@ -69,13 +70,6 @@ const std::unordered_set<std::string>& composites() {
   return ops;
 }
 
-bool is_view(const c10::FunctionSchema& schema) {
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
-  }
-  return false;
-}
-
 bool has_cpu(const c10::OperatorHandle& op, DispatchKey cpu) {
   return op.hasKernelForDispatchKey(cpu) ||
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
@@ -126,6 +120,14 @@ struct Silent : c10::WarningHandler {
 };
 
 }  // namespace
+
+bool is_view(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
 }  // namespace simcuda
 
 // Returns the number of operators that run on the simulated device from now on.
@@ -144,5 +146,6 @@ extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels() 
   register_recurrent_cells(autograd);  // composed of differentiable operators
   register_recurrent_layers(special);
   register_recurrent_layers(autograd);
+  if (simcuda_order_on()) observe_host_use();
   return installed;
 }

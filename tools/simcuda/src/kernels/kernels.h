@@ -32,6 +32,23 @@ class CpuKernel : public c10::OperatorKernel {
   bool mixes_devices_;
 };
 
+// Visits the tensors in a value.
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& t : value.toTensorList()) visit(t);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
+      if (t) visit(*t);
+    }
+  }
+}
+
+// Whether it only gives its arguments' memory another shape.
+bool is_view(const c10::FunctionSchema& schema);
+
 // Fails by the operator's name.
 void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*);
 
@@ -40,5 +57,8 @@ void register_copy(torch::Library& cuda);
 void register_dropout(torch::Library& cuda);
 void register_recurrent_cells(torch::Library& library);
 void register_recurrent_layers(torch::Library& library);
+
+// Tells the order checker what the CPU's own operators do, from now on.
+void observe_host_use();
 
 }  // namespace simcuda

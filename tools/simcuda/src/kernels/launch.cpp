@@ -37,7 +37,25 @@ Tensor make_cpu_tensor(c10::Storage storage, const Tensor& like) {
   return tensor;
 }
 
+thread_local int t_on_device = 0;
+
+struct OnDevice {
+  OnDevice() { t_on_device++; }
+  ~OnDevice() { t_on_device--; }
+};
+
+SimcudaView view(const void* at, const Tensor& shape, bool written) {
+  return {at,
+          static_cast<size_t>(shape.element_size()),
+          static_cast<int>(shape.dim()),
+          shape.sizes().data(),
+          shape.strides().data(),
+          written};
+}
+
 }  // namespace
+
+bool on_device() { return t_on_device > 0; }
 
 void Elements::write() const {
   if (source_.is_non_overlapping_and_dense()) {
@@ -67,7 +85,21 @@ Launch::Launch(c10::Device device, const std::string& op)
       late_(simcuda_mode() == SIMCUDA_LATE_WRITE && !capturing_) {}
 
 Launch::~Launch() {
-  if (running_) simcuda_stream_end(stream_, device_.index());  // the op threw
+  if (!running_) return;  // else the op threw
+  t_on_device--;
+  simcuda_stream_end(stream_, device_.index());
+}
+
+SimcudaView Launch::view_of(const Argument& a) {
+  Memory& m = memory_of(a.device, a.written);
+  auto offset = a.cpu.storage_offset() * static_cast<int64_t>(a.cpu.element_size());
+  return view(static_cast<char*>(m.late ? m.late : m.original) + offset, a.cpu, a.written);
+}
+
+void Launch::note(const std::vector<SimcudaView>& views) {
+  SimcudaWork work{op_.c_str(), views.data(), views.size()};
+  TORCH_CHECK(simcuda_order_note(stream_, device_.index(), &work) == 0,
+              "CUDA error: ", simcuda_last_refusal());
 }
 
 void Launch::begin() {
@@ -80,8 +112,17 @@ void Launch::begin() {
       if (a.written) simcuda_capture_save(stream_, device_.index(), m.original, m.cpu.nbytes());
     }
   }
+  if (simcuda_order_on() && !capturing_) {
+    std::vector<SimcudaView> views;
+    views.reserve(arguments_.size());
+    for (auto& a : arguments_) {
+      if (is_cuda_dense(a.device) && a.cpu.numel() > 0) views.push_back(view_of(a));
+    }
+    note(views);
+  }
   simcuda_stream_begin(stream_, device_.index(), 1);
   running_ = true;
+  t_on_device++;
   for (auto& m : memory_) {
     if (m.late) memcpy(m.original, m.late, m.cpu.nbytes());
   }
@@ -108,6 +149,7 @@ void Launch::end() {
     enqueue(Elements(static_cast<char*>(m.late) + offset, a.cpu));
   }
   running_ = false;
+  t_on_device--;
   simcuda_stream_end(stream_, device_.index());
 }
 
@@ -194,6 +236,12 @@ void Launch::store(const Tensor& target, const Tensor& source) {
 
 void Launch::finish() {
   if (stores_.empty()) return;
+  if (simcuda_order_on() && !capturing_) {
+    std::vector<SimcudaView> views;
+    views.reserve(stores_.size());
+    for (auto& e : stores_) views.push_back(view(e.target(), e.source(), true));
+    note(views);
+  }
   if (late_) {
     for (auto& elements : stores_) enqueue(std::move(elements));
     return;
@@ -218,6 +266,7 @@ struct CapturedOp {
 
   // Runs within a CUDA call: what it throws must not leave it.
   void run() const {
+    OnDevice here;
     try {
       run_again();
     } catch (const c10::Error& error) {
@@ -255,13 +304,17 @@ void Launch::record(std::function<std::vector<Tensor>()> again) {
   node->op = op_;
   node->again = std::move(again);
   for (const auto& m : memory_) node->arguments.push_back(m.cpu);
+  std::vector<SimcudaView> views;
+  for (auto& a : arguments_) views.push_back(view_of(a));
+  for (auto& e : stores_) views.push_back(view(e.target(), e.source(), true));
+  SimcudaWork work{op_.c_str(), views.data(), views.size()};
   for (const auto& store : stores_) {
     const Tensor& source = store.source();
     node->results.push_back({store.target(), source.sizes().vec(), source.strides().vec()});
   }
   simcuda_capture_op(
       stream_, device_.index(), [](void* op) { static_cast<CapturedOp*>(op)->run(); },
-      node.release(), [](void* op) { delete static_cast<CapturedOp*>(op); });
+      node.release(), [](void* op) { delete static_cast<CapturedOp*>(op); }, &work);
 }
 
 void Launch::write_back_dense(Argument& a) {

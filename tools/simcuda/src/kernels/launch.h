@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <simcuda.h>
 
 #include <functional>
 #include <string>
@@ -12,6 +13,9 @@
 namespace simcuda {
 
 using at::Tensor;
+
+// Whether the thread is in a kernel of the device: what it does to memory then, its stream does.
+bool on_device();
 
 // The elements of a strided tensor on their way to device memory. `target`: where the first goes.
 class Elements {
@@ -78,6 +82,8 @@ class Launch {
   Tensor compressed_to_cpu(const Tensor& tensor, bool written);
   void write_back_dense(Argument& argument);
   Tensor dense_to_device(const Tensor& result);
+  SimcudaView view_of(const Argument& argument);
+  void note(const std::vector<SimcudaView>& views);
   void enqueue(Elements elements);
   void store(const Tensor& target, const Tensor& source);
 

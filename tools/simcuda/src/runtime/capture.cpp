@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "order.h"
+
 namespace simcuda {
 
 struct Graph {
@@ -184,7 +186,12 @@ SIMCUDA_CUDA cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return
 SIMCUDA_CUDA cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t handle) {
   Lock lock(state().mutex);
   Stream& stream = resolve(handle);
-  for (auto& node : graph_of(graph)->nodes) push(lock, stream, node);
+  for (auto& node : graph_of(graph)->nodes) {
+    if (node.work) {
+      if (cudaError_t error = order_note(stream, *node.work)) return error;
+    }
+    push(lock, stream, node);
+  }
   return late_error();
 }
 
@@ -254,13 +261,14 @@ void simcuda_capture_save(void* handle, int device, void* memory, size_t bytes) 
 }
 
 void simcuda_capture_op(void* handle, int device, void (*run)(void*), void* argument,
-                        void (*drop)(void*)) {
+                        void (*drop)(void*), const SimcudaWork* work) {
   Lock lock(state().mutex);
   Stream& stream = resolve(handle, device);
   std::shared_ptr<void> kept(argument, drop);
   if (!stream.capture) return;
   auto account = [](Stream&) { state().counters.ops++; };
-  add_node(stream, {nullptr, [=] { run(kept.get()); }, nullptr, account});
+  auto touched = order_on() ? std::make_shared<Work>(work_of(*work)) : nullptr;
+  add_node(stream, {nullptr, [=] { run(kept.get()); }, nullptr, account, touched});
 }
 
 }  // extern "C"

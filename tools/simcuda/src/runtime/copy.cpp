@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "capture.h"
+#include "order.h"
 
 using namespace simcuda;
 
@@ -50,6 +51,18 @@ void count(Stream& stream, const Side& to, const Side& from, size_t bytes) {
   }
 }
 
+// Rows of `width` bytes as a view.
+Work::Use use(const void* at, size_t pitch, size_t width, size_t rows, bool write) {
+  int64_t sizes[2] = {static_cast<int64_t>(rows), static_cast<int64_t>(width)};
+  int64_t strides[2] = {static_cast<int64_t>(pitch), 1};
+  return {order::Region(reinterpret_cast<uintptr_t>(at), 1, 2, sizes, strides), write};
+}
+
+const char* name_of(const Side& to, const Side& from) {
+  if (to.device) return from.device ? "copy d2d" : "copy h2d";
+  return from.device ? "copy d2h" : "copy h2h";
+}
+
 // `rows` rows of `width` bytes. The direction follows from the pointers, whatever the caller says.
 cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                  size_t rows, cudaStream_t handle, bool blocking) {
@@ -67,6 +80,17 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
     if (cudaError_t error = unsafe_on(stream)) return error;
   }
   save(stream, to, (rows - 1) * to_pitch + width);
+  std::shared_ptr<Work> work;
+  order::Snapshot before;
+  if (order_on()) {  // pageable memory is nobody's but the host's, which waits here
+    work = std::make_shared<Work>(Work{name_of(target, source), {}});
+    if (!pageable_source) work->uses.push_back(use(from, from_pitch, width, rows, false));
+    if (!pageable_target) work->uses.push_back(use(to, to_pitch, width, rows, true));
+    if (!stream.capture) {
+      before = order_record(stream);
+      if (cudaError_t error = order_note(stream, *work)) return error;
+    }
+  }
   auto account = [=](Stream& on) { count(on, target, source, width * rows); };
   double bandwidth = g.bandwidth;
   auto move = [=](const char* base) {
@@ -77,13 +101,20 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
   };
   auto* bytes = static_cast<const char*>(from);
   if (!pageable_source) {
-    push(lock, stream, {nullptr, [=] { move(bytes); }, nullptr, account});
+    push(lock, stream, {nullptr, [=] { move(bytes); }, nullptr, account, work});
   } else {  // pageable source: staged now, written in stream order
     auto staged =
         std::make_shared<std::vector<char>>(bytes, bytes + (rows - 1) * from_pitch + width);
-    push(lock, stream, {nullptr, [=] { move(staged->data()); }, nullptr, account});
+    push(lock, stream, {nullptr, [=] { move(staged->data()); }, nullptr, account, work});
   }
-  if (blocking || pageable_target) drain(lock, stream);
+  if (blocking || pageable_target) {
+    drain(lock, stream);
+    if (pageable_source) {
+      order_host(before);  // the host waits until the source is staged, not until it has arrived
+    } else if (!target.device || !source.device) {
+      order_host_stream(stream);
+    }
+  }
   return cudaSuccess;
 }
 
@@ -95,8 +126,14 @@ cudaError_t fill(void* to, size_t bytes, std::function<void()> run, cudaStream_t
     state().counters.memset++;
     state().counters.memset_bytes += bytes;
   };
-  save(resolve(handle), to, bytes);
-  push(lock, resolve(handle), {nullptr, std::move(run), nullptr, account});
+  Stream& stream = resolve(handle);
+  save(stream, to, bytes);
+  std::shared_ptr<Work> work;
+  if (order_on()) {
+    work = std::make_shared<Work>(Work{"memset", {use(to, bytes, bytes, 1, true)}});
+    if (cudaError_t error = stream.capture ? cudaSuccess : order_note(stream, *work)) return error;
+  }
+  push(lock, stream, {nullptr, std::move(run), nullptr, account, work});
   return cudaSuccess;
 }
 

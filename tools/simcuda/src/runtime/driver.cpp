@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "state.h"
+#include "order.h"
 
 using namespace simcuda;
 
@@ -182,6 +182,11 @@ SIMCUDA_CUDA CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CU
 
 SIMCUDA_CUDA CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
   Lock lock(state().mutex);
+  if (order_on()) {  // unlike cudaFree, it waits for nothing
+    auto error = order_host_use({"cuMemUnmap", {{order::Region(pointer, bytes), true}}});
+    if (error) return static_cast<CUresult>(error);
+    order_forget(address_of(pointer), bytes);
+  }
   drain_device(lock, -1);
   auto& all = mappings();
   for (auto it = all.lower_bound(pointer); it != all.end() && it->first < pointer + bytes;) {

@@ -9,10 +9,20 @@
 #include <cstring>
 
 #include "capture.h"
+#include "order.h"
 
 using namespace simcuda;
 
 namespace {
+
+// The host gives memory back, with what it knows to be done with it.
+cudaError_t give_back(const char* name, const void* memory, size_t bytes) {
+  if (!order_on()) return cudaSuccess;
+  auto at = reinterpret_cast<uintptr_t>(memory);
+  if (cudaError_t error = order_host_use({name, {{order::Region(at, bytes), true}}})) return error;
+  order_forget(memory, bytes);
+  return cudaSuccess;
+}
 
 constexpr unsigned char kPoison = 0xFF;  // reads as NaN, and as -1
 
@@ -67,6 +77,8 @@ SIMCUDA_CUDA cudaError_t cudaFree(void* pointer) {
   }
   Allocation allocation = it->second;
   drain_device(lock, allocation.device);  // as the real one synchronises
+  order_host_device(allocation.device);
+  if (cudaError_t error = give_back("cudaFree", pointer, allocation.bytes)) return error;
   g.allocations.erase(reinterpret_cast<uintptr_t>(pointer));
   Device& d = *g.devices[allocation.device];
   auto* address = static_cast<char*>(pointer);
@@ -128,6 +140,7 @@ SIMCUDA_CUDA cudaError_t cudaFreeHost(void* pointer) {
     return fail(cudaErrorInvalidValue);
   }
   size_t mapped = round_up(it->second.bytes, kPage);
+  if (cudaError_t error = give_back("cudaFreeHost", pointer, it->second.bytes)) return error;
   drain_device(lock, -1);
   g.allocations.erase(reinterpret_cast<uintptr_t>(pointer));
   g.host_arena.release(static_cast<char*>(pointer), mapped);
@@ -141,6 +154,7 @@ SIMCUDA_CUDA cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned)
   if (find_allocation(pointer)) return fail(cudaErrorHostMemoryAlreadyRegistered);
   state().allocations[reinterpret_cast<uintptr_t>(pointer)] = {bytes, current_device(),
                                                                Kind::kRegistered};
+  state().registered++;
   return cudaSuccess;
 }
 
@@ -150,7 +164,9 @@ SIMCUDA_CUDA cudaError_t cudaHostUnregister(void* pointer) {
   if (it == state().allocations.end() || it->second.kind != Kind::kRegistered) {
     return fail(cudaErrorHostMemoryNotRegistered);
   }
+  if (cudaError_t error = give_back("cudaHostUnregister", pointer, it->second.bytes)) return error;
   drain_device(lock, -1);
+  state().registered--;
   state().allocations.erase(reinterpret_cast<uintptr_t>(pointer));
   return cudaSuccess;
 }
@@ -282,6 +298,9 @@ SIMCUDA_CUDA cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   }
   Allocation allocation = it->second;
   drain_device(lock, allocation.device);
+  if (cudaError_t error = give_back("cudaIpcCloseMemHandle", pointer, allocation.bytes)) {
+    return error;
+  }
   state().allocations.erase(reinterpret_cast<uintptr_t>(pointer));
   state().devices[allocation.device]->arena.release(static_cast<char*>(pointer),
                                                     round_up(allocation.bytes, kPage));

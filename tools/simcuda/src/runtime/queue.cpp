@@ -5,6 +5,7 @@
 // thread and the mutex is free; others who need the stream wait. Tickets only ever point backwards
 // in time, so waiting for one cannot form a cycle.
 #include "capture.h"
+#include "order.h"
 
 namespace simcuda {
 namespace {
@@ -150,6 +151,17 @@ void simcuda_enqueue(void* handle, int device, void (*run)(void*), void* argumen
 
 }  // extern "C"
 
+// The host learns what was before a function of its own by being called.
+static std::function<void()> host_function(Stream& stream, std::function<void()> function) {
+  return [known = order_record(stream), function = std::move(function)] {
+    {
+      Lock lock(state().mutex);
+      order_host(known);
+    }
+    function();
+  };
+}
+
 // ---- streams
 
 SIMCUDA_CUDA cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags,
@@ -177,6 +189,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   Stream& stream = resolve(handle);
   if (!state().streams.count(&stream)) return fail(cudaErrorInvalidResourceHandle);
   drain(lock, stream);
+  order_destroyed(stream);
   state().streams.erase(&stream);
   delete &stream;
   return cudaSuccess;
@@ -199,6 +212,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   if (cudaError_t error = unsafe_on(stream)) return error;
   legacy_order(lock, stream);
   drain(lock, stream);
+  order_host_stream(stream);
   return late_error();
 }
 
@@ -206,9 +220,11 @@ SIMCUDA_CUDA cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Lock lock(state().mutex);
   Stream& stream = resolve(handle);
   if (cudaError_t error = unsafe_on(stream)) return error;
-  if (stream.queue.empty() && !stream.busy_elsewhere()) return cudaSuccess;
-  if (stream.lag-- > 0) return fail(cudaErrorNotReady);
+  if (!order_may_answer(stream)) return fail(cudaErrorNotReady);
+  bool done = stream.queue.empty() && !stream.busy_elsewhere();
+  if (!done && stream.lag-- > 0) return fail(cudaErrorNotReady);
   drain(lock, stream);
+  order_host_stream(stream);
   return cudaSuccess;
 }
 
@@ -218,6 +234,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t ev
   if (ticket && (ticket->capture || resolve(handle).capture)) {
     return wait_in_capture(resolve(handle), ticket);
   }
+  if (ticket) order_wait(resolve(handle), ticket->known);
   if (ticket && !ticket->done) push(lock, resolve(handle), {ticket, nullptr, nullptr});
   return cudaSuccess;
 }
@@ -226,7 +243,7 @@ SIMCUDA_CUDA cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fu
                                             void* data) {
   Lock lock(state().mutex);
   Stream& stream = resolve(handle);
-  Command command{nullptr, [=] { function(data); }, nullptr};
+  Command command{nullptr, host_function(stream, [=] { function(data); }), nullptr};
   if (stream.capture) {
     add_node(stream, std::move(command));  // a function of the program's runs when it is launched
   } else {
@@ -238,7 +255,9 @@ SIMCUDA_CUDA cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fu
 SIMCUDA_CUDA cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function,
                                                void* data, unsigned) {
   Lock lock(state().mutex);
-  push(lock, resolve(handle), {nullptr, [=] { function(handle, cudaSuccess, data); }, nullptr});
+  Stream& stream = resolve(handle);
+  auto run = host_function(stream, [=] { function(handle, cudaSuccess, data); });
+  push(lock, stream, {nullptr, std::move(run), nullptr});
   return cudaSuccess;
 }
 
@@ -247,6 +266,7 @@ SIMCUDA_CUDA cudaError_t cudaDeviceSynchronize() {
   state().counters.device_syncs++;
   if (cudaError_t error = unsafe_in_capture()) return error;
   drain_device(lock, current_device());
+  order_host_device(current_device());
   return late_error();
 }
 
@@ -274,6 +294,7 @@ SIMCUDA_CUDA cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
   reinterpret_cast<Event*>(event)->ticket = ticket;
   ticket->capture = stream.capture;
   if (stream.capture) return cudaSuccess;
+  ticket->known = order_record(stream);
   push(lock, stream, {nullptr, nullptr, ticket});
   return cudaSuccess;
 }
@@ -287,10 +308,12 @@ SIMCUDA_CUDA cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock(state().mutex);
   auto ticket = reinterpret_cast<Event*>(event)->ticket;
   if (cudaError_t error = unsafe_in_capture()) return error;
-  if (!ticket || ticket->done) return cudaSuccess;
-  if (ticket->capture) return fail(cudaErrorCapturedEvent);
-  if (ticket->lag-- > 0) return fail(cudaErrorNotReady);
+  if (!ticket) return cudaSuccess;
+  if (ticket->capture && !ticket->done) return fail(cudaErrorCapturedEvent);
+  if (!order_may_answer(ticket->known, ticket->asked)) return fail(cudaErrorNotReady);
+  if (!ticket->done && ticket->lag-- > 0) return fail(cudaErrorNotReady);
   complete(lock, ticket);
+  order_host(ticket->known);
   return cudaSuccess;
 }
 
@@ -301,6 +324,7 @@ SIMCUDA_CUDA cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (cudaError_t error = unsafe_in_capture()) return error;
   if (ticket && ticket->capture) return fail(cudaErrorCapturedEvent);
   complete(lock, ticket);
+  if (ticket) order_host(ticket->known);
   return late_error();
 }
 

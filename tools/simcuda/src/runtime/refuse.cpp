@@ -75,8 +75,12 @@ cudaError_t late_error() {
 
 const char* last_refusal() { return t_last_refusal.c_str(); }
 
-void refuse(const std::string& what) {
+void remember_refusal(const std::string& what) {
   t_last_refusal = "the simulated device refuses: " + what;
+}
+
+void refuse(const std::string& what) {
+  remember_refusal(what);
   fprintf(stderr, "simcuda: REFUSED %s\n", what.c_str());
   fflush(stderr);
   bool stop;
@@ -94,6 +98,8 @@ using namespace simcuda;
 extern "C" {
 
 void simcuda_refuse(const char* what) { refuse(what); }
+
+const char* simcuda_last_refusal() { return last_refusal(); }
 
 void simcuda_refuse_later(const char* what) {
   refuse(what);

@@ -75,13 +75,56 @@ SIMCUDA_API void simcuda_enqueue(void* stream, int device, void (*run)(void*), v
 // graph drop(argument).
 SIMCUDA_API int simcuda_capturing(void* stream, int device);
 SIMCUDA_API void simcuda_capture_save(void* stream, int device, void* memory, size_t bytes);
+struct SimcudaWork;
 SIMCUDA_API void simcuda_capture_op(void* stream, int device, void (*run)(void*), void* argument,
-                                    void (*drop)(void*));
+                                    void (*drop)(void*), const struct SimcudaWork* work);
 // 0: not memory a device can address, 1: device memory, 2: pinned host memory. The whole range
 // must lie in one allocation.
 SIMCUDA_API int simcuda_addressable(const void* pointer, size_t bytes);
+
+// ---- order checker
+
+// A view that an op reads or writes: sizes and strides in elements of `element` bytes.
+struct SimcudaView {
+  const void* at;
+  size_t element;
+  int dimensions;
+  const int64_t *sizes, *strides;
+  int written;
+};
+// What one op does to memory. The name lives as long as the process.
+struct SimcudaWork {
+  const char* name;
+  const struct SimcudaView* views;
+  size_t count;
+};
+struct SimcudaOrderSize {
+  uint64_t operations, ranges, dropped;
+};
+
+SIMCUDA_API int simcuda_order_on(void);
+// An op takes its place on its stream; the host uses memory. Not 0: it races and is refused, with
+// the text of `simcuda_last_refusal`.
+SIMCUDA_API int simcuda_order_note(void* stream, int device, const struct SimcudaWork* work);
+SIMCUDA_API int simcuda_order_host_use(const struct SimcudaWork* work);
+// Whether it is pinned host memory. Takes no lock for what torch allocates.
+SIMCUDA_API int simcuda_order_pinned(const void* pointer);
+// `signal` makes faulthandler write the thread's Python stack to `file`.
+SIMCUDA_API void simcuda_order_stack(int file, int signal);
+// Leaves out pairs of operations, by patterns of a shell; 0 bytes: any number.
+SIMCUDA_API void simcuda_order_suppress(const char* first, const char* second, size_t bytes);
+SIMCUDA_API uint64_t simcuda_order_suppressed(size_t index);  // how many, by each in turn
+// Records that end with 0x1E of fields that end with 0x1F, as `Race` in order.py has them.
+SIMCUDA_API const char* simcuda_order_races(void);
+SIMCUDA_API void simcuda_order_clear(void);
+SIMCUDA_API void simcuda_order_set_strict(int on);  // queries
+SIMCUDA_API void simcuda_order_size(struct SimcudaOrderSize* out);
+
+// ---- what is refused
+
 // Tells what was refused on stderr (and aborts in abort mode).
 SIMCUDA_API void simcuda_refuse(const char* what);
+SIMCUDA_API const char* simcuda_last_refusal(void);
 // The same for a command that runs later: the next call that waits for a stream returns the error.
 SIMCUDA_API void simcuda_refuse_later(const char* what);
 // The same for a function of a stub library; returns the status given.

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "../order/clock.h"
 #include "simcuda.h"
 
 #define SIMCUDA_CUDA extern "C" __attribute__((visibility("default")))
@@ -36,8 +37,12 @@ struct Ticket {
   bool done = false;
   double milliseconds = 0;
   CapturePtr capture = nullptr;  // that it was recorded in: never done, only to wait for in there
+  order::Snapshot known = nullptr;  // what is done when it is
+  long asked = 0;                   // by queries that were not answered
 };
 using TicketPtr = std::shared_ptr<Ticket>;
+
+struct Work;
 
 struct Command {
   TicketPtr wait;             // first, another stream's ticket must be done
@@ -45,6 +50,7 @@ struct Command {
   TicketPtr record;           // then this is done
   // When it is issued: writes it into the books.
   std::function<void(Stream&)> account = nullptr;
+  std::shared_ptr<const Work> work = nullptr;  // in a graph: what each launch does to memory
 };
 
 struct Stream {
@@ -58,6 +64,8 @@ struct Stream {
   int depth = 0;
   SimcudaStreamCopies copies{};
   CapturePtr capture;
+  order::Actor actor = order::kHost;  // its own once it is used
+  long asked = 0;                     // as of a ticket
 
   bool busy_elsewhere() const { return depth > 0 && runner != std::this_thread::get_id(); }
 };
@@ -122,6 +130,7 @@ struct State {
   std::map<uintptr_t, Allocation> allocations;
   Arena host_arena;
   size_t host_used = 0, host_peak = 0, host_capacity = 0;
+  std::atomic<int> registered{0};            // ranges of host memory
   std::atomic<int> mode{SIMCUDA_IMMEDIATE};  // read by every op
   long lag = 0;
   double bandwidth = 0;
