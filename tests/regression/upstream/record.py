@@ -3,20 +3,20 @@
 and when it ends, and tests already written down are not run again.
 
 Loaded with `-p record`; the file is named by the variable RECORD. RECORD_PART (I/N) leaves one part
-of the tests, chosen by their names: whatever else there is, a test is in the same part.
+of the tests.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zlib
 from pathlib import Path
 
+import parts
 import pytest
 
 _FILE = Path(os.environ["RECORD"])
-_PART, _PARTS = map(int, os.environ.get("RECORD_PART", "1/1").split("/"))
+_INDEX, _COUNT = map(int, os.environ.get("RECORD_PART", "1/1").split("/"))
 
 
 def _write(**entry: str) -> None:
@@ -27,13 +27,13 @@ def _write(**entry: str) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     lines = _FILE.read_text().splitlines() if _FILE.exists() else []
     done = {json.loads(line)["test"] for line in lines}
-    kept = {item for item in items if item.nodeid not in done and _mine(item.nodeid)}
+    kept = {
+        item
+        for item in items
+        if item.nodeid not in done and parts.is_in((_INDEX, _COUNT), item.nodeid)
+    }
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
-
-
-def _mine(test: str) -> bool:
-    return zlib.crc32(test.encode()) % _PARTS == _PART - 1
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

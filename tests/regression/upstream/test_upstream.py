@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own tests: none that passes on the official wheel may fail on ours, with Large Model
-Support off or in chaos mode. `differences.toml` lists the exceptions, each with its reason; one
+Support off or in chaos mode. What passes on the official wheel is recorded for the default tier,
+and run for the full one. `differences.toml` lists the exceptions, each with its reason; one
 that is listed and does not differ fails as well."""
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import lms_device
+import official
+import torch
 import upstream_run
 
 try:
@@ -24,7 +27,7 @@ except ImportError:  # Python 3.10
     import tomli as tomllib
 
 HERE = Path(__file__).resolve().parent
-SELECTION: list[dict[str, Any]] = tomllib.loads((HERE / "selection.toml").read_text())["files"]
+RELEASE = torch.__version__.partition("+")[0]
 ALLOWED: list[dict[str, str]] = tomllib.loads((HERE / "differences.toml").read_text()).get(
     "differences", []
 )
@@ -34,7 +37,7 @@ def _cases() -> list[Any]:
     """The plug-in, whose engine is the patch's, has the choice in the full tier and no more."""
     choice = [pytest.mark.slow] if lms_device.is_plugin() else []
     cases = []
-    for entry in SELECTION:
+    for entry in upstream_run.SELECTION:
         file, name = entry["file"], entry["file"].removesuffix(".py")
         parts = entry.get("parts", 1)
         if "default" in entry:
@@ -63,36 +66,43 @@ def test_no_upstream_test_is_lost(
     stock, device = pytestconfig.getoption("--stock"), pytestconfig.getoption("--device")
     if not stock:
         pytest.skip("--stock names no Python with the official torch")
-    configurations = upstream_run.configurations(stock, sys.executable)
+    chosen = upstream_run.choice().get(file) == select
+    recorded = official.recorded(RELEASE, file, part) if chosen else None
+    configurations = {c.name: c for c in upstream_run.configurations(stock, sys.executable)}
+    if recorded is not None and pytestconfig.getoption("--tier") == "default":
+        del configurations["official"]
+
+    def run(name: str) -> dict[str, upstream_run.Result]:
+        c = configurations[name]
+        return upstream_run.run(c, tests, file, select, device, reports / name, part)
+
+    def run_again(name: str, doubtful: set[str]) -> dict[str, upstream_run.Result]:
+        """Some of these tests race on any wheel: a difference is one that shows twice."""
+        names = {test.rsplit("::", 1)[-1].split("[")[0] for test in doubtful}
+        c, folder = configurations[name], reports / f"{name}-again"
+        again = upstream_run.run(c, tests, file, " or ".join(sorted(names)), device, folder, part)
+        return {test: again[test] for test in doubtful if test in again}
+
     # Beside other workers one at a time: some of these tests wait with limits of time.
     alone = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") == "1"
     with ThreadPoolExecutor(max_workers=2 if alone else 1) as pool:
-        found = pool.map(
-            lambda c: upstream_run.run(c, tests, file, select, device, reports / c.name, part),
-            configurations,
-        )
-        results = {c.name: result for c, result in zip(configurations, found, strict=True)}
-    passed = {test for test, result in results["official"].items() if result.outcome == "passed"}
+        results = dict(zip(configurations, pool.map(run, configurations), strict=True))
+    passed = recorded or set()
+    if "official" in results:
+        passed = {test for test, result in results["official"].items() if _passed(result)}
     assert passed, f"no test of {file} passes on the official wheel: the comparison is empty"
-    # Some of these tests race on any wheel: a difference is one that shows twice.
-    for c in configurations[1:]:
-        doubtful = [
+    if recorded is not None and recorded != passed:
+        again = run_again("official", recorded ^ passed)
+        stale = {test for test, result in again.items() if _passed(result) == (test in passed)}
+        assert not stale, f"official.json is not what the wheel does, run official.py: {stale}"
+    for name in ("lms-off", "lms-chaos"):
+        doubtful = {
             test
             for test in passed
-            if not _passed(results[c.name].get(test)) and not _allowed(c.name, file, test)
-        ]
+            if not _passed(results[name].get(test)) and not _allowed(name, file, test)
+        }
         if doubtful:
-            names = {test.rsplit("::", 1)[-1].split("[")[0] for test in doubtful}
-            again = upstream_run.run(
-                c,
-                tests,
-                file,
-                " or ".join(sorted(names)),
-                device,
-                reports / f"{c.name}-again",
-                part,
-            )
-            results[c.name].update({test: again[test] for test in doubtful if test in again})
+            results[name].update(run_again(name, doubtful))
     lost = []
     for configuration in ("lms-off", "lms-chaos"):
         for test in sorted(passed):

@@ -11,10 +11,18 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import lms_device  # noqa: E402
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+SELECTION: list[dict[str, Any]] = tomllib.loads((HERE / "selection.toml").read_text())["files"]
 
 STALL_SECONDS = 180.0  # without a test that starts or ends
 EXIT_SECONDS = 5.0  # for a process whose tests are over
@@ -32,6 +40,11 @@ class Configuration:
 class Result:
     outcome: str  # passed, failed, skipped, crashed or hung
     text: str
+
+
+def choice() -> dict[str, str]:
+    """The -k expression by file of the default tier."""
+    return {entry["file"]: entry["default"] for entry in SELECTION if "default" in entry}
 
 
 def configurations(stock: str, lms: str) -> list[Configuration]:
