@@ -110,11 +110,17 @@ class Rebuilder:
             "-DPYTORCH_C10_DRIVER_API_SUPPORTED",
             *(["-DLMS_PLUGIN"] if PLUGIN else []),
             *(["-DC10_CUDA_BUILD_MAIN_LIB"] if "c10" in file.parts and not PLUGIN else []),
-            f"-I{self.overlay}", f"-I{self.source}",
+            *self._beside(file), f"-I{self.overlay}", f"-I{self.source}",
             f"-I{include}", f"-I{include / 'torch/csrc/api/include'}",
             *(f"-I{path}" for path in cuda if path), "-c", str(file), "-o", str(target),
         ]  # fmt: skip
         subprocess.run(command, check=True)
+
+    def _beside(self, file: Path) -> list[str]:
+        """Where a changed file finds what it includes from its own folder."""
+        if not file.is_relative_to(self.overlay):
+            return []
+        return ["-iquote", str(self.source / file.relative_to(self.overlay).parent)]
 
     def sources(self, library: Library) -> list[Path]:
         folder = self.source / library.folder
