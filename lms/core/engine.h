@@ -34,7 +34,7 @@ class Backend {
 
   // Arms the write barrier of a resident storage whose host copy is valid.
   virtual void guard(Key key) = 0;
-  // Disarms it. False when the storage was written, or replaced, since.
+  // Disarms it. False when the storage was written, or replaced, since, or might have been.
   virtual bool unguard(Key key) = 0;
 
   // Whether the block may be freed at all (not while a graph is captured, not of a private pool).

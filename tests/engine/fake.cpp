@@ -523,7 +523,7 @@ void Backend::guard(lms::Key key) {
 
 bool Backend::unguard(lms::Key key) {
   auto* storage = static_cast<Storage*>(key);
-  const bool intact = storage->guarded && storage->intact;
+  const bool intact = storage->guarded && storage->intact && !blind;
   storage->guarded = storage->intact = false;
   return intact;
 }

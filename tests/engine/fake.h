@@ -257,6 +257,7 @@ class Backend final : public lms::Backend {
   std::atomic<int> fail_page_in{0};
   std::atomic<int> fail_page_out{0};
   std::atomic<bool> immovable{false};
+  bool blind = false;  // cannot tell of writes: the write barrier never rules one out
 
   // Bytes that live blocks and a request may have together; 0: no limit. Under the engine's lock.
   std::size_t limit = 0;

@@ -312,6 +312,25 @@ TEST(engine_notices_a_silent_write) {
   }
 }
 
+// A framework that cannot tell of writes answers that there might have been one: then a host copy
+// is never trusted.
+TEST(engine_trusts_no_copy_where_writes_are_unknown) {
+  for (bool op_between : {false, true}) {
+    Rig rig;
+    rig.backend.blind = true;
+    StorageRef a = rig.make(1);
+    CHECK(rig.evict(a));
+    rig.use(&a);
+    rig.write(a, 2, stream(0));  // past the barrier
+    if (op_between) rig.use(&a);
+    CHECK(rig.evict(a));
+    CHECK_EQ(rig.backend.counts.outs, 2);
+    CHECK_EQ(rig.backend.counts.clean_outs, 0);
+    CHECK(rig.has(a, 2));
+    rig.check();
+  }
+}
+
 TEST(engine_notices_a_new_pointer) {
   Rig rig;
   StorageRef a = rig.make(1);

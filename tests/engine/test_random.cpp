@@ -60,6 +60,7 @@ class World {
                  setup_.one_in(2) ? 0 : 1024 * (1 + setup_.below(8))),
         engine_(new Engine(backend_, pool_, {kMaxBytes / 2})) {
     backend_.attach(engine_.get(), &pool_);
+    backend_.blind = mix(seed, 3) % 8 == 0;
     engine_->set_min_bytes(0);
   }
 
@@ -607,6 +608,7 @@ class World {
     CHECK_EQ(stats.paged_out, counts.outs);
     CHECK_EQ(stats.paged_out_bytes, counts.out_bytes);
     CHECK_EQ(stats.clean_evictions, counts.clean_outs);
+    CHECK(!backend_.blind || stats.clean_evictions == 0);
     CHECK_EQ(stats.clean_bytes, counts.clean_bytes);
     CHECK_EQ(stats.paged_in, counts.ins);
     CHECK_EQ(stats.paged_in_bytes, counts.in_bytes);

@@ -156,8 +156,10 @@ def test_the_sdist_holds_the_whole_runtime_and_is_the_same_each_time(tmp_path: P
     with tarfile.open(made[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for layout in plugin.resolve(PROJECT, "2.6.0").target.framework.layout:
-        for file in (REPOSITORY / layout.source).glob("*.cpp"):
-            assert f"csrc/{layout.target}/{file.name}" in names
+        for pattern in layout.patterns:
+            for file in (REPOSITORY / layout.source).glob(pattern):
+                if file.suffix == ".cpp":
+                    assert f"csrc/{layout.target}/{file.name}" in names
     assert b"2.6.0" in plugin.source_files(plugin.resolve(PROJECT, "2.6"))["torch_lms/_tested.py"]
     assert {"setup.py", "pyproject.toml", "torch_lms.pth", "PKG-INFO"} <= names
     assert {"torch_lms/__init__.py", "torch_lms/lms/__init__.py", "torch_lms/lms/sizes.py"} <= names

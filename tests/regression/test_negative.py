@@ -50,7 +50,7 @@ LIBRARIES = (
         Library(
             "libtorch_lms.so",
             "",
-            ("c10/cuda/lms/**/*.cpp", "torch/csrc/lms/*.cpp", "plugin/*.cpp"),
+            ("c10/cuda/lms/**/*.cpp", "torch/csrc/lms/**/*.cpp", "plugin/*.cpp"),
             ("torch_cpu", "c10_cuda", "c10"),
         ),
     )
@@ -62,7 +62,9 @@ LIBRARIES = (
             ("*.cpp", "impl/*.cpp", "lms/*.cpp", "lms/core/*.cpp"),
             ("c10",),
         ),
-        Library("libtorch_lms.so", "torch/csrc/lms", ("*.cpp",), ("c10_cuda", "torch_cpu", "c10")),
+        Library(
+            "libtorch_lms.so", "torch/csrc/lms", ("**/*.cpp",), ("c10_cuda", "torch_cpu", "c10")
+        ),
     )
 )
 

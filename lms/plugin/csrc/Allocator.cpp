@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <plugin/Blocks.h>
 #include <plugin/Forward.h>
 
@@ -437,7 +438,7 @@ BlockInfo Allocator::info(void* ptr) {
 }
 
 void Allocator::adopt(StorageImpl* storage) {
-  DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
+  DataPtr& pointer = pointer_of(*storage);
   if (pointer.get() == pointer.get_context() &&
       pointer.compare_exchange_deleter(base()->raw_deleter(), &delete_block)) {
     info(pointer.get());  // learns of it

@@ -5,7 +5,8 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
-#include <c10/cuda/lms/compat.h>
+#include <c10/cuda/lms/compat/storage.h>
+#include <c10/cuda/lms/compat/write_barrier.h>
 
 #include <algorithm>
 #include <memory>
@@ -13,8 +14,6 @@
 
 namespace c10::cuda::lms {
 namespace {
-
-using WeakStorage = weak_intrusive_ptr<StorageImpl>;
 
 StorageImpl* storage_of(::lms::Key key) { return static_cast<StorageImpl*>(key); }
 
@@ -75,12 +74,6 @@ void* alloc_free(size_t bytes, cudaStream_t stream) {
   return nullptr;
 }
 
-// Replaces the pointer without running the old one's deleter: its memory has a new owner.
-void rebind(StorageImpl* storage, DataPtr&& pointer) {
-  storage->_mutable_data_ptr_no_checks().release_context();
-  storage->set_data_ptr_noswap(std::move(pointer));
-}
-
 }  // namespace
 
 void* PinnedMemory::allocate(size_t bytes) {
@@ -102,7 +95,7 @@ Acquired& acquired() {
 }
 
 bool resident(const StorageImpl& storage) noexcept {
-  const auto& pointer = const_cast<StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const DataPtr& pointer = pointer_of(storage);
   return pointer.get() != nullptr && pointer.get() == pointer.get_context() &&
          is_block_deleter(pointer.get_deleter());
 }
@@ -138,10 +131,10 @@ void Backend::release_host_context(void* context) {
 // Also what has no memory yet, or shares it: the operator that is about to run may give it a block,
 // which must then be pinned from its first moment.
 bool Backend::may_manage(const StorageImpl& storage) noexcept {
-  const auto& pointer = const_cast<StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const DataPtr& pointer = pointer_of(storage);
   return pointer.device().is_cuda() &&
          (pointer.get() == nullptr || pointer.get_deleter() == &release_host_context ||
-          resident(storage) || c10::impl::cow::is_cow_data_ptr(pointer));
+          resident(storage) || shares_bytes(pointer));
 }
 
 bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
@@ -158,12 +151,12 @@ bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
 
 void Backend::retain(::lms::Key key) {
   adopt(storage_of(key));
-  raw::weak_intrusive_ptr::incref(storage_of(key));
+  add_weak(storage_of(key));
 }
 
 void Backend::release(::lms::Key key) {
   guards_.erase(storage_of(key));
-  WeakStorage::reclaim(storage_of(key));
+  drop_weak(storage_of(key));
 }
 
 bool Backend::acquire(::lms::Key key) {
@@ -175,25 +168,20 @@ bool Backend::acquire(::lms::Key key) {
   return true;
 }
 
-bool Backend::dead(::lms::Key key) {
-  auto weak = WeakStorage::reclaim(storage_of(key));
-  const bool expired = weak.expired();
-  weak.release();
-  return expired;
-}
+bool Backend::dead(::lms::Key key) { return expired(storage_of(key)); }
 
 ::lms::Extent Backend::locate(::lms::Key key) {
   StorageImpl* storage = storage_of(key);
-  const DataPtr& pointer = storage->_mutable_data_ptr_no_checks();
+  const DataPtr& pointer = pointer_of(*storage);
   const int device = pointer.device().index();
   if (auto* host = pointer.cast_context<HostContext>(&release_host_context)) {
     return {::lms::Place::kHost, host->range.ptr, host->bytes, device};
   }
   const auto guard = guards_.find(storage);
-  const bool guarded =
-      may_be_guarded(pointer) && guard != guards_.end() && barrier_intact(storage, guard->second);
+  const bool guarded = may_be_guarded(pointer) && guard != guards_.end() &&
+                       writes_since(*storage, guard->second) == Writes::kNone;
   if (guarded || resident(*storage)) {
-    return {::lms::Place::kDevice, pointer.get(), storage->nbytes(), device};
+    return {::lms::Place::kDevice, pointer.get(), nbytes_of(*storage), device};
   }
   return {::lms::Place::kForeign, pointer.get(), 0, device};
 }
@@ -212,12 +200,13 @@ bool Backend::unguard(::lms::Key key) {
   if (guard == guards_.end()) {
     return false;
   }
-  const bool intact = barrier_intact(storage, guard->second);
+  const Writes writes = writes_since(*storage, guard->second);
   guards_.erase(guard);
-  if (intact) {
-    disarm_barrier(storage);
+  if (writes == Writes::kUnknown) {
+    return false;
   }
-  return intact;
+  disarm_barrier(storage);
+  return true;
 }
 
 bool Backend::movable(const ::lms::Extent& from) { return block_info(from.ptr).evictable; }
@@ -271,11 +260,12 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   context->device = device;
   context->home = block.stream;
   context->shared = std::move(block.used_on);
-  rebind(storage, DataPtr(poison_ ? nullptr : host.ptr, context.release(), &release_host_context,
-                          Device(kCUDA, device)));
+  replace_pointer(storage, DataPtr(poison_ ? nullptr : host.ptr, context.release(),
+                                   &release_host_context, Device(kCUDA, device)));
   ++on_host_;
   if (poison_) {
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+    refuse_access(
+        storage,
         "LMS_DEBUG=chaos: this storage is in host memory and was accessed outside of an operator. "
         "Code that takes a raw pointer must hold the tensor with torch.cuda.lms.pin() first.");
   }
@@ -285,8 +275,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
 ::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream stream,
                                   ::lms::Reclaim reclaim, ::lms::FencePtr* arrival) {
   StorageImpl* storage = storage_of(key);
-  auto* host =
-      storage->_mutable_data_ptr_no_checks().cast_context<HostContext>(&release_host_context);
+  auto* host = pointer_of(*storage).cast_context<HostContext>(&release_host_context);
   TORCH_INTERNAL_ASSERT(host != nullptr);
   CUDAGuard guard(host->device);
   TORCH_CHECK(
@@ -335,10 +324,10 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     CUDACachingAllocator::get()->recordStream(pointer, shared);
   }
   if (poison_) {
-    clear_access_error(storage);
+    allow_access(storage);
   }
   std::unique_ptr<HostContext> owned(host);
-  rebind(storage, std::move(pointer));
+  replace_pointer(storage, std::move(pointer));
   --on_host_;
   return owned->range;
 }

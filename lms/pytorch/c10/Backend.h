@@ -3,6 +3,7 @@
 
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/compat/write_barrier.h>
 #include <c10/cuda/lms/core/engine.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -24,7 +25,8 @@ class PinnedMemory final : public ::lms::HostMemory {
 //  - the allocator's own deleter: resident;
 //  - c10's copy-on-write deleter over a context that `guard` made: resident, host copy valid. Any
 //    mutable access to the storage takes the wrapper off, which is how a write that no op boundary
-//    saw is noticed (from PyTorch 2.13 on by a materializer, and the deleter stays: compat.h);
+//    saw is noticed (from PyTorch 2.13 on by a materializer, and the deleter stays:
+//    compat/write_barrier.h);
 //  - release_host_context: in host memory, at the pinned buffer, which the device can address.
 class Backend final : public ::lms::Backend {
  public:
@@ -60,7 +62,7 @@ class Backend final : public ::lms::Backend {
   ::lms::HostPool* host_ = nullptr;
   std::atomic<size_t> on_host_{0};
   bool poison_ = false;
-  ska::flat_hash_map<StorageImpl*, const void*> guards_;  // the barriers that `guard` armed
+  ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed
 };
 
 // Whether the storage's bytes are in a block of the caching allocator under its plain deleter.

@@ -4,8 +4,10 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <cuda_runtime_api.h>
 #include <torch/csrc/lms/boundary.h>
+#include <torch/csrc/lms/compat/interception.h>
 #include <torch/csrc/lms/storages.h>
 #include <torch/library.h>
 
@@ -99,7 +101,7 @@ bool for_any(const at::Tensor& tensor) {
 // the storage.
 int64_t identity(const c10::Storage& storage) {
   auto* impl = storage.unsafeGetStorageImpl();
-  const bool moves = impl->nbytes() > 0 && c10::cuda::lms::manageable(impl);
+  const bool moves = engine::nbytes_of(*impl) > 0 && engine::manageable(impl);
   return reinterpret_cast<int64_t>(moves ? impl : impl->data());
 }
 

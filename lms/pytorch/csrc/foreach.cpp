@@ -39,9 +39,8 @@ c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_
 
 }  // namespace
 
-bool run_in_parts(const c10::OperatorHandle& op, size_t part_bytes, Stack* stack,
+bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* stack,
                   c10::function_ref<void(Stack*)> run) {
-  const auto& schema = op.schema();
   const auto& parameters = schema.arguments();
   const size_t first = stack->size() - parameters.size();
 

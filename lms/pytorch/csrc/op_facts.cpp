@@ -7,6 +7,8 @@
 namespace torch::lms {
 namespace {
 
+using c10::cuda::lms::Access;
+
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
 bool contains(const std::string& text, const char* part) {
@@ -75,7 +77,8 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
       const auto* alias = argument.alias_info();
       const bool written = !trusted || (alias && alias->isWrite()) || writes_silently(op, argument);
       const bool overwritten = trusted && index == 0 && (op == "zero_" || op == "copy_");
-      facts.tensors.push_back({index, written, overwritten});
+      const Access write = overwritten ? Access::kOverwrite : Access::kWrite;
+      facts.tensors.push_back({index, written ? write : Access::kRead});
     }
     ++index;
   }

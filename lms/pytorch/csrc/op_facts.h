@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/function_schema.h>
+#include <c10/cuda/lms/Lms.h>
 
 #include <cstdint>
 #include <vector>
@@ -19,13 +20,19 @@ struct OpFacts {
 
   struct TensorArgument {
     uint32_t index;
-    bool written;
-    bool overwritten;  // if the tensor covers its storage
+    // kWrite, too, where it is unknown whether it is written. kOverwrite holds only for a tensor
+    // that covers its storage: see access_to (operands.h).
+    c10::cuda::lms::Access access;
   };
 
   Kind kind = Kind::kNormal;
   bool has_results = false;             // may return new storages
   std::vector<TensorArgument> tensors;  // arguments that can hold a tensor
+
+  // Whether a call need not pin anything.
+  bool touches_nothing() const {
+    return kind == Kind::kNoAccess || (tensors.empty() && !has_results);
+  }
 };
 
 OpFacts facts_of(const c10::FunctionSchema& schema);

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <torch/csrc/lms/boundary.h>
+#include <torch/csrc/lms/compat/interception.h>
+#include <torch/csrc/lms/foreach.h>
+#include <torch/csrc/lms/storages.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+// By the dispatcher: a boxed kernel on the BackendSelect key of every operator that can reach CUDA
+// memory. That key is in every thread's default set and below autograd, so the kernel sees each
+// operator call just before its backend kernel. Operators registered later are hooked by the next
+// call of a hooked one.
+namespace torch::lms {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using torch::jit::Stack;
+
+std::atomic<bool> g_pending{false};
+
+// The facts of one hooked operator. An operator can be taken away and defined anew with another
+// schema under the same name, and keeps this kernel.
+class Facts {
+ public:
+  const OpFacts& of(const c10::OperatorHandle& op) {
+    const OpFacts* facts = current_.load(std::memory_order_acquire);
+    return C10_LIKELY(facts != nullptr) ? *facts : compute(op);
+  }
+  void invalidate() { current_.store(nullptr, std::memory_order_release); }
+
+ private:
+  const OpFacts& compute(const c10::OperatorHandle& op) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(std::make_unique<OpFacts>(facts_of(op.schema())));
+    current_.store(kept_.back().get(), std::memory_order_release);
+    return *kept_.back();
+  }
+
+  std::atomic<const OpFacts*> current_{nullptr};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<OpFacts>> kept_;  // another thread may still be reading an old one
+};
+
+// One call, as at_boundary takes it.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, Facts& facts)
+      : op_(op),
+        keys_(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect)),
+        stack_(stack),
+        facts_(facts) {}
+
+  const OpFacts& facts() {
+    if (C10_UNLIKELY(g_pending.load(std::memory_order_relaxed))) {
+      install_pending();
+    }
+    return facts_.of(op_);
+  }
+
+  void operands(const OpFacts& facts, Operands* out) const {
+    const size_t count = op_.schema().arguments().size();
+    const c10::IValue* arguments = stack_->data() + (stack_->size() - count);
+    for (const auto& argument : facts.tensors) {
+      each_storage(arguments[argument.index],
+                   [&](const at::Tensor& tensor, c10::StorageImpl* storage) {
+                     out->add(storage, access_of(argument, tensor, arguments, count));
+                   });
+    }
+  }
+
+  void run() { op_.redispatchBoxed(keys_, stack_); }
+
+  template <class F>
+  void each_result(const F& f) const {
+    for (size_t i = first_result(); i < stack_->size(); ++i) {
+      each_storage((*stack_)[i], [&](const at::Tensor&, c10::StorageImpl* storage) { f(storage); });
+    }
+  }
+
+  template <class F>
+  bool in_parts(size_t bytes, const F& f) const {
+    return run_in_parts(op_.schema(), bytes, stack_, [&](Stack* arguments) {
+      Call part(op_, keys_, arguments, facts_);
+      f(part);
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> work() const {
+    for (size_t i = first_result(); i < stack_->size(); ++i) {
+      if ((*stack_)[i].isCustomClass()) {
+        return (*stack_)[i].toCustomClass<c10d::Work>();
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  // Only zero_ and copy_ overwrite, and only their first argument.
+  static c10::cuda::lms::Access access_of(const OpFacts::TensorArgument& argument,
+                                          const at::Tensor& tensor, const c10::IValue* arguments,
+                                          size_t count) {
+    if (C10_LIKELY(argument.access != c10::cuda::lms::Access::kOverwrite)) {
+      return argument.access;
+    }
+    return access_to(tensor, argument.access, count > 1 ? &arguments[1].toTensor() : nullptr);
+  }
+
+  size_t first_result() const { return stack_->size() - op_.schema().returns().size(); }
+
+  const c10::OperatorHandle& op_;
+  const DispatchKeySet keys_;
+  Stack* const stack_;
+  Facts& facts_;
+};
+
+class Kernel final : public c10::OperatorKernel {
+ public:
+  explicit Kernel(std::shared_ptr<Facts> facts) : facts_(std::move(facts)) {}
+
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    Call call(op, keys, stack, *facts_);
+    at_boundary(call);
+  }
+
+ private:
+  std::shared_ptr<Facts> facts_;
+};
+
+// Leaked: operators may be deregistered after static destructors ran. The lock is a leaf for the
+// listener, which is called under the dispatcher's, and is not held while kernels are registered.
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<c10::OperatorName, std::shared_ptr<Facts>> hooked;
+  std::vector<c10::OperatorName> pending;
+
+  std::mutex installing;
+  std::unordered_map<std::string, std::unique_ptr<torch::Library>> libraries;  // by namespace
+  bool installed = false;
+  c10::RegistrationHandleRAII listener{nullptr};
+};
+
+Registry& registry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+class Listener final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle& op) override {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto hooked = registry().hooked.find(op.operator_name());
+    if (hooked != registry().hooked.end()) {
+      hooked->second->invalidate();
+    } else {
+      registry().pending.push_back(op.operator_name());
+      g_pending = true;
+    }
+  }
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto hooked = registry().hooked.find(op.operator_name());
+    if (hooked != registry().hooked.end()) {
+      hooked->second->invalidate();
+    }
+  }
+};
+
+// Composite operators only call others, which are hooked themselves; factories have a kernel of
+// their own on this key and take no tensor of the device.
+bool wants_hook(const c10::OperatorHandle& op) {
+  if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::BackendSelect)) {
+    return false;
+  }
+  if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+      !op.hasKernelForDispatchKey(DispatchKey::CUDA)) {
+    return false;
+  }
+  const OpFacts facts = facts_of(op.schema());
+  return !facts.tensors.empty() || facts.has_results;
+}
+
+bool hook(const c10::OperatorName& name) {
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  if (!op || !wants_hook(*op)) {
+    return false;
+  }
+  auto facts = std::make_shared<Facts>();
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    if (!registry().hooked.emplace(name, facts).second) {
+      return false;
+    }
+  }
+  const auto colons = name.name.find("::");
+  const std::string space = name.name.substr(0, colons);
+  auto& library = registry().libraries[space];
+  if (!library) {
+    library = std::make_unique<torch::Library>(torch::Library::IMPL, space,
+                                               DispatchKey::BackendSelect, __FILE__, __LINE__);
+  }
+  std::string qualified = name.name.substr(colons + 2);
+  if (!name.overload_name.empty()) {
+    qualified += "." + name.overload_name;
+  }
+  library->impl(qualified.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                       std::make_unique<Kernel>(std::move(facts))));
+  return true;
+}
+
+// With `installing` held.
+size_t hook_pending() {
+  std::vector<c10::OperatorName> names;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    names.swap(registry().pending);
+    g_pending = false;
+  }
+  return static_cast<size_t>(std::count_if(names.begin(), names.end(), hook));
+}
+
+}  // namespace
+
+size_t install() {
+  std::lock_guard<std::mutex> installing(registry().installing);
+  if (registry().installed) {
+    return 0;
+  }
+  registry().installed = true;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  // Calls back at once for every operator there is: all become pending.
+  registry().listener = dispatcher.addRegistrationListener(std::make_unique<Listener>());
+  return hook_pending();
+}
+
+size_t install_pending() {
+  // Another thread that is at it, or this one further up the stack, does it.
+  std::unique_lock<std::mutex> installing(registry().installing, std::try_to_lock);
+  if (!installing.owns_lock() || !registry().installed) {
+    return 0;
+  }
+  return hook_pending();
+}
+
+}  // namespace torch::lms

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/lms/Lms.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstddef>
+
+namespace torch::lms {
+
+// How an op uses the storage of `tensor`, of which its facts say `announced`. `source`: what copy_
+// reads; null of zero_.
+c10::cuda::lms::Access access_to(const at::Tensor& tensor, c10::cuda::lms::Access announced,
+                                 const at::Tensor* source);
+
+// The storages that one call reaches through its arguments, and how it uses each.
+class Operands {
+ public:
+  using Use = c10::cuda::lms::Use;
+  using Access = c10::cuda::lms::Access;
+
+  void add(c10::StorageImpl* storage, Access access) {
+    // copy_ from a view of itself reads what it writes.
+    for (Use& use : uses_) {
+      if (use.storage == storage && use.access == Access::kOverwrite) {
+        use.access = Access::kWrite;
+      }
+    }
+    uses_.push_back({storage, access});
+  }
+
+  bool empty() const { return uses_.empty(); }
+  size_t size() const { return uses_.size(); }
+  const Use* data() const { return uses_.data(); }
+  const Use* begin() const { return uses_.begin(); }
+  const Use* end() const { return uses_.end(); }
+
+ private:
+  c10::SmallVector<Use, 16> uses_;
+};
+
+}  // namespace torch::lms
