@@ -207,7 +207,7 @@ class SnapshotLists final : public BlockLists {
       if (listed.device != request_->device) {
         continue;
       }
-      const bool common = listed.owner_private_pool_id == MempoolId_t{0, 0};
+      const bool common = kind_of(listed.owner_private_pool_id) == PoolKind::kCommon;
       ::lms::Segment segment;
       segment.can_hold = common && listed.is_large == large && listed.stream == request_->stream;
       segment.releasable = common;  // of an expandable segment, each mapped range is listed
@@ -263,16 +263,17 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
     return nullptr;
   }
   const DeviceIndex device = current_device();
-  const bool own_pool = private_pool(device, stream);
+  const PoolKind kind = private_pool(device, stream) ? PoolKind::kPrivate : PoolKind::kCommon;
   void* ptr = C10_LIKELY(!reclaiming()) || routed(device) ? pass(device, bytes, stream)
                                                           : obtain(device, bytes, stream);
-  blocks_.add(ptr, {stream, {}, device, !own_pool, true});
+  blocks_.add(ptr, {stream, {}, device, kind, Freer::kPlugin});
   return ptr;
 }
 
 // As the allocator behind does it.
 void* Allocator::pass(DeviceIndex device, size_t bytes, cudaStream_t stream) {
-  Request request{device, bytes, stream, Reach::kAny, /*last=*/true};
+  Request request{device, bytes, stream, Reach::kAny};
+  request.last = true;
   const RequestScope scope(&request);
   void* ptr = base()->raw_alloc_with_stream(bytes, stream);
   count(device, request.missed ? Route::kNewSegment : Route::kFreeBlock);
@@ -291,7 +292,7 @@ void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
     SnapshotLists lists(*this, &request);
     const size_t need = block_bytes(bytes);
     if (request.over_soft) {
-      if (scope.make_room(lists, need, /*last_resort=*/false)) {
+      if (scope.make_room(lists, need, Effort::kHole)) {
         return lists.taken();
       }
       if (lists.take_new_segment()) {
@@ -299,7 +300,7 @@ void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
         return lists.taken();
       }
     }
-    if (scope.make_room(lists, need, /*last_resort=*/true)) {
+    if (scope.make_room(lists, need, Effort::kEverything)) {
       return lists.taken();
     }
   }
@@ -401,7 +402,7 @@ void Allocator::raw_delete(void* ptr) {
 }
 
 void Allocator::pass_on(void* ptr, const Block& block) {
-  if (block.used_on.empty() || !block.ours) {
+  if (block.used_on.empty() || block.freer != Freer::kPlugin) {
     return;
   }
   DataPtr pointer(ptr, ptr, base()->raw_deleter(), Device(kCUDA, block.device));
@@ -434,7 +435,8 @@ BlockInfo Allocator::info(void* ptr) {
   if (!block) {
     return {};
   }
-  return {block->stream, block->used_on, block->movable && !routed(block->device)};
+  const bool evictable = block->pool == PoolKind::kCommon && !routed(block->device);
+  return {block->stream, block->used_on, evictable};
 }
 
 void Allocator::adopt(StorageImpl* storage) {
@@ -504,7 +506,7 @@ CA::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
   auto delta = base()->setCheckpointPoolState(device, std::move(state));
   for (DataPtr& pointer : delta.dataptrs_allocd) {
     if (pointer.compare_exchange_deleter(base()->raw_deleter(), &delete_block)) {
-      blocks_.add(pointer.get(), {nullptr, {}, device, /*movable=*/false, /*ours=*/true});
+      blocks_.add(pointer.get(), {nullptr, {}, device, PoolKind::kPrivate, Freer::kPlugin});
     }
   }
   return delta;

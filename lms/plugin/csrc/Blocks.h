@@ -7,6 +7,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -14,17 +15,27 @@
 
 namespace c10::cuda::lms {
 
+// Which of the allocator's pools a block came from.
+enum class PoolKind : uint8_t { kCommon, kPrivate };  // private: a graph's, or the user's own
+
+// Whose deleter frees a block. Only through the plug-in's does its entry here end with it.
+enum class Freer : uint8_t { kPlugin, kAllocator };
+
 // What the allocator knows of a block and does not tell.
 struct Block {
   cudaStream_t stream = nullptr;    // whose pool it came from
   std::vector<CUDAStream> used_on;  // as told by recordStream, and not yet passed on
   DeviceIndex device = 0;
-  bool movable = false;  // not of a graph's or the user's own pool
-  bool ours = false;     // freed through the plug-in's deleter, so that the entry ends with it
+  PoolKind pool = PoolKind::kPrivate;
+  Freer freer = Freer::kAllocator;
 };
 
-// The live blocks by address. An entry that is not `ours` may be of a block that was freed: the
-// next allocation at its address replaces it. Thread-safe; its lock is a leaf.
+inline PoolKind kind_of(MempoolId_t owner) {
+  return owner == MempoolId_t{0, 0} ? PoolKind::kCommon : PoolKind::kPrivate;
+}
+
+// The live blocks by address. One that the allocator frees may be gone already: the next
+// allocation at its address replaces it. Thread-safe; its lock is a leaf.
 class Blocks {
  public:
   void add(void* ptr, Block block) {
@@ -43,8 +54,8 @@ class Blocks {
           blocks_.emplace(ptr, Block{static_cast<cudaStream_t>(segment.stream),
                                      {},
                                      segment.device,
-                                     segment.owner_private_pool_id == MempoolId_t{0, 0},
-                                     false});
+                                     kind_of(segment.owner_private_pool_id),
+                                     Freer::kAllocator});
         }
         ptr += block.size;
       }
@@ -73,7 +84,7 @@ class Blocks {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = blocks_.find(ptr);
     if (found != blocks_.end()) {
-      found->second.ours = true;
+      found->second.freer = Freer::kPlugin;
     }
   }
 
@@ -89,7 +100,7 @@ class Blocks {
         std::find(block.used_on.begin(), block.used_on.end(), stream) == block.used_on.end()) {
       block.used_on.push_back(stream);
     }
-    return block.ours;
+    return block.freer == Freer::kPlugin;
   }
 
  private:

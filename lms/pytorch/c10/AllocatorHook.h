@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,12 @@ class FreeRoomOnly {
 };
 struct NoFreeRoom {};
 
+// What may be done to make room.
+enum class Effort : uint8_t {
+  kHole,        // idle storages leave one hole in a segment
+  kEverything,  // or whole segments, which go back to the device; at last all that is idle leaves
+};
+
 // Takes the engine's lock for one reclaim. To be made while the allocator's lock is not held, and
 // before the allocator has changed anything: it may throw NoFreeRoom.
 class ReclaimScope {
@@ -101,7 +108,7 @@ class ReclaimScope {
 
   // Evicts idle storages until a block for `bytes` was taken from `lists`, whose allocator's lock
   // the caller may hold by now. False when nothing helps.
-  bool make_room(BlockLists& lists, size_t bytes, bool last_resort);
+  bool make_room(BlockLists& lists, size_t bytes, Effort effort);
 
  private:
   EngineScope scope_;

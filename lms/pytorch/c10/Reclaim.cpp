@@ -36,14 +36,14 @@ ReclaimScope::ReclaimScope(DeviceIndex device) : device_(device) {
 
 ReclaimScope::~ReclaimScope() { state().engine.mutex().unlock(); }
 
-bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, bool last_resort) {
+bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   if (!reclaiming()) {  // switched off while no lock was held
     return false;
   }
   ::lms::RoomRequest request;
   request.device = device_;
   request.bytes = bytes;
-  request.whole_segments = request.everything = last_resort;
+  request.whole_segments = request.everything = effort == Effort::kEverything;
   const Route route = ::lms::make_room(state().engine, lists, request);
   return route != Route::kNone && count(device_, route);
 }
