@@ -23,8 +23,7 @@ size_t part_bytes() noexcept;
 //   void operands(facts, out)    adds the storages of the arguments to an Operands
 //   void run()                   the kernel
 //   void each_result(f)          f(StorageImpl*) for each storage of the results; after `run`
-//   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part) for each part of so many bytes,
-//   or
+//   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part) for each part of so many bytes;
 //                                false, with nothing done, when the call is better left whole
 //   intrusive_ptr<Work> work()   of Kind::kCollective: tells when it is done, may be null or throw
 //                                c10::Error; after `run`
