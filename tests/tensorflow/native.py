@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,32 @@ class Builder:
         trees = [Path(t) for t in (os.environ.get("LMS_MUTANT"), tree) if t]
         files = [next(t / s for t in trees if (t / s).exists()) for s in sources]
         new = version() >= (2, 14)
-        program = self.folder / name
-        command = [
+        compiler = [
             "g++", "-std=c++17" if new else "-std=c++14", "-w", "-DNDEBUG", "-DGOOGLE_CUDA=1",
             "-D_GLIBCXX_USE_CXX11_ABI=%d" % new, "-DEIGEN_MAX_ALIGN_BYTES=64",
             "-include", "limits", "-include", "cstdint", *("-I%s" % t for t in trees),
             *("-I%s" % i for i in sorted(self.package.parent.glob("tensorflow*/include"))),
-            str(HERE / (name + ".cpp")), *map(str, files), "-o", str(program),
-            *(str(self.package / library) for library in libraries),
-            "-Wl,-rpath,%s" % self.package, "-Wl,--allow-shlib-undefined", "-ldl",
         ]  # fmt: skip
-        for call in (command, [str(program), *arguments]):
-            done = subprocess.run(
-                call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
-            )
-            assert done.returncode == 0, done.stderr
+
+        def compiled(file):
+            target = self.folder / ("%s_%s.o" % (name, str(file).replace("/", "_")[-100:]))
+            _run([*compiler, "-c", str(file), "-o", str(target)])
+            return str(target)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compiled, [HERE / (name + ".cpp"), *files]))
+        program = self.folder / name
+        _run([
+            "g++", *objects, "-o", str(program), *(str(self.package / lib) for lib in libraries),
+            "-Wl,-rpath,%s" % self.package, "-Wl,--allow-shlib-undefined", "-ldl",
+        ])  # fmt: skip
+        done = _run([str(program), *arguments])
         return dict(line.split() for line in done.stdout.splitlines())
+
+
+def _run(command):
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done
