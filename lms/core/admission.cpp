@@ -65,22 +65,28 @@ std::int64_t Admission::reservable_() const {
 
 // What an op lacks is known only when its operands cannot move any more, so the first that will
 // lack room is found before it begins.
-bool Admission::needs_reservation_(Op* op) {
-  if (under_pressure()) return true;
-  const std::int64_t demand = op->gathers ? op->operand_bytes : op->demand;
+Admission::Need Admission::need_of_(const Op& op) const {
+  if (under_pressure()) return Need::kRoom;
+  const std::int64_t demand = op.gathers ? op.operand_bytes : op.demand;
   if (demand == Demand::kUnknown) {
-    if (is_small(op->operand_bytes) || demand_.tried(op->id, op->operand_bytes)) return false;
-    demand_.mark_tried(op->id, op->operand_bytes);
-    return true;
+    const bool known = is_small(op.operand_bytes) || demand_.tried(op.id, op.operand_bytes);
+    return known ? Need::kNothing : Need::kToBeLearnt;
   }
-  if (space_.has(demand)) return false;
-  set_under_pressure();
-  return true;
+  return space_.has(demand) ? Need::kNothing : Need::kRoom;
 }
 
 void Admission::ask(Op* op) {
   op->demand = demand_.of(op->id, op->operand_bytes);
-  if (!needs_reservation_(op)) return;
+  switch (need_of_(*op)) {
+    case Need::kNothing:
+      return;
+    case Need::kToBeLearnt:
+      demand_.mark_tried(op->id, op->operand_bytes);
+      break;
+    case Need::kRoom:
+      set_under_pressure();
+      break;
+  }
   if (op->demand == Demand::kUnknown && is_small(op->operand_bytes)) {
     op->demand = op->operand_bytes;
   }

@@ -97,7 +97,7 @@ class Admission {
 
   // Whether any op may begin without a look at it.
   bool begins_unseen() const { return !under_pressure() && is_roomy_(); }
-  // Whether a request is to be given no more than it asks for. BFC hands out a free block whole
+  // Whether a request is to be given no more than it asks for. BFC gives a free block away whole
   // that is less than twice the request; the rest of it is what the next request lacks.
   bool cuts_blocks() const { return !begins_unseen(); }
 
@@ -122,8 +122,14 @@ class Admission {
   bool is_small(std::int64_t operand_bytes) const { return operand_bytes < space_.bytes() / 64; }
 
  private:
+  // Why an op may not begin unseen.
+  enum class Need : std::uint8_t {
+    kNothing,
+    kToBeLearnt,  // its demand, with large operands
+    kRoom,        // it will lack some, or something has lacked some
+  };
   bool is_roomy_() const;
-  bool needs_reservation_(Op* op);
+  Need need_of_(const Op& op) const;
   std::int64_t reservable_() const;
 
   Space& space_;

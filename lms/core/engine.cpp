@@ -16,7 +16,7 @@ struct Engine::Entry {
   int device = 0;
   int pins = 0;
   int held = 0;                // of them, by the user
-  bool exposed = false;        // its device pointer was handed out
+  bool exposed = false;        // somebody outside of ops has its device pointer
   bool excluded = false;       // by the user
   StreamSet streams;           // used on these since it arrived
   FencePtr arrival;            // of the last page-in
@@ -80,7 +80,7 @@ void Engine::leave(Frame& frame) {
   frame.pins_.clear();
   if (chaos_ && device >= 0) {
     try {
-      evict_all(device, /*everything=*/true);
+      evict_all(device, Sizes::kAny);
     } catch (...) {  // frames are left in destructors; what did not move stays as it was
     }
   }
@@ -207,7 +207,7 @@ std::uint64_t Engine::age_(const Entry* entry) const {
   return std::max(own, all / std::max<std::size_t>(open_lanes_, 1));
 }
 
-std::vector<Candidate> Engine::candidates(int device, bool everything, const Cost& cost) {
+std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& cost) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::vector<Candidate> result;
   std::uint64_t oldest = 0;
@@ -221,7 +221,7 @@ std::vector<Candidate> Engine::candidates(int device, bool everything, const Cos
     entry->bytes = extent.bytes;
     entry->device = extent.device;
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
-    if (!everything && extent.bytes < min_bytes_) continue;
+    if (sizes == Sizes::kFromMinimum && extent.bytes < min_bytes_) continue;
     const Eviction eviction{extent.bytes, static_cast<bool>(entry->copy), age_(entry), oldest};
     result.push_back({entry->key, extent, cost.evict(eviction), entry->last_use});
   }
@@ -237,10 +237,10 @@ bool Engine::evict(Key key) {
   return extent.place == Place::kDevice && extent.bytes > 0 && evict_(entry, extent);
 }
 
-std::size_t Engine::evict_all(int device, bool everything) {
+std::size_t Engine::evict_all(int device, Sizes sizes) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::size_t bytes = 0;
-  for (const Candidate& candidate : candidates(device, everything)) {
+  for (const Candidate& candidate : candidates(device, sizes)) {
     if (evict(candidate.key)) bytes += candidate.extent.bytes;
   }
   return bytes;

@@ -184,12 +184,11 @@ class Engine {
   bool excluded(Key key);
 
   // What could be evicted on `device` now, each storage kept alive until the lock is released.
-  // `everything` ignores the minimum size.
-  std::vector<Candidate> candidates(int device, bool everything, const Cost& cost = default_cost());
+  std::vector<Candidate> candidates(int device, Sizes sizes, const Cost& cost = default_cost());
   // Moves one candidate out. False when it cannot be (pinned by now, or no host memory).
   bool evict(Key key);
   // Moves out all that can be. Returns bytes.
-  std::size_t evict_all(int device, bool everything);
+  std::size_t evict_all(int device, Sizes sizes);
   // Brings in all that are out, as far as they fit. Returns how many that can be reached stay out.
   std::size_t page_in_all(Stream (*stream_of)(int device));
 

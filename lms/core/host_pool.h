@@ -63,7 +63,7 @@ class HostPool {
   // it gives up.
   HostRange allocate(std::size_t bytes);
 
-  // The range may be handed out again once `fence` (may be null) is done.
+  // The range may be allocated again once `fence` (may be null) is done.
   void free(HostRange range, FencePtr fence);
 
   // Releases segments that are wholly free. Returns the bytes given back to the machine.

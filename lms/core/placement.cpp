@@ -18,7 +18,7 @@ Placement::Found Placement::with_hole_(const Admission::Op& op) {
 }
 
 // First, because it moves only what is out.
-Placement::Found Placement::where_they_are_(const Admission::Op& op) {
+Placement::Found Placement::where_they_are_(const Admission::Op& op, Patience) {
   const bool unknown = op.reserved && op.demand == Demand::kUnknown;
   if (unknown && !evicted_) space_.evict_idle();  // it may take most of the pool
   evicted_ = true;
@@ -29,16 +29,16 @@ Placement::Found Placement::where_they_are_(const Admission::Op& op) {
 
 // Then, because they may be in the way themselves: idle for a moment, they leave, and come back
 // into the beginning of one hole for all that the op needs.
-Placement::Found Placement::side_by_side_(const Admission::Op& op) {
+Placement::Found Placement::side_by_side_(const Admission::Op& op, Patience) {
   pins_.unpin();
   space_.make(op.operand_bytes + op.demand);
   if (!pins_.pin()) return Found::kNoRoom;
   return with_hole_(op);
 }
 
-// Last, where no hole is large enough for both: the operands lie anywhere but in the one for the
+// Then, where no hole is large enough for both: the operands lie anywhere but in the one for the
 // demand.
-Placement::Found Placement::beside_a_hole_(const Admission::Op& op) {
+Placement::Found Placement::beside_a_hole_(const Admission::Op& op, Patience) {
   pins_.unpin();
   void* const hole = space_.make(op.demand) ? space_.set_aside(op.demand) : nullptr;
   const bool pinned = pins_.pin();
@@ -47,19 +47,24 @@ Placement::Found Placement::beside_a_hole_(const Admission::Op& op) {
   return hole != nullptr ? Found::kPlace : Found::kBadPlace;
 }
 
+// Last, because it halves the room of the kernel. Not while others will end that are in the way.
+Placement::Found Placement::anywhere_(const Admission::Op& op, Patience patience) {
+  if (patience == Patience::kImpatient || !admission_.others_end()) return Found::kPlace;
+  if (space_.make(op.demand)) return Found::kPlace;
+  pins_.unpin();
+  return Found::kNoRoom;
+}
+
 bool Placement::place(const Admission::Op& op, Patience patience) {
-  using Attempt = Found (Placement::*)(const Admission::Op&);
+  using Attempt = Found (Placement::*)(const Admission::Op&, Patience);
   const Attempt attempts[] = {&Placement::where_they_are_, &Placement::side_by_side_,
-                              &Placement::beside_a_hole_};
+                              &Placement::beside_a_hole_, &Placement::anywhere_};
   Found found = Found::kBadPlace;
   for (const Attempt attempt : attempts) {
-    found = (this->*attempt)(op);
-    if (found != Found::kBadPlace) return found == Found::kPlace;
+    found = (this->*attempt)(op, patience);
+    if (found != Found::kBadPlace) break;
   }
-  if (patience == Patience::kImpatient || !admission_.others_end()) return true;
-  if (space_.make(op.demand)) return true;
-  pins_.unpin();
-  return false;
+  return found == Found::kPlace;
 }
 
 }  // namespace lms

@@ -35,9 +35,11 @@ class Placement {
 
  private:
   enum class Found : std::uint8_t { kPlace, kBadPlace, kNoRoom };
-  Found where_they_are_(const Admission::Op& op);
-  Found side_by_side_(const Admission::Op& op);
-  Found beside_a_hole_(const Admission::Op& op);
+  // The attempts. All but the first find what the one before it has pinned at a bad place.
+  Found where_they_are_(const Admission::Op& op, Patience patience);
+  Found side_by_side_(const Admission::Op& op, Patience patience);
+  Found beside_a_hole_(const Admission::Op& op, Patience patience);
+  Found anywhere_(const Admission::Op& op, Patience patience);
   std::int64_t free_between_() const;
   Found with_hole_(const Admission::Op& op);
 

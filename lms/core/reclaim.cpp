@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "slabs.h"
+
 namespace lms {
 namespace {
 
@@ -13,6 +15,14 @@ struct Step {
   Route route;
   bool moved;  // something did: it may be worth another step
 };
+
+IdleMap idle_map(const std::vector<Candidate>& candidates) {
+  IdleMap idle;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
+  }
+  return idle;
+}
 
 // Any storage will do: the least recently used, which come first.
 Step evict_to_limit(Engine& engine, BlockLists& lists, const std::vector<Candidate>& candidates) {
@@ -26,16 +36,13 @@ Step evict_to_limit(Engine& engine, BlockLists& lists, const std::vector<Candida
 }
 
 Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& request) {
-  const auto candidates = engine.candidates(request.device, request.any_size, *request.cost);
+  const auto candidates = engine.candidates(request.device, request.sizes, *request.cost);
   if (candidates.empty()) return {Route::kNone, false};
   if (lists.over_limit() > 0) return evict_to_limit(engine, lists, candidates);
-  IdleMap idle;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
-  }
-  const Choice choice = choose_victims(
-      lists.segments(idle), {request.bytes, request.whole_segments ? lists.shortfall() : 0,
-                             request.cost->replace_segments()});
+  const Choice choice =
+      choose_victims(lists.segments(idle_map(candidates)),
+                     {request.bytes, request.whole_segments ? lists.shortfall() : 0,
+                      request.cost->replace_segments()});
   if (choice.kind == Choice::Kind::kNone) return {Route::kNone, false};
   for (const std::size_t victim : choice.victims) {
     if (!engine.evict(candidates[victim].key)) return {Route::kNone, false};  // host memory is full
@@ -65,11 +72,45 @@ Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request) {
   Step step = {Route::kNone, true};
   while (step.route == Route::kNone && step.moved) step = evict_cheapest(engine, lists, request);
   if (step.route != Route::kNone || !request.everything) return step.route;
-  for (const bool any_size : {false, true}) {
-    engine.evict_all(request.device, any_size);
+  for (const Sizes sizes : {Sizes::kFromMinimum, Sizes::kAny}) {
+    engine.evict_all(request.device, sizes);
     if (take_any(lists)) return Route::kEvictAll;
   }
   return Route::kNone;
+}
+
+bool make_hole(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {
+  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  RoomRequest request;
+  request.device = device;
+  request.bytes = bytes;
+  request.everything = false;
+  for (const Sizes sizes : {Sizes::kFromMinimum, Sizes::kAny}) {
+    request.sizes = sizes;
+    if (make_room(engine, lists, request) != Route::kNone) return true;
+  }
+  return false;
+}
+
+bool make_hole_at_end(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {
+  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const auto candidates = engine.candidates(device, Sizes::kAny);
+  const LastRun run = last_run(lists.segments(idle_map(candidates)), bytes);
+  for (const std::size_t victim : run.victims) {
+    if (!engine.evict(candidates[victim].key)) return false;
+  }
+  return run.found;
+}
+
+bool evict_idle(Engine& engine, int device) {
+  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const auto refused = engine.stats(device).host_refused;
+  bool moved = false;
+  for (const Candidate& candidate : engine.candidates(device, Sizes::kAny)) {
+    if (engine.evict(candidate.key)) moved = true;
+    if (engine.stats(device).host_refused != refused) break;
+  }
+  return moved;
 }
 
 }  // namespace lms

@@ -97,10 +97,10 @@ class BlockLists {
 
 struct RoomRequest {
   int device = 0;
-  std::size_t bytes = 0;       // of the block, as the allocator rounds it
-  bool whole_segments = true;  // segments may be emptied and given back to the device for it
-  bool any_size = false;       // what is below the minimum size may be chosen as well
-  bool everything = true;      // when no choice makes room, all that is idle goes
+  std::size_t bytes = 0;              // of the block, as the allocator rounds it
+  bool whole_segments = true;         // segments may be emptied and given back to the device for it
+  Sizes sizes = Sizes::kFromMinimum;  // of what may be chosen
+  bool everything = true;             // when no choice makes room, all that is idle goes
   const Cost* cost = &default_cost();
 };
 
@@ -108,5 +108,18 @@ struct RoomRequest {
 // at last all, and what is below the minimum size after the rest. kNone when nothing helps. Takes
 // the engine's lock, so it is to be called with none that comes after it.
 Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request);
+
+// The same for a hole that is to be there and not taken yet: `lists` says that it took a block when
+// there is one to be taken. Of what is idle only what a choice needs goes, and what is below the
+// minimum size when the rest does not suffice. False when idle storages are not all that is in the
+// way.
+bool make_hole(Engine& engine, BlockLists& lists, int device, std::size_t bytes);
+
+// Evicts the neighbours nearest to the end of the pool that make a hole there (last_run), whatever
+// their cost. False when there are none, or the host has no room for them.
+bool make_hole_at_end(Engine& engine, BlockLists& lists, int device, std::size_t bytes);
+
+// Evicts everything idle, for as long as the host has room. Whether anything was.
+bool evict_idle(Engine& engine, int device);
 
 }  // namespace lms

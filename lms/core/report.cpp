@@ -57,7 +57,12 @@ std::string shortage(const Report& report, const Words& words) {
   std::ostringstream out;
   if (report.wanted > 0) {
     out << "Large Model Support could not make room for " << mib(report.wanted) << " on "
-        << report.pool << ": ";
+        << report.pool;
+    if (report.pool_bytes > 0) {
+      out << ", of which " << mib(report.pool_in_use) << " of " << mib(report.pool_bytes)
+          << " are in use";
+    }
+    out << ": ";
   } else {
     out << "Large Model Support is on: ";
   }
@@ -65,7 +70,7 @@ std::string shortage(const Report& report, const Words& words) {
       << " are pinned by running " << words.ops << " (largest " << mib(c.largest_pinned) << "), "
       << mib(c.on_host_bytes) << " are in host memory";
   if (c.exposed > 0) {
-    out << ", " << mib(c.exposed_bytes) << " cannot move because their pointers were handed out";
+    out << ", " << mib(c.exposed_bytes) << " cannot move because their pointers are exposed";
   }
   if (c.excluded > 0) out << ", " << mib(c.excluded_bytes) << " are excluded";
   if (c.small > 0) out << ", " << mib(c.small_bytes) << " are below the minimum size";

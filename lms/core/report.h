@@ -23,6 +23,8 @@ struct Report {
   std::size_t device_limit = 0;  // 0: none
   std::size_t wanted = 0;        // by the request that failed; 0: not known here
   std::string pool;              // where it failed, when `wanted` is known
+  std::size_t pool_bytes = 0;    // of all of it; 0: not known here
+  std::size_t pool_in_use = 0;
 };
 
 // One look at the engine, under its lock.

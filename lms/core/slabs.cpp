@@ -20,7 +20,8 @@ std::size_t next_slab_bytes(std::size_t all_slabs_bytes) { return within_bounds(
 
 SlabPlace place_of_slab(const SlabRequest& request) {
   if (request.over_limit) return SlabPlace::kNowhere;
-  const bool better = request.under_pressure && request.evicting && !request.last_resort;
+  const bool better =
+      request.under_pressure && request.evicting && request.resort == Resort::kFirst;
   return better ? SlabPlace::kNowhere : SlabPlace::kAnywhere;
 }
 

@@ -26,11 +26,12 @@ std::size_t next_slab_bytes(std::size_t all_slabs_bytes);
 // one at all. `evicting`: idle storages can make way for one at a better place. Then that is tried
 // first in a pool under pressure, where any other place is between large storages.
 enum class SlabPlace : std::uint8_t { kNowhere, kAnywhere };
+enum class Resort : std::uint8_t { kFirst, kLast };  // last: a better place was tried
 struct SlabRequest {
   bool over_limit = false;  // the least slab is beyond the device limit
   bool under_pressure = false;
   bool evicting = false;
-  bool last_resort = false;  // a better place was tried
+  Resort resort = Resort::kFirst;
 };
 SlabPlace place_of_slab(const SlabRequest& request);
 

@@ -44,6 +44,12 @@ enum class Reclaim : std::uint8_t {
   kNone,     // it comes ahead of need, if room is free
 };
 
+// Which storages may be evicted, by their size.
+enum class Sizes : std::uint8_t {
+  kFromMinimum,  // those of the minimum size or more
+  kAny,
+};
+
 // A sequence of ops of which each begins when the one before it is over: those of a thread. Lane 0
 // is of all that say no other.
 using Lane = std::uint32_t;

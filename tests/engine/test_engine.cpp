@@ -119,8 +119,8 @@ TEST(engine_never_evicts_what_is_pinned) {
   rig.enter(&frame, {{&a, Access::kRead}});
   a->held = 1;
   CHECK(!rig.engine->evict(a.get()));
-  CHECK_EQ(rig.engine->candidates(0, true).size(), 1u);
-  CHECK_EQ(rig.engine->evict_all(0, true), kBytes);
+  CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kAny).size(), 1u);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), kBytes);
   CHECK(rig.resident(a) && !rig.resident(b));
   a->held = 0;
   rig.engine->leave(frame);
@@ -138,7 +138,7 @@ TEST(engine_nested_results_are_pinned) {
   rig.engine->note(&frame, result.get(), stream(0));
   result->held = 1;
   CHECK(!rig.engine->evict(result.get()));
-  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 0u);
   result->held = 0;
   rig.engine->leave(frame);
   CHECK(rig.engine->evict(result.get()));
@@ -155,7 +155,7 @@ TEST(engine_holds_where_the_bytes_are) {
   CHECK(!rig.resident(a) && rig.resident(b));  // nothing came in, and nothing may leave
   CHECK_EQ(rig.backend.counts.ins, 0);
   CHECK(!rig.engine->evict(b.get()));
-  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 0u);
   rig.engine->leave(frame);
   CHECK(rig.engine->evict(b.get()));
   rig.use(&b);
@@ -530,7 +530,7 @@ TEST(engine_host_limit_keeps_storages_on_the_device) {
   rig.pool.set_limit(kBytes);
   StorageRef a = rig.make(1), b = rig.make(2);
   fake::Scope scope;
-  CHECK_EQ(rig.engine->evict_all(0, true), kBytes);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), kBytes);
   CHECK_EQ(rig.stats().host_refused, 1);
   CHECK_EQ(rig.pool.stats().reserved, kBytes);
   CHECK(rig.resident(a) != rig.resident(b));
@@ -551,9 +551,9 @@ TEST(engine_exposed_is_never_evicted) {
   rig.write(a, 2, stream(1));
   a->held = 1;
   CHECK(!rig.engine->evict(a.get()));
-  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 0u);
   rig.use(&a);
-  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 0u);
   a->held = 0;
   rig.engine->unexpose(a.get());
   CHECK(rig.engine->evict(a.get()));
@@ -571,7 +571,7 @@ TEST(engine_excluded_is_never_evicted) {
   CHECK(rig.engine->excluded(a.get()));
   CHECK(rig.resident(a));
   CHECK(!rig.engine->evict(a.get()));
-  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 0u);
   rig.backend.write_pointer(a.get());
   rig.write(a, 2, stream(0));
   rig.engine->set_excluded(a.get(), false, stream(1));
@@ -585,11 +585,11 @@ TEST(engine_respects_the_minimum_size) {
   rig.engine->set_min_bytes(kBytes);
   StorageRef small = rig.make(1, kBytes - 1), large = rig.make(2, kBytes);
   fake::Scope scope;
-  CHECK_EQ(rig.engine->candidates(0, false).size(), 1u);
+  CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kFromMinimum).size(), 1u);
   CHECK_EQ(rig.engine->census(0).small, 1u);
-  CHECK_EQ(rig.engine->evict_all(0, false), kBytes);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kFromMinimum), kBytes);
   CHECK(rig.resident(small) && !rig.resident(large));
-  CHECK_EQ(rig.engine->evict_all(0, true), kBytes - 1);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), kBytes - 1);
   CHECK(!rig.resident(small));
   rig.check();
 }
@@ -621,7 +621,7 @@ TEST(engine_prefers_old_and_clean) {
   rig.use(&old);
   rig.use(&recent);
   fake::Scope scope;
-  const auto candidates = rig.engine->candidates(0, true);
+  const auto candidates = rig.engine->candidates(0, lms::Sizes::kAny);
   CHECK_EQ(candidates.size(), 3u);
   const auto cost = [&](const StorageRef& storage) {
     return std::find_if(candidates.begin(), candidates.end(),
@@ -691,7 +691,7 @@ TEST(engine_leaves_what_is_out_of_reach) {
   CHECK(rig.evict(b));
   a->out_of_reach = b->out_of_reach = true;
   fake::Scope scope;
-  CHECK_EQ(rig.engine->candidates(0, true).size(), 0u);
+  CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kAny).size(), 0u);
   CHECK(!rig.engine->evict(a.get()));
   CHECK_EQ(rig.engine->page_in_all([](int) { return stream(0); }), 0u);
   CHECK(!rig.resident(b));
@@ -703,7 +703,7 @@ TEST(engine_leaves_what_is_out_of_reach) {
   CHECK_EQ(rig.pool.stats().used, 0u);
   a->out_of_reach = b->out_of_reach = false;
   rig.write(b, 3, stream(0));
-  CHECK_EQ(rig.engine->evict_all(0, true), 2 * kBytes);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 2 * kBytes);
   CHECK(rig.has(a, 1) && rig.has(b, 3));
   rig.check();
 }
@@ -739,7 +739,7 @@ TEST(engine_keeps_the_dead_while_pinned) {
   rig.engine->purge();
   CHECK_EQ(rig.backend.retained.size(), 1u);
   CHECK_EQ(rig.engine->census(0).tracked, 0u);
-  CHECK_EQ(rig.engine->evict_all(0, true), 0u);
+  CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 0u);
   rig.engine->unpin(key);
   rig.engine->purge();
   CHECK_EQ(rig.backend.retained.size(), 0u);
@@ -822,7 +822,8 @@ TEST(engine_has_a_time_for_each_lane) {
     return frame.when();
   };
   const auto find = [&](const StorageRef& storage) {
-    for (const lms::Candidate& candidate : rig.engine->candidates(0, true, AgeIsCost())) {
+    for (const lms::Candidate& candidate :
+         rig.engine->candidates(0, lms::Sizes::kAny, AgeIsCost())) {
       if (candidate.key == storage.get()) return candidate;
     }
     throw std::logic_error("not a candidate");
@@ -861,10 +862,10 @@ TEST(engine_asks_for_the_cost) {
   rig.use(&old);
   rig.use(&young);
   fake::Scope scope;
-  const auto costs = rig.engine->candidates(0, true, AgeIsCost());
+  const auto costs = rig.engine->candidates(0, lms::Sizes::kAny, AgeIsCost());
   CHECK_EQ(costs.size(), 2u);
   CHECK(costs[0].key == old.get() && costs[0].cost == 1 && costs[1].cost == 0);
-  const auto usual = rig.engine->candidates(0, true);
+  const auto usual = rig.engine->candidates(0, lms::Sizes::kAny);
   CHECK(usual[0].cost < usual[1].cost);
   rig.check();
 }

@@ -527,7 +527,7 @@ class World {
   void evict_all_(Random* random) {
     say_("evict all");
     try {
-      engine_->evict_all(0, random->one_in(2));
+      engine_->evict_all(0, random->one_in(2) ? lms::Sizes::kAny : lms::Sizes::kFromMinimum);
     } catch (const fake::BackendError&) {
     }
   }

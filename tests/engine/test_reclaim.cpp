@@ -75,6 +75,34 @@ struct Rig {
   Route route = Route::kNone;
 };
 
+// An allocator with the storages of a rig, one unit each, in one segment.
+struct Row final : lms::BlockLists {
+  Row(Rig& owner, std::size_t units) : rig(owner), wanted(units) {}
+  bool take_free_block() override {
+    std::size_t run = 0;
+    for (const StorageRef& storage : rig.made) {
+      run = storage->place == Place::kDevice ? 0 : run + 1;
+      if (run == wanted) return true;
+    }
+    return false;
+  }
+  bool take_new_segment() override { return false; }
+  std::vector<lms::Segment> segments(const lms::IdleMap& idle) override {
+    lms::Segment segment{{}, true, false};
+    for (const StorageRef& storage : rig.made) {
+      const bool here = storage->place == Place::kDevice;
+      segment.blocks.push_back(here ? lms::used_block(storage->ptr, kUnit, idle)
+                                    : lms::free_block(kUnit));
+    }
+    return {segment};
+  }
+  void release_segments(const std::vector<std::size_t>&) override {}
+  void settle_and_release() override {}
+  std::size_t shortfall() override { return 0; }
+  Rig& rig;
+  const std::size_t wanted;
+};
+
 }  // namespace
 
 TEST(reclaim_takes_what_is_free_first) {
@@ -150,7 +178,7 @@ TEST(reclaim_moves_small_ones_after_the_rest) {
   request.everything = false;
   CHECK(rig.room(request) == nullptr);
   rig.check_out({});
-  request.any_size = true;
+  request.sizes = lms::Sizes::kAny;
   CHECK(rig.room(request) != nullptr);
   rig.check_out({0, 1});
 }
@@ -256,6 +284,60 @@ TEST(reclaim_finds_nothing_idle) {
   for (const StorageRef& storage : rig.made) rig.engine.pin(storage.get(), stream(0));
   CHECK(rig.room(1) == nullptr);
   for (const StorageRef& storage : rig.made) rig.engine.unpin(storage.get());
+}
+
+TEST(reclaim_makes_a_hole) {
+  Rig rig(5);
+  rig.make(5);
+  Row lists(rig, 2);
+  fake::Scope scope;
+  rig.engine.pin(rig.made[1].get(), stream(0));
+  rig.engine.pin(rig.made[3].get(), stream(0));
+  CHECK(!lms::make_hole(rig.engine, lists, 0, 2 * kUnit));
+  rig.check_out({});  // what is idle is not all that is in the way
+  rig.engine.unpin(rig.made[3].get());
+  rig.engine.set_min_bytes(2 * kUnit);  // and small does as well
+  CHECK(lms::make_hole(rig.engine, lists, 0, 2 * kUnit));
+  rig.check_out({2, 3});
+  CHECK(lms::make_hole(rig.engine, lists, 0, 2 * kUnit));  // it is there
+  rig.check_out({2, 3});
+  rig.engine.unpin(rig.made[1].get());
+  CHECK_EQ(rig.device.failure(), "");
+}
+
+// The end counts, not the age.
+TEST(reclaim_makes_a_hole_at_the_end) {
+  Rig rig(5);
+  rig.make(5);
+  Row lists(rig, 2);
+  fake::Scope scope;
+  rig.engine.pin(rig.made[4].get(), stream(0));
+  rig.engine.pin(rig.made[1].get(), stream(0));
+  CHECK(!lms::make_hole_at_end(rig.engine, lists, 0, 3 * kUnit));
+  rig.check_out({});
+  CHECK(lms::make_hole_at_end(rig.engine, lists, 0, 2 * kUnit));
+  rig.check_out({2, 3});
+  rig.memory.capacity = 2 * kUnit;
+  rig.engine.unpin(rig.made[4].get());
+  CHECK(!lms::make_hole_at_end(rig.engine, lists, 0, 3 * kUnit));
+  rig.check_out({2, 3});
+  rig.engine.unpin(rig.made[1].get());
+  CHECK_EQ(rig.device.failure(), "");
+}
+
+// One refusal is enough: each may have waited for host memory.
+TEST(reclaim_evicts_what_is_idle_while_the_host_has_room) {
+  Rig rig(4);
+  rig.make(4);
+  rig.engine.set_min_bytes(2 * kUnit);
+  rig.memory.capacity = 2 * kUnit;
+  fake::Scope scope;
+  CHECK(lms::evict_idle(rig.engine, 0));
+  rig.check_out({0, 1});
+  CHECK_EQ(rig.engine.stats(0).host_refused, 1);
+  CHECK(!lms::evict_idle(rig.engine, 0));
+  CHECK_EQ(rig.engine.stats(0).host_refused, 2);
+  CHECK_EQ(rig.device.failure(), "");
 }
 
 TEST(reclaim_counts_routes) {

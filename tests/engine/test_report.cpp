@@ -43,8 +43,12 @@ TEST(report_names_every_state_and_the_request) {
   const std::string text = lms::shortage(report, kWords);
   CHECK(has(text, "Large Model Support could not make room for 2.00 MiB on GPU:0: "));
   CHECK(has(text,
-            ", 1.00 MiB cannot move because their pointers were handed out, 2.00 MiB are excluded, "
+            ", 1.00 MiB cannot move because their pointers are exposed, 2.00 MiB are excluded, "
             "3.00 MiB are below the minimum size, 4.00 MiB are idle but did not move. "));
+  report.pool_bytes = 8 << 20;
+  report.pool_in_use = 7 << 20;
+  CHECK(
+      has(lms::shortage(report, kWords), " on GPU:0, of which 7.00 MiB of 8.00 MiB are in use: "));
 }
 
 TEST(report_says_what_helps) {

@@ -60,7 +60,7 @@ TEST(slabs_under_pressure_wait_for_their_place) {
   CHECK(lms::place_of_slab(request) == SlabPlace::kAnywhere);
   request.under_pressure = true;
   CHECK(lms::place_of_slab(request) == SlabPlace::kNowhere);
-  request.last_resort = true;
+  request.resort = lms::Resort::kLast;
   CHECK(lms::place_of_slab(request) == SlabPlace::kAnywhere);
 }
 
@@ -76,7 +76,7 @@ TEST(slabs_while_nothing_can_be_evicted) {
 TEST(slabs_under_a_device_limit) {
   SlabRequest request;
   request.over_limit = true;
-  request.last_resort = true;
+  request.resort = lms::Resort::kLast;
   CHECK(lms::place_of_slab(request) == SlabPlace::kNowhere);
 }
 

@@ -274,7 +274,7 @@ TEST(switch_while_threads_run_ops) {
     while (running > 0) {
       fake::Scope scope;
       const std::lock_guard<std::recursive_mutex> lock(rig.engine.mutex());
-      if (rig.lms_switch.reclaiming()) rig.engine.evict_all(0, true);
+      if (rig.lms_switch.reclaiming()) rig.engine.evict_all(0, lms::Sizes::kAny);
       rig.device.run(16);
     }
   });

@@ -78,7 +78,7 @@ class Worker {
         return;
       case 3: {
         fake::Scope scope;
-        c_.engine.evict_all(0, true);
+        c_.engine.evict_all(0, lms::Sizes::kAny);
         return;
       }
       case 4: {

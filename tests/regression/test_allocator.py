@@ -203,13 +203,13 @@ def test_out_of_memory_says_what_was_pinned(lms: Any, device: Any) -> None:
     assert total == sum(range(8)) * 10 * MIB // 4
 
 
-def test_out_of_memory_names_handed_out_pointers(lms: Any, device: Any) -> None:
+def test_out_of_memory_names_exposed_pointers(lms: Any, device: Any) -> None:
     device.limit(40 * MIB)
     held = block(10)
     held.data_ptr()
     with pytest.raises(torch.OutOfMemoryError) as caught:
         block(36)
-    assert "10.00 MiB cannot move because their pointers were handed out" in str(caught.value)
+    assert "10.00 MiB cannot move because their pointers are exposed" in str(caught.value)
     del caught
     assert (held.cpu() == 1).all()
     lms.release_pointer(held)

@@ -47,6 +47,13 @@ def test_switch(api):
     assert api("switch") == [False, True, False, True]
 
 
+def test_enabling_waits_for_operations_that_run(api):
+    """They have pinned nothing. Not for ever: the error says why."""
+    said, on, on_after_it = api("enabled_while_an_operation_runs")
+    assert "operations that started before are still running after 10 seconds" in said
+    assert not on and on_after_it
+
+
 def test_defragmentation(api):
     """IBM's 2.1 could be asked for it; nothing has to be."""
     assert api("defragmentation") == [True, True, 0, 0]
@@ -145,7 +152,7 @@ def test_values_survive(api, kind, request):
 
 def test_exclusion(api, eager_moves):
     kept, moved = api("exclusion", pool=128)
-    assert kept >= 8 * MIB and moved > 0  # their pointers were handed out to name them
+    assert kept >= 8 * MIB and moved > 0  # exposed when they were named
 
 
 def test_exclusion_is_of_a_tensor_not_of_its_address(api, eager_moves):

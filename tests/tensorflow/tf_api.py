@@ -3,6 +3,7 @@
 
 import json
 import sys
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +37,29 @@ def switch():
     config.set_lms_enabled(False)
     said.append(config.get_lms_enabled())
     return [*said, v1.config.experimental.set_lms_enabled is config.set_lms_enabled]
+
+
+def enabled_while_an_operation_runs():
+    began, ends = threading.Event(), threading.Event()
+
+    def operation(x):
+        began.set()
+        ends.wait()
+        return x
+
+    runs = threading.Thread(target=lambda: tf.py_function(operation, [filled(1, 1)], tf.float32))
+    runs.start()
+    began.wait()
+    said = ""
+    try:
+        config.set_lms_enabled(True)
+    except RuntimeError as error:
+        said = str(error)
+    on = config.get_lms_enabled()
+    ends.set()
+    runs.join()
+    config.set_lms_enabled(True)
+    return [said, on, config.get_lms_enabled()]
 
 
 def defragmentation():

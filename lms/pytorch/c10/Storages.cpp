@@ -60,7 +60,7 @@ bool page_in_if_free(StorageImpl* storage) {
 size_t reclaim_inactive(DeviceIndex device) {
   EngineScope scope;
   std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
-  return reclaiming() ? state().engine.evict_all(device, /*everything=*/true) : 0;
+  return reclaiming() ? state().engine.evict_all(device, ::lms::Sizes::kAny) : 0;
 }
 
 }  // namespace c10::cuda::lms

@@ -3,11 +3,11 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 
-#include "tensorflow/core/common_runtime/lms/runtime.h"
+#include "tensorflow/core/common_runtime/lms/bfc.h"
+#include "tensorflow/core/common_runtime/lms/statistics.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace tensorflow {
@@ -46,10 +46,13 @@ void Backend::Rebind(MovableBuffer* buffer, void* data) {
 
 void Backend::CountHost(MovableBuffer* buffer, int sign) {
   Pool* pool = buffer->pool_;
+  const int64_t bytes = static_cast<int64_t>(buffer->size());
   on_host_ += sign;
-  pool->on_host += sign;
-  pool->on_host_bytes += sign * static_cast<int64_t>(buffer->size());
-  pool->peak_on_host_bytes = std::max(pool->peak_on_host_bytes, pool->on_host_bytes);
+  if (sign > 0) {
+    pool->out_bytes.increase(bytes);
+  } else {
+    pool->out_bytes.decrease(bytes);
+  }
 }
 
 void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
@@ -81,14 +84,11 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
                                   ::lms::FencePtr* arrival) {
   MovableBuffer* buffer = BufferOf(key);
   Pool* pool = buffer->pool_;
-  void* data = nullptr;
-  if (reclaim == ::lms::Reclaim::kNone) {
-    data = BfcAccess::AllocateOnce(pool->allocator, buffer->size(), /*freed_before=*/0);
-    if (data == nullptr) return {};
-  } else {
-    data = Runtime::Get().Allocate(pool, buffer->size(), /*freed_before=*/0);
-  }
-  if (data == nullptr) throw OutOfMemory(Runtime::Get().Shortage(pool, buffer->size()));
+  const bool waited_for = reclaim == ::lms::Reclaim::kAllowed;
+  void* data = waited_for ? pool->TakeOrMakeRoom(buffer->size(), /*freed_before=*/0)
+                          : pool->TakeFree(buffer->size(), /*freed_before=*/0);
+  if (data == nullptr && waited_for) throw OutOfMemory(Shortage(pool, buffer->size()));
+  if (data == nullptr) return {};
   std::unique_ptr<HostCopy> state(buffer->host_);
   if (poison_ && data == state->left) data = Elsewhere(pool, data, buffer->size());
   if (copy) {

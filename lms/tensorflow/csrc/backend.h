@@ -7,11 +7,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/buffer.h"
-#include "tensorflow/core/common_runtime/lms/compat.h"
-#include "tensorflow/core/common_runtime/lms/core/admission.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
+#include "tensorflow/core/common_runtime/lms/pool.h"
 
 namespace tensorflow {
 namespace lms {
@@ -20,58 +18,6 @@ namespace lms {
 class OutOfMemory : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-};
-
-// How bytes travel between a pool and host memory. Copies are ordered after all earlier work on the
-// pool and before all later work; a null fence means that the copy is done.
-class Transport {
- public:
-  virtual ~Transport() = default;
-  virtual ::lms::Stream stream() = 0;
-  virtual ::lms::FencePtr ToHost(void* host, const void* device, size_t bytes) = 0;
-  virtual ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes) = 0;
-  // Fills device memory; debugging only.
-  virtual void Poison(void* device, size_t bytes) = 0;
-};
-
-// An allocator of device memory under Large Model Support. Never destroyed.
-class Pool final : public ::lms::Space {
- public:
-  Pool(int index, std::string name, BfcAllocator* allocator, Transport* transport)
-      : index(index),
-        name(std::move(name)),
-        allocator(allocator),
-        transport(transport),
-        on_cpu(transport->stream() == nullptr),
-        bytes_(BfcAccess::Stats(allocator).limit) {}
-
-  // What admission and placement may do with it.
-  int64_t bytes() const override { return bytes_; }
-  int64_t limit() const override;
-  bool has(int64_t bytes) const override;
-  bool make(int64_t bytes) override;
-  void evict_idle() override;
-  void* set_aside(int64_t bytes) override;
-  void give_back(void* hole) override;
-
-  const int index;  // the engine's number of the device
-  const std::string name;
-  BfcAllocator* const allocator;
-  Transport* const transport;
-  const bool on_cpu;  // anybody can read its memory
-  Slabs slabs;        // under the allocator's lock
-
-  std::atomic<bool> shortage{false};  // a request found no room, and may be waiting for some
-  ::lms::Admission admission{*this};
-
-  std::atomic<int64_t> candidate_bytes{0};  // of what could be evicted
-  std::atomic<int64_t> peak_active_bytes{0}, peak_reserved_bytes{0};
-  // Under the engine's lock.
-  int64_t single_reclaims = 0, full_reclaims = 0;
-  int64_t on_host = 0, on_host_bytes = 0, peak_on_host_bytes = 0;
-
- private:
-  const int64_t bytes_;
 };
 
 // Addresses without memory behind them: to use one is fatal.

@@ -3,8 +3,7 @@
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_BFC_H_
 
 #include <cstddef>
-#include <functional>
-#include <map>
+#include <cstdint>
 #include <vector>
 
 #include "tensorflow/core/common_runtime/lms/compat.h"
@@ -13,23 +12,13 @@
 namespace tensorflow {
 namespace lms {
 
-// Blocks set aside for what is too small to move, by address: anywhere else it would keep apart the
-// holes that large requests need. A slab is equal slots with a divider between any two, so that no
-// larger request fits.
-// Under the allocator's lock.
-struct Slab {
-  size_t bytes = 0;
-  size_t slots = 0;
-};
-using Slabs = std::map<const char*, Slab>;
-
 // The private parts of the allocator that reclaim needs. Takes the allocator's lock in each call;
 // callers hold the engine's, or no lock.
 class BfcAccess {
  public:
   // What the allocator does without Large Model Support: null when no free chunk serves.
   static void* AllocateOnce(BfcAllocator* allocator, size_t bytes, uint64_t freed_before);
-  // Gives back what the block at `ptr` has beyond `rounded` bytes: the allocator hands out a chunk
+  // Gives back what the block at `ptr` has beyond `rounded` bytes: the allocator gives a chunk away
   // whole that is less than twice the request.
   static void Trim(BfcAllocator* allocator, void* ptr, size_t rounded);
   // One segment for each region, in the order of Regions.
@@ -39,21 +28,12 @@ class BfcAccess {
   static bool Release(BfcAllocator* allocator, const std::vector<void*>& regions);
   // What must be given back before a new region of this size can be had; 0 when it never can.
   static size_t Shortfall(BfcAllocator* allocator, size_t rounded);
-  // Whether there is a free chunk of this size, or the device may still be asked for one.
+  // Whether there is a free chunk of this size.
+  static bool HasFree(BfcAllocator* allocator, size_t rounded);
+  // The same, or the device may still be asked for one.
   static bool CanTake(BfcAllocator* allocator, size_t rounded);
   // Makes the next region all that is left: many small ones keep neighbours apart.
   static void GrowAtOnce(BfcAllocator* allocator);
-
-  // ---- small slabs (small_slabs.cc)
-  // Bytes of all slabs.
-  static size_t SlabBytes(BfcAllocator* allocator, const Slabs& slabs);
-  // Sets aside a slab of `bytes`, near the end of the pool. False when there is no room for it.
-  static bool AddSlab(BfcAllocator* allocator, Slabs* slabs, size_t bytes);
-  // A free part of a slab's slot; null when there is none of this size.
-  static void* AllocateSmall(BfcAllocator* allocator, const Slabs& slabs, size_t bytes,
-                             uint64_t freed_before);
-  // Gives back the slabs that are wholly free.
-  static void ReleaseSlabs(BfcAllocator* allocator, Slabs* slabs);
 
   static size_t RoundedBytes(size_t bytes);
   // Wakes those that wait for memory.
@@ -73,13 +53,8 @@ class BfcAccess {
   static Numbers Stats(BfcAllocator* allocator);
 
  private:
-  static bool HasFree(BfcAllocator* allocator, size_t bytes);
   // Bytes of the device that it may still ask for.
   static size_t Unreserved(BfcAllocator* allocator);
-  // Under the allocator's lock.
-  static void* Claim(BfcAllocator* allocator, size_t handle, size_t requested);
-  static size_t Split(BfcAllocator* allocator, size_t handle, size_t bytes);
-  static size_t LastFree(BfcAllocator* allocator, size_t bytes);
 };
 
 // An allocator as make_room sees it, for one request. BFC asks the device for a region by itself

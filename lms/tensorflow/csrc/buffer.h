@@ -12,9 +12,14 @@
 namespace tensorflow {
 namespace lms {
 
+// Buffers below this size never move: what the framework reads on the host outside of ops (shapes,
+// predicates, handles) is far smaller.
+constexpr size_t kSmallestMovable = 4096;
+
 struct HostCopy;
 class Backend;
 class Pool;
+class Tracker;
 
 // Moves a buffer's pointer. TensorBuffer names it a friend.
 class BufferAccess {
@@ -53,7 +58,7 @@ class MovableBuffer : public TensorBuffer {
 
  private:
   friend class Backend;
-  friend class Runtime;
+  friend class Tracker;
 
   void Forget();
 
@@ -70,12 +75,12 @@ class MovableBuffer : public TensorBuffer {
 void AddView(TensorBuffer* root, TensorBuffer* view);
 void RemoveView(TensorBuffer* root, TensorBuffer* view);
 
-// What hands out a pointer, or reads the bytes, outside of an op calls this first: brings the
+// What gives a pointer away, or reads the bytes, outside of an op calls this first: brings the
 // buffer in and keeps it there, until an op finds itself with the only reference to it. Does
 // nothing for buffers that an op has pinned.
-void HandOut(const TensorBuffer* buffer);
+void Expose(const TensorBuffer* buffer);
 // The same, pinned or not: for callers that keep the pointer.
-void HandOutForGood(const TensorBuffer* buffer);
+void ExposeForGood(const TensorBuffer* buffer);
 
 // Memory of the CPU for tensors that are made outside of ops, where nothing makes way for another:
 // not of a pool under Large Model Support.

@@ -11,13 +11,13 @@
 #include "tensorflow/core/common_runtime/lms/core/turns.h"
 #include "tensorflow/core/common_runtime/lms/op_facts.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
+#include "tensorflow/core/common_runtime/lms/statistics.h"
+#include "tensorflow/core/common_runtime/lms/switch.h"
 #include "tensorflow/core/lib/core/errors.h"
 
 namespace tensorflow {
 namespace lms {
 namespace {
-
-using EngineLock = std::lock_guard<std::recursive_mutex>;
 
 thread_local OpFrame* running = nullptr;  // the frame of the kernel that this thread runs
 
@@ -26,7 +26,7 @@ thread_local OpFrame* running = nullptr;  // the frame of the kernel that this t
 OpFrame::OpFrame(OpKernel* kernel, OpKernelContext* context)
     : kernel_(kernel),
       context_(context),
-      pool_(Runtime::Get().PoolOf(context->device()->GetAllocator(AllocatorAttributes()))),
+      pool_(Runtime::Get().pools.Of(context->device()->GetAllocator(AllocatorAttributes()))),
       operands_(kernel, context, pool_) {}
 
 OpFrame::~OpFrame() {
@@ -37,9 +37,9 @@ void OpFrame::CountTaken(const Pool* pool, size_t bytes) {
   if (running != nullptr && running->pool_ == pool) running->taken_ += bytes;
 }
 
-void OpFrame::NoteShortage(Pool* pool, size_t bytes) {
+void OpFrame::NoteShortage(const Pool* pool, size_t bytes) {
   if (running == nullptr || running->pool_ != pool) return;
-  running->refused_ = Runtime::Get().Shortage(pool, bytes);
+  running->refused_ = Shortage(pool, bytes);
 }
 
 // The kernel's own words say no more than the shape that it could not have.
@@ -89,7 +89,7 @@ void OpFrame::unpin() {
 Status OpFrame::Enter() {
   op_.independent = kernel_->AsAsync() == nullptr && !operands_.kept();
   AwaitReservation();
-  ::lms::Turns& turns = Runtime::Get().turns();
+  ::lms::Turns& turns = Runtime::Get().turns;
   bool begun = false;
   if (pool_ == nullptr) {
     begun = turns.begin([this](::lms::Patience) { return pin(); }, [] { return false; });
@@ -117,18 +117,13 @@ void OpFrame::Exit() {
   if (pool_ != nullptr) {
     pool_->admission.end(&op_, context_->status().ok() ? taken_ : ::lms::Demand::kUnknown);
   }
-  Runtime::Get().turns().end();
+  Runtime::Get().turns.end();
 }
 
 void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<void()>& run) {
-  if (!Runtime::Active()) {
-    auto* counter = Runtime::BeginUnpinned();
-    if (!Runtime::Active()) {  // still: enabling waits for this op now
-      run();
-      Runtime::EndUnpinned(counter);
-      return;
-    }
-    Runtime::EndUnpinned(counter);
+  if (!Active()) {
+    const ::lms::UnpinnedOp counted;
+    if (!Active()) return run();  // still: enabling waits for this op now
   }
   if (OpFrame::IsTransparent(*kernel, context)) {
     run();
@@ -152,7 +147,7 @@ void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel
                   const std::function<void(AsyncOpKernel::DoneCallback)>& run) {
   // Not counted before the first enable: such an op may wait for others for ever, and holds
   // references to its inputs, which keeps them from becoming movable.
-  if (!Runtime::EverActive() || OpFrame::IsTransparent(*kernel, context)) {
+  if (!EverActive() || OpFrame::IsTransparent(*kernel, context)) {
     run(std::move(done));
     return;
   }
@@ -178,47 +173,73 @@ void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
   });
 }
 
-bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) {
-  if (!Runtime::Active()) return true;
-  Runtime& runtime = Runtime::Get();
-  MovableBuffer* buffer = runtime.Manageable(tensor);
-  if (buffer == nullptr || !buffer->tracked()) return true;
-  auto frame = std::make_shared<::lms::Engine::Frame>();
-  const ::lms::Engine::Use use{buffer, ::lms::Access::kRead, 0, runtime.StreamOf(buffer)};
-  std::string shortage;
-  const auto pin = [&](::lms::Patience) {
+namespace {
+
+// The pin of a buffer that is copied outside of an op.
+class CopyPin {
+ public:
+  CopyPin(MovableBuffer* buffer, Pool* pool) : buffer_(buffer), pool_(pool) {}
+
+  // False when it cannot be brought in, not even after ops have ended.
+  bool Begin() {
+    const auto others_end = [this] { return pool_->admission.others_end(); };
+    const auto pin = [this](::lms::Patience) { return Pin(); };
+    if (!Runtime::Get().turns.begin(pin, others_end)) return false;
+    NotePeaks(pool_);
+    return true;
+  }
+  void End() {
+    Runtime::Get().engine.leave(frame_);
+    Runtime::Get().turns.end();
+  }
+  const std::string& shortage() const { return shortage_; }
+
+ private:
+  bool Pin() {
+    ::lms::Engine& engine = Runtime::Get().engine;
+    const ::lms::Engine::Use use{buffer_, ::lms::Access::kRead, 0, Tracker::StreamOf(buffer_)};
     try {
-      runtime.engine().enter(*frame, &use, 1);
+      engine.enter(frame_, &use, 1);
       return true;
     } catch (const OutOfMemory& error) {
-      shortage = error.what();
+      shortage_ = error.what();
     }
-    runtime.engine().leave(*frame);
-    return false;
-  };
-  const Pool* pool = runtime.PoolOf(buffer->allocator());
-  if (!runtime.turns().begin(pin, [pool] { return pool->admission.others_end(); })) {
-    (*done)(errors::ResourceExhausted("OOM when copying a tensor: ", shortage));
+    engine.leave(frame_);
     return false;
   }
-  runtime.NotePeaks(runtime.PoolOf(buffer->allocator()));
+
+  MovableBuffer* const buffer_;
+  Pool* const pool_;
+  ::lms::Engine::Frame frame_;
+  std::string shortage_;
+};
+
+}  // namespace
+
+bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done) {
+  if (!Active()) return true;
+  MovableBuffer* buffer = Tracker::Manageable(tensor);
+  if (buffer == nullptr || !buffer->tracked()) return true;
+  auto pin = std::make_shared<CopyPin>(buffer, Runtime::Get().pools.Of(buffer->allocator()));
+  if (!pin->Begin()) {
+    (*done)(errors::ResourceExhausted("OOM when copying a tensor: ", pin->shortage()));
+    return false;
+  }
   const auto then = *done;
-  *done = [frame, then](const Status& status) {
-    Runtime& runtime = Runtime::Get();
-    runtime.engine().leave(*frame);
-    runtime.turns().end();
+  *done = [pin, then](const Status& status) {
+    pin->End();
     then(status);
   };
   return true;
 }
 
 void NoteConstant(const Tensor& tensor) {
-  if (!Runtime::Active()) return;
+  if (!Active()) return;
   Runtime& runtime = Runtime::Get();
-  MovableBuffer* buffer = runtime.Manageable(tensor);
+  MovableBuffer* buffer = Tracker::Manageable(tensor);
   if (buffer == nullptr) return;
-  EngineLock lock(runtime.engine().mutex());
-  runtime.Track(buffer);
+  EngineLock lock(runtime.engine.mutex());
+  runtime.tracker.Track(buffer);
 }
 
 bool OpFrame::IsTransparent(const OpKernel& kernel, OpKernelContext* context) {

@@ -55,7 +55,7 @@ class OpFrame final : private ::lms::Pins {
   // This thread has memory from the pool: counts it for the op that it runs, if any.
   static void CountTaken(const Pool* pool, size_t bytes);
   // It does not get them: the error of its op, if it has one, says why.
-  static void NoteShortage(Pool* pool, size_t bytes);
+  static void NoteShortage(const Pool* pool, size_t bytes);
 
  private:
   ::lms::OpId Id() const;

@@ -3,6 +3,9 @@
 
 #include "tensorflow/core/common_runtime/lms/gpu.h"
 
+#include <memory>
+#include <utility>
+
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/common_runtime/lms/stream_transport.h"
 #include "tensorflow/core/protobuf/config.pb.h"
@@ -17,8 +20,8 @@ void OnGpu(const SessionOptions& options, const std::string& name, Allocator* al
   // which knows nothing of copies on other streams.
   if (options.config.gpu_options().experimental().timestamped_allocator()) return;
   Runtime& runtime = Runtime::Get();
-  Transport* transport = nullptr;
-  if (runtime.PoolOf(allocator) == nullptr) {
+  std::unique_ptr<Transport> transport;
+  if (runtime.pools.Of(allocator) == nullptr) {
     HostBytes::Source pinned;
     pinned.device = executor;
     pinned.allocate = [](void* device, size_t bytes) {
@@ -27,10 +30,10 @@ void OnGpu(const SessionOptions& options, const std::string& name, Allocator* al
     pinned.release = [](void* device, void* ptr) {
       static_cast<se::StreamExecutor*>(device)->HostMemoryDeallocate(ptr);
     };
-    runtime.host_bytes().SetSource(pinned);
-    transport = NewStreamTransport(executor, compute, host_to_device, device_to_host).release();
+    runtime.host_bytes.SetSource(pinned);
+    transport = NewStreamTransport(executor, compute, host_to_device, device_to_host);
   }
-  runtime.OnDevice(options, name, allocator, transport);
+  runtime.OnDevice(options, name, allocator, std::move(transport));
 }
 
 }  // namespace lms

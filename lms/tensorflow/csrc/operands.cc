@@ -9,13 +9,12 @@
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/lists.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
+#include "tensorflow/core/common_runtime/lms/statistics.h"
 #include "tensorflow/core/framework/function.h"
 
 namespace tensorflow {
 namespace lms {
 namespace {
-
-using EngineLock = std::lock_guard<std::recursive_mutex>;
 
 bool IsResource(const Tensor& tensor) { return tensor.dtype() == DT_RESOURCE; }
 
@@ -24,14 +23,14 @@ void NoteList(const Tensor& tensor) {
   Runtime& runtime = Runtime::Get();
   std::vector<MovableBuffer*> made;
   const auto note = [&](const Tensor& listed) {
-    MovableBuffer* buffer = runtime.Manageable(listed);
+    MovableBuffer* buffer = Tracker::Manageable(listed);
     const bool whole = DMAHelper::buffer(&listed) == buffer;
     if (buffer != nullptr && !buffer->tracked() && whole) made.push_back(buffer);
   };
   ForEachListed(tensor, note, /*nested=*/false);
-  EngineLock lock(runtime.engine().mutex());
+  EngineLock lock(runtime.engine.mutex());
   for (MovableBuffer* buffer : made) {
-    if (buffer->RefCountIsOne()) runtime.Track(buffer);
+    if (buffer->RefCountIsOne()) runtime.tracker.Track(buffer);
   }
 }
 
@@ -94,7 +93,7 @@ bool Operands::AreKept() const {
 
 void Operands::Hold(MovableBuffer* buffer) {
   const ::lms::Engine::Use use{buffer, ::lms::Access::kHold, 0, nullptr};
-  Runtime::Get().engine().enter(frame_, &use, 1);
+  Runtime::Get().engine.enter(frame_, &use, 1);
 }
 
 // Pins the variable's buffer where it is. The op is a user of the variable by now, so whoever gives
@@ -102,14 +101,14 @@ void Operands::Hold(MovableBuffer* buffer) {
 void Operands::HoldVariable(Var* var, std::vector<Use>* operands) {
   Runtime& runtime = Runtime::Get();
   tf_shared_lock variable(*var->mu());
-  EngineLock lock(runtime.engine().mutex());
+  EngineLock lock(runtime.engine.mutex());
   const Tensor& tensor = *var->tensor();
-  MovableBuffer* buffer = runtime.Manageable(tensor);
+  MovableBuffer* buffer = Tracker::Manageable(tensor);
   if (buffer == nullptr) return;
   const bool tracked = buffer->tracked();
-  if (!runtime.TrackIfAlone(tensor, buffer)) return;
-  if (!tracked) runtime.variables().PinFor(var, buffer);
-  if (runtime.IsOnly(tensor)) runtime.Unexpose(buffer);
+  if (!runtime.tracker.TrackIfAlone(tensor, buffer)) return;
+  if (!tracked) runtime.variables.PinFor(var, buffer);
+  if (Tracker::IsOnly(tensor)) runtime.tracker.Unexpose(buffer);
   Hold(buffer);
   operands->push_back({buffer, VariableAccess(var)});
 }
@@ -125,65 +124,83 @@ void Operands::ForEachListedOperand(const std::function<void(const Tensor&)>& vi
   for (const Tensor& list : lists) ForEachListed(list, visit);
 }
 
-void Operands::Pin() {
+std::vector<Operands::Use> Operands::HoldVariables() {
+  std::vector<Use> held;
+  if (variables_.empty()) return held;
   Runtime& runtime = Runtime::Get();
-  std::vector<Use> operands, of_variables;
-  if (!variables_.empty()) {
-    EngineLock lock(runtime.engine().mutex());
-    for (Var* var : variables_) runtime.variables().Add(var, this);
+  {
+    EngineLock lock(runtime.engine.mutex());
+    for (Var* var : variables_) runtime.variables.Add(var, this);
   }
-  for (Var* var : variables_) HoldVariable(var, &of_variables);
+  for (Var* var : variables_) HoldVariable(var, &held);
+  return held;
+}
 
-  // A reference's mutex comes before the engine's. Others may give it another buffer at any time:
-  // what it refers to does not move.
-  std::vector<Tensor> references;
+// Of references. Their mutexes come before the engine's.
+std::vector<Tensor> Operands::Referred() const {
+  std::vector<Tensor> tensors;
   for (int i = 0; i < context_->num_inputs(); ++i) {
     if (!context_->has_input(i) || !context_->input_is_ref(i)) continue;
-    references.push_back(context_->mutable_input(i, /*lock_held=*/false));
+    tensors.push_back(context_->mutable_input(i, /*lock_held=*/false));
   }
-  EngineLock lock(runtime.engine().mutex());
-  for (const Tensor& tensor : references) {
-    MovableBuffer* buffer = runtime.Manageable(tensor);
-    if (buffer != nullptr && buffer->tracked()) runtime.Expose(buffer);
-  }
+  return tensors;
+}
+
+std::vector<Operands::Use> Operands::UseInputs() {
+  Runtime& runtime = Runtime::Get();
+  std::vector<Use> operands;
   for (int i = 0; i < context_->num_inputs(); ++i) {
     if (!context_->has_input(i) || context_->input_is_ref(i)) continue;
     const Tensor& tensor = context_->input(i);
-    MovableBuffer* buffer = runtime.Manageable(tensor);
+    MovableBuffer* buffer = Tracker::Manageable(tensor);
     if (buffer == nullptr || !buffer->tracked()) continue;
+    const bool unseen = IsEager(context_) && Tracker::PointerTakenUnseen(buffer);
     if (kept_) {
-      runtime.Expose(buffer);
-    } else if (runtime.IsOnly(tensor) &&
-               !(IsEager(context_) && runtime.PointerTakenUnseen(buffer))) {
-      runtime.Unexpose(buffer);
+      runtime.tracker.Expose(buffer);
+    } else if (Tracker::IsOnly(tensor) && !unseen) {
+      runtime.tracker.Unexpose(buffer);
     }
     operands.push_back({buffer, ::lms::Access::kRead});
   }
   ForEachListedOperand([&](const Tensor& listed) {
-    MovableBuffer* buffer = runtime.Manageable(listed);
+    MovableBuffer* buffer = Tracker::Manageable(listed);
     if (buffer == nullptr || !buffer->tracked()) return;
-    if (kept_) runtime.Expose(buffer);
+    if (kept_) runtime.tracker.Expose(buffer);
     operands.push_back({buffer, ::lms::Access::kRead});
   });
+  return operands;
+}
+
+void Operands::Pin() {
+  Runtime& runtime = Runtime::Get();
+  const std::vector<Use> of_variables = HoldVariables();
+  const std::vector<Tensor> referred = Referred();
+  EngineLock lock(runtime.engine.mutex());
+  // Others may give a reference another buffer at any time: what it refers to does not move.
+  for (const Tensor& tensor : referred) {
+    MovableBuffer* buffer = Tracker::Manageable(tensor);
+    if (buffer != nullptr && buffer->tracked()) runtime.tracker.Expose(buffer);
+  }
+  std::vector<Use> operands = UseInputs();
   for (const Use& operand : of_variables) {
     // It may have died since the variable's mutex was released.
-    if (runtime.IsTracked(operand.buffer)) operands.push_back(operand);
+    if (runtime.tracker.IsTracked(operand.buffer)) operands.push_back(operand);
   }
   std::vector<::lms::Engine::Use> uses;
   for (const Use& operand : operands) {
-    uses.push_back({operand.buffer, operand.access, 0, runtime.StreamOf(operand.buffer)});
+    uses.push_back({operand.buffer, operand.access, 0, Tracker::StreamOf(operand.buffer)});
   }
   pinned_ = uses.size();
-  if (!uses.empty()) runtime.engine().enter(frame_, uses.data(), uses.size());
-  if (pool_ != nullptr) runtime.NotePeaks(pool_);
+  if (!uses.empty()) runtime.engine.enter(frame_, uses.data(), uses.size());
+  if (pool_ != nullptr) NotePeaks(pool_);
 }
 
 int64_t Operands::Bytes() const {
   Runtime& runtime = Runtime::Get();
   int64_t operands = 0;
   const auto add = [&](const Tensor& tensor) {
-    const MovableBuffer* buffer = runtime.Manageable(tensor);
-    if (buffer != nullptr && runtime.PoolOf(buffer->allocator()) == pool_) {
+    const MovableBuffer* buffer = Tracker::Manageable(tensor);
+    if (buffer != nullptr && runtime.pools.Of(buffer->allocator()) == pool_) {
       operands += static_cast<int64_t>(buffer->size());
     }
   };
@@ -199,32 +216,33 @@ int64_t Operands::Bytes() const {
   return operands;
 }
 
-// An output that was given a tracked buffer has written it, in place of an input. One that holds
-// the only reference to its buffer makes it movable.
 void Operands::NoteOutputs() {
-  Runtime& runtime = Runtime::Get();
-  const bool ok = context_->status().ok();
   for (int i = 0; i < context_->num_outputs(); ++i) {
     if (IsRefType(context_->expected_output_dtype(i))) continue;
-    Tensor* tensor = context_->mutable_output(i);
-    if (tensor == nullptr) continue;
-    const bool seen = !(kPointersTakenUnseen && IsEager(context_));
-    // A list that is added to no other is passed on.
-    const bool made = facts_.makes_list && (!facts_.adds_lists || context_->num_inputs() > 1);
-    if (made && ok && seen) NoteList(*tensor);
-    MovableBuffer* buffer = runtime.Manageable(*tensor);
-    if (buffer == nullptr) continue;
-    EngineLock lock(runtime.engine().mutex());
-    const bool to_python = IsEager(context_) && runtime.PointerTakenUnseen(buffer);
-    if (buffer->tracked()) {
-      const bool as_it_was = facts_.reads_variable || facts_.takes_from_list;
-      if (!as_it_was) runtime.engine().written(buffer);
-      if (to_python) runtime.Expose(buffer);
-    } else if (to_python) {
-      continue;
-    } else if (ok) {
-      runtime.TrackIfAlone(*tensor, buffer);
-    }
+    const Tensor* tensor = context_->mutable_output(i);
+    if (tensor != nullptr) NoteOutput(*tensor);
+  }
+}
+
+// An output that was given a tracked buffer has written it, in place of an input. One that holds
+// the only reference to its buffer makes it movable.
+void Operands::NoteOutput(const Tensor& tensor) {
+  Runtime& runtime = Runtime::Get();
+  const bool ok = context_->status().ok();
+  const bool seen = !(kPointersTakenUnseen && IsEager(context_));
+  // A list that is added to no other is passed on.
+  const bool made = facts_.makes_list && (!facts_.adds_lists || context_->num_inputs() > 1);
+  if (made && ok && seen) NoteList(tensor);
+  MovableBuffer* buffer = Tracker::Manageable(tensor);
+  if (buffer == nullptr) return;
+  EngineLock lock(runtime.engine.mutex());
+  const bool to_python = IsEager(context_) && Tracker::PointerTakenUnseen(buffer);
+  if (buffer->tracked()) {
+    const bool as_it_was = facts_.reads_variable || facts_.takes_from_list;
+    if (!as_it_was) runtime.engine.written(buffer);
+    if (to_python) runtime.tracker.Expose(buffer);
+  } else if (ok && !to_python) {
+    runtime.tracker.TrackIfAlone(tensor, buffer);
   }
 }
 
@@ -234,20 +252,20 @@ void Operands::NoteVariables() {
   for (Var* var : variables_) {
     if (VariableAccess(var) != ::lms::Access::kWrite) continue;
     tf_shared_lock variable(*var->mu());
-    EngineLock lock(runtime.engine().mutex());
+    EngineLock lock(runtime.engine.mutex());
     const Tensor& tensor = *var->tensor();
-    MovableBuffer* buffer = runtime.Manageable(tensor);
-    if (buffer == nullptr || !runtime.TrackIfAlone(tensor, buffer)) continue;
-    runtime.engine().written(buffer);
-    runtime.variables().PinFor(var, buffer);
+    MovableBuffer* buffer = Tracker::Manageable(tensor);
+    if (buffer == nullptr || !runtime.tracker.TrackIfAlone(tensor, buffer)) continue;
+    runtime.engine.written(buffer);
+    runtime.variables.PinFor(var, buffer);
   }
 }
 
 void Operands::Unpin() {
   Runtime& runtime = Runtime::Get();
-  EngineLock lock(runtime.engine().mutex());
-  for (Var* var : variables_) runtime.variables().Remove(var, this);
-  runtime.engine().leave(frame_);
+  EngineLock lock(runtime.engine.mutex());
+  for (Var* var : variables_) runtime.variables.Remove(var, this);
+  runtime.engine.leave(frame_);
 }
 
 }  // namespace lms

@@ -59,9 +59,14 @@ class Operands {
   bool AreKept() const;
   ::lms::Access VariableAccess(Var* var) const;
   void HoldVariable(Var* var, std::vector<Use>* operands);
+  std::vector<Use> HoldVariables();
+  std::vector<Tensor> Referred() const;
+  // Under the engine's lock: which inputs move meanwhile, and which do not from now on.
+  std::vector<Use> UseInputs();
   // Calls `visit` for each tensor in lists that the kernel reads or keeps.
   void ForEachListedOperand(const std::function<void(const Tensor&)>& visit) const;
   void NoteOutputs();
+  void NoteOutput(const Tensor& tensor);
   void NoteVariables();
 
   OpKernel* const kernel_;

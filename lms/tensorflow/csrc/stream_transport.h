@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "tensorflow/core/common_runtime/lms/backend.h"
+#include "tensorflow/core/common_runtime/lms/transport.h"
 #include "tensorflow/core/platform/stream_executor.h"
 
 namespace tensorflow {

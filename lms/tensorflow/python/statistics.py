@@ -18,9 +18,12 @@ def lms_statistics():
     "devices": [one dict for each device], "host": {NUMA node: dict}}."""
     text = library().TF_LmsStatistics()
     try:
-        return json.loads(ctypes.string_at(text).decode())
+        found = json.loads(ctypes.string_at(text).decode())
     finally:
         library().TF_LmsFree(text)
+    for device in found["devices"]:
+        device["handed_out_bytes"] = device["exposed_bytes"]  # its name before
+    return found
 
 
 @tf_export("experimental.lms_reset_peaks")
