@@ -29,6 +29,8 @@ except ImportError:
 DURATIONS = Path(__file__).resolve().parent / "durations.toml"
 PROPERTY = "cpu_seconds"  # of a test and of what it started, in reports
 
+elsewhere = 0.0  # such seconds of programs that another process started for this one
+
 
 class Units:
     """What tests are done one after the other, by one worker, and how long that takes."""
@@ -112,9 +114,9 @@ def register(config):
 
 
 def spent():
-    """Seconds of processor time of this process and of those that it waited for."""
+    """Seconds of processor time of this process, of those that it waited for, and elsewhere."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(one.ru_utime + one.ru_stime for one in used) + elsewhere
 
 
 def read(report):

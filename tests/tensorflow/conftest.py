@@ -3,7 +3,8 @@
 
 They run in the interpreter they are started with, whose TensorFlow must carry Large Model Support;
 --stock names a Python with the official wheel of the same version. Every program is a process of
-its own, on the CPU device with a pool of a chosen size. Without --device nothing here is collected.
+its own, a fork after the import or a fresh one, on the CPU device with a pool of a chosen size.
+Without --device nothing here is collected.
 """
 
 import json
@@ -23,6 +24,7 @@ except ImportError:  # Python 3.7
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import balance  # noqa: E402
+from fork_server import ForkServer  # noqa: E402
 
 MIB = 1 << 20
 
@@ -88,31 +90,57 @@ def eager_moves():
 class Programs:
     """Runs programs on the official wheel and on ours."""
 
+    # The last that the import of ours does, and all in it that looks at the environment.
+    _ENABLE = "tensorflow.python.framework.lms.environment:enable"
+
     def __init__(self, stock):
         self._pythons = {"lms": sys.executable, "stock": stock}
+        self._servers = []
 
-    def run(self, code, wheel="lms", pool=None, env=None, fails=False, arguments=(), within=600):
+    def run(
+        self, code, wheel="lms", pool=None, env=None, fails=False, arguments=(), within=600,
+        fresh=False,
+    ):  # fmt: skip
         """Standard output of a program (text, or a file); standard error if it `fails`, as it must
-        then. `pool` is the size of the CPU device's pool in MiB, None for no pool."""
+        then. `pool` is the size of the CPU device's pool in MiB, None for no pool. A `fresh` one
+        does its own import."""
+        variables = self._variables(wheel)
+        if pool is not None:
+            variables.update(TF_CPU_ALLOCATOR_USE_BFC="1", TF_CPU_BFC_MEM_LIMIT_IN_MB=str(pool))
+        variables.update(env or {})
+        program = [str(code)] if isinstance(code, Path) else ["-c", code]
+        if fresh:
+            done = subprocess.run(
+                [self._pythons[wheel]] + program + list(arguments),
+                env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                universal_newlines=True, timeout=within,
+            )  # fmt: skip
+        else:
+            ready = self._ENABLE if wheel == "lms" else None
+            done = self._server(wheel).run(program, arguments, variables, within, ready)
+        if (done.returncode != 0) != fails:
+            pytest.fail("the program ended with {0.returncode}:\n{0.stdout}{0.stderr}".format(done))
+        return done.stderr if fails else done.stdout
+
+    def _variables(self, wheel):
         dropped = ("TF_LMS", "LMS_DEBUG", "PYTHONPATH")
         variables = {k: v for k, v in os.environ.items() if k not in dropped}
         variables.update(
             TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="", TF_ENABLE_ONEDNN_OPTS="0"
         )
-        if pool is not None:
-            variables.update(TF_CPU_ALLOCATOR_USE_BFC="1", TF_CPU_BFC_MEM_LIMIT_IN_MB=str(pool))
         if wheel == "lms" and "LMS_SITE" in os.environ:  # a rebuilt package, without a safeguard
             variables["PYTHONPATH"] = os.environ["LMS_SITE"]
-        variables.update(env or {})
-        program = [str(code)] if isinstance(code, Path) else ["-c", code]
-        done = subprocess.run(
-            [self._pythons[wheel]] + program + list(arguments),
-            env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-            timeout=within,
-        )  # fmt: skip
-        if (done.returncode != 0) != fails:
-            pytest.fail("the program ended with {0.returncode}:\n{0.stdout}{0.stderr}".format(done))
-        return done.stderr if fails else done.stdout
+        return variables
+
+    @lru_cache(maxsize=None)  # noqa: B019 (one object, for all of the run)
+    def _server(self, wheel):
+        server = ForkServer(self._pythons[wheel], ["tensorflow"], self._variables(wheel))
+        self._servers.append(server)
+        return server
+
+    def close(self):
+        for server in self._servers:
+            server.close()
 
     def train(self, model, way, wheel="lms", pool=None, env=None, within=600, **options):
         """What tf_program.py says of a training run of at most `within` seconds."""
@@ -121,7 +149,7 @@ class Programs:
         said = self.run(file, wheel, pool, env, arguments=arguments, within=within)
         return json.loads(said.splitlines()[-1])
 
-    @lru_cache(maxsize=None)  # noqa: B019 (one object, for all of the run)
+    @lru_cache(maxsize=None)  # noqa: B019
     def reference(self, model, way, **options):
         """The official wheel without a limit."""
         return self.train(model, way, "stock", **options)
@@ -137,7 +165,9 @@ class Programs:
 def programs(pytestconfig):
     if not pytestconfig.getoption("--stock"):
         pytest.skip("needs --stock, a Python with the official wheel")
-    return Programs(pytestconfig.getoption("--stock"))
+    made = Programs(pytestconfig.getoption("--stock"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -70,9 +70,10 @@ def test_official_proto_keeps_the_field(api):
 
 
 def test_environment_switch(api):
-    on, options = api("options", env={"TF_LMS": "device_limit=64MiB,host_limit=1GiB"})
+    env = {"TF_LMS": "device_limit=64MiB,host_limit=1GiB"}
+    on, options = api("options", env=env, fresh=True)
     assert on and options["device_limit"] == 64 * MIB and options["host_limit"] == 1 << 30
-    assert api("options", env={"TF_LMS": "0"})[0] is False
+    assert api("options", env={"TF_LMS": "0"}, fresh=True)[0] is False
 
 
 def test_the_setter_stores(api):
@@ -211,6 +212,6 @@ def test_wrong_arguments(api):
     ],
 )
 def test_wrong_environment(api, env, words):
-    said = api("nothing", env=env, fails=True)
+    said = api("nothing", env=env, fails=True, fresh=True)
     line = [line for line in said.splitlines() if line and not line.startswith(" ")][-1]
     assert all(word in line for word in words), line
