@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,28 @@ def test_a_reader_that_was_ended_is_started_again(opened: Repository) -> None:
         child.terminate()
         child.wait()
     assert opened.tip() == tip
+
+
+@pytest.mark.parametrize("most", [20, 45, 48, 60])  # of the header all but this, or of the bytes
+def test_a_reader_that_ends_in_the_middle_is_an_error(
+    clone: Path, opened: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    whole = opened.git.read("HEAD:core/alloc.cpp")
+    assert whole is not None and len(whole[2]) > 60
+    opened.git.clear_cache()
+    git = shutil.which("git")
+    script = (
+        f'#!/bin/bash\n[[ " $* " == *" cat-file "* ]] && exec {git} "$@" > >(head -c {most})\n'
+        f'exec {git} "$@"\n'
+    )
+    write(tmp_path / "bin", {"git": script})
+    (tmp_path / "bin/git").chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+        with pytest.raises(GitError):
+            opened.git.read("HEAD:core/alloc.cpp")
+    opened.git.clear_cache()
+    assert opened.git.read("HEAD:core/alloc.cpp") == whole
 
 
 def test_damaged_object_is_an_error_and_not_a_missing_one(clone: Path, opened: Repository) -> None:

@@ -139,6 +139,12 @@ def _fitting(found: list[Place]) -> Place:
             journal = Journal.load(folder)
             if journal and journal.data.get("tag") == place.target.label:
                 return place
+    for place in found:  # before the series, which fits a release with the same files as well
+        if recorded(place.user, "base") == place.target.tag.commit:
+            return place
+    for place in found:
+        if default_path(place.target, None).resolve() == place.user.path:
+            return place
     for place in found:
         try:
             series_of(place.target).applied(place.user)

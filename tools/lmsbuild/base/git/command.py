@@ -295,7 +295,9 @@ class Git(git.Git):
         elif reader is not None:
             reader.stderr.read()  # or its pipe would be full one day
         try:
-            found, kind, _, data = self.get_object_data(name)
+            found, kind, size, data = self.get_object_data(name)
+            if len(data) != size:
+                raise EOFError  # it ended half-way, which GitPython does not look at
             return _text(found), _text(kind), data
         except ValueError:
             return None
@@ -311,11 +313,13 @@ class Git(git.Git):
         process = self.cat_file_all.proc if self.cat_file_all is not None else None
         if process is None or process.stderr is None:
             return ""
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()  # what is still there of it ends then
         process.wait()
         return (process.stderr.read() or b"").decode(errors="replace")
 
     def _parse_object_header(self, header_line: str) -> tuple[str, str, int]:
-        if not header_line:
+        if not _text(header_line).endswith("\n"):
             raise EOFError  # GitPython's error for this is that for an object that is missing
         return super()._parse_object_header(header_line)
 

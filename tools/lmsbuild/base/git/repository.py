@@ -243,6 +243,7 @@ def _name(name: str) -> str:
 
 def open_at(path: Path) -> Repository:
     """The repository that is `path`, or that it lies in. Raises GitError when there is none."""
+    path = path.absolute()  # git is run in it
     top = path / ".git"
     if top.exists():
         return _opened(path, path)
