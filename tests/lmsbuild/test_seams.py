@@ -51,3 +51,14 @@ def test_nothing_else_knows_how_it_is_done(seam: str) -> None:
     for file in {*files} - {*implementations(seam)}:
         found = [word for word in SPELLINGS[seam] if word in code(file)]
         assert not found, f"{file.name} names {found}: only compat/{seam}_* may"
+
+
+def test_the_complete_build_compiles_and_installs_all_of_the_runtime() -> None:
+    """CMake stops at a file that is listed and is not there; an overlay does not ask it."""
+    patches = Path(__file__).parents[2] / "patches/pytorch"
+    (runtime,) = (patches / "runtime").glob("*.patch")
+    made = set(re.findall(r"^\+\+\+ b/c10/cuda/(lms/\S+)$", runtime.read_text(), re.MULTILINE))
+    hook = (patches / "v2.6.0/0003-Build-the-Large-Model-Support-runtime.patch").read_text()
+    assert set(re.findall(r"^\+ +(lms/\S+\.(?:cpp|h))$", hook, re.MULTILINE)) == made
+    installed = set(re.findall(r'^\+ +"include/c10/cuda/(lms/\S*)\*\.h",$', hook, re.MULTILINE))
+    assert installed == {f"{Path(name).parent}/" for name in made if name.endswith(".h")}
