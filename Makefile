@@ -11,6 +11,8 @@ WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A machine that forbids bytecode has every program compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint style series bench sweep patches clean help
 

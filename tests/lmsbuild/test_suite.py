@@ -136,3 +136,16 @@ def test_old_python_builds_what_has_no_wheel(
     python = tmp_path / "env" / "bin" / "python"
     folder = packages_for(python, ["gast==0.2.2"], "3.7", world.target.label, console)
     assert [file.name for file in folder.iterdir()] == ["gast-0.2.2-py3-none-any.whl"]
+
+
+def test_bytecode_is_kept_beside_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    source = tmp_path / "source"
+    write(source, {"imported.py": "x = 1\n"})
+    here = Environment(tmp_path / "environment", "", True)
+    done = here.run([sys.executable, "-c", "import imported"], cwd=source)
+    assert done.returncode == 0
+    assert [p.name for p in source.iterdir()] == ["imported.py"]
+    assert list(here.path.rglob("imported.*.pyc"))

@@ -190,7 +190,7 @@ class Rebuilder:
         environment = lms_device.child_environment()
         paths = [str(self.package.parent), environment["PYTHONPATH"]]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
-        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        environment["PYTHONPYCACHEPREFIX"] = str(self.folder / "bytecode")
         command = [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--device=sim",
             f"--stock={stock}", "--tier=full", *(str(HERE / test) for test in tests),

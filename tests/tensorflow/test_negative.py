@@ -108,7 +108,7 @@ class Rebuilder:
         """Exit status of pytest (-1: no end), and the end of its output."""
         environment = {
             **os.environ, "LMS_SITE": str(self.site), "LMS_MUTANT": str(self.mutant),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
         }  # fmt: skip
         command = [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--device=cpu",

@@ -83,6 +83,10 @@ def run(
         command += ["-k", select]
     environment = {**lms_device.child_environment(), **configuration.variables}
     environment.update(RECORD=str(record), RECORD_PART=f"{part[0]}/{part[1]}")
+    if devices := next(
+        (e["devices"] for e in SELECTION if e["file"] == file and "devices" in e), ""
+    ):
+        environment["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = devices
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment["PYTHONPATH"]])
     with log.open("wb") as output:
         for _ in range(MOST_CRASHES):

@@ -61,13 +61,21 @@ class Environment:
 
     def run_environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
         """Variables for a process in this environment; nothing of the caller's Python leaks in."""
-        dropped = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTORCH_LMS", "LMS_DEBUG", "TF_LMS"}
+        dropped = {
+            "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "PYTORCH_LMS",
+            "LMS_DEBUG", "TF_LMS",
+        }  # fmt: skip
         kept = {
             key: value
             for key, value in os.environ.items()
             if key not in dropped and not key.startswith("SIMCUDA_")
         }
-        return {**kept, "PYTHONNOUSERSITE": "1", **(extra or {})}
+        # Bytecode is kept, since to import a framework is to compile two thousand files; here,
+        # since a program also imports from source trees, which stay as they are.
+        bytecode = str(self.path / "bytecode")
+        return {
+            **kept, "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": bytecode, **(extra or {}),
+        }  # fmt: skip
 
     def run(
         self, command: list[str], extra: dict[str, str] | None = None, cwd: Path | None = None
