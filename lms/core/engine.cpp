@@ -183,6 +183,7 @@ void Engine::keep_resident_(Key key, Stream stream, bool Entry::* mark) {
   pin(key, stream);
   find_(key)->*mark = true;
   unpin(key);
+  maybe_purge_();  // no op may ever be over
 }
 
 bool Engine::exposed(Key key) {

@@ -49,6 +49,44 @@ def test_what_a_graph_was_captured_with_stays(lms: Any, device: Any, mode: str) 
     assert (weight == 3).all().item()
 
 
+def test_a_capture_while_it_is_off(lms: Any) -> None:
+    """What the graph uses is held when Large Model Support is on again."""
+    lms.disable()
+    weight, x, out = block(4, 3), block(4, 1), block(4, 0)
+    torch.cuda.synchronize()
+    graph = captured(lambda: out.copy_(x * weight))
+    lms.enable()
+    x.mul_(1)
+    lms.reclaim()
+    assert not any(torch.ops.lms.on_host(t) for t in (weight, x, out))
+    filler = [block(4, -5) for _ in range(4)]
+    graph.replay()
+    assert (out == 3).all().item() and all((f == -5).all().item() for f in filler)
+    assert torch.ops.lms.active()
+    lms.disable()
+    assert not torch.ops.lms.active()
+
+
+def test_what_was_captured_before_the_first_enable_is_refused(program: Any) -> None:
+    """Nothing noted what the graph uses."""
+    out = program(
+        """
+        import torch
+        x = torch.ones(1 << 18, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x.add_(1)
+        for _ in range(2):
+            try:
+                torch.cuda.lms.enable()
+            except RuntimeError as error:
+                print("refused:", error)
+            assert not torch.cuda.lms.is_enabled()
+        """
+    )
+    assert out.count("refused: Large Model Support cannot be enabled because a CUDA graph was") == 2
+
+
 def test_nothing_moves_during_a_capture(lms: Any, device: Any) -> None:
     device.limit(32 * MIB)
     kept = [block(4, i) for i in range(5)]  # 20 MiB

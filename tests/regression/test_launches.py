@@ -123,6 +123,17 @@ def test_pinned_for_the_launch(lms: Any, device: Any, launch: Any, mode: str) ->
     assert [f[0].item() for f in filler] == [9, 9, 8, 8]
 
 
+def test_a_launch_while_some_are_still_out(lms: Any, device: Any, launch: Any) -> None:
+    """Turned off, but not all are back: what a launch uses could still make way."""
+    device.limit(16 * MIB)
+    kept = [block(4, i) for i in range(6)]
+    lms.disable()
+    x, y = [x for x in kept if torch.ops.lms.on_host(x)][:2]
+    kept.clear()
+    assert launch(x, y, 7) == "launched"
+    assert bytes_of(x) == bytes_of(y) == b"\7" * (4 * MIB)
+
+
 def test_a_launch_that_fails_leaves_no_pin(lms: Any, launch: Any) -> None:
     x = block()
     with pytest.raises(AttributeError):

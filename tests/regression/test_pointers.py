@@ -74,6 +74,82 @@ def test_a_pointer_handed_out(lms: Any, taker: str, out: bool) -> None:
     assert bytes_of(x) == b"\3" * x.nbytes
 
 
+def partly_out() -> list[torch.Tensor]:
+    """Large Model Support off, and 24 MiB on a device of 16: some are still in host memory."""
+    lms_device.device.limit(16 * MIB)
+    kept = [block(4, i) for i in range(6)]
+    torch.cuda.lms.disable()
+    assert not torch.ops.lms.enabled() and any(on_host(x) for x in kept)
+    return kept
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_a_pointer_taken_while_some_are_still_out(lms: Any, taker: str) -> None:
+    """Turned off, operators still bring in, and move out, as pointers must know."""
+    kept = partly_out()
+    i, x = next((i, x) for i, x in enumerate(kept) if on_host(x))
+    pointer = TAKERS[taker](x)
+    assert not on_host(x) and torch.ops.lms.exposed(x)
+    assert all((x == i).all().item() for i, x in enumerate(kept))  # each comes in
+    assert torch._C._TensorBase.data_ptr(x) == pointer and (x == i).all().item()
+
+
+def test_a_storage_method_while_some_are_still_out(lms: Any) -> None:
+    x = next(x for x in partly_out() if on_host(x))
+    value = x.untyped_storage()[3]
+    assert not on_host(x)
+    assert value == x.view(torch.uint8)[3].item()
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_a_pointer_taken_while_it_is_off(lms: Any, taker: str) -> None:
+    """It is still there when Large Model Support is on again."""
+    lms.disable()
+    x = block()
+    pointer = TAKERS[taker](x)
+    lms.enable()
+    x.sum()
+    assert lms.reclaim() == 0 and not on_host(x)
+    set_bytes(pointer, 3, x.nbytes)
+    assert bytes_of(x) == b"\3" * x.nbytes
+    lms.release_pointer(x)
+    assert lms.reclaim() == MIB
+
+
+def test_an_alias_made_before_the_first_enable(program: Any) -> None:
+    out = program(
+        """
+        import torch
+        x, y = (torch.full((1 << 18,), float(i), device="cuda") for i in (1, 2))
+        alias, gone = torch.from_dlpack(x), torch.utils.dlpack.to_dlpack(y.clone())
+        del gone
+        torch.cuda.lms.enable(min_size=0)
+        x.sum(), y.sum()
+        assert torch.cuda.lms.reclaim() == y.nbytes, "the alias has lost its memory"
+        filler = torch.full((1 << 18,), -5.0, device="cuda")
+        assert (alias == 1).all() and (y == 2).all()
+        print("held")
+        """
+    )
+    assert "held" in out
+
+
+def test_a_part_of_a_storage_is_an_alias(lms: Any) -> None:
+    """A slice has the pointer of its storage for its life, which nothing tells the end of."""
+    x = block()
+    lms.reclaim()
+    part = x.untyped_storage()[0:4096]
+    assert lms.reclaim() == 0 and torch.ops.lms.exposed(x)
+    filler = [block(1, -5) for _ in range(4)]
+    part.fill_(3)
+    assert bytes_of(x) == b"\3" * 4096 + bytes_of(torch.ones(MIB // 4))[4096:]
+    assert all((f == -5).all().item() for f in filler)
+    y = block()
+    lms.reclaim()
+    assert y.untyped_storage()[3] == 63  # one byte of it is no alias
+    assert not torch.ops.lms.exposed(y)
+
+
 def test_a_write_through_a_pointer_after_a_read(lms: Any) -> None:
     """An exposed storage has no copy that a write could make stale."""
     x = block()

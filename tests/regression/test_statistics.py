@@ -133,6 +133,9 @@ def test_settings_are_read_back(device: Any) -> None:
         ({"min_size": 1.5}, TypeError, "min_size must be a number of bytes or a string"),
         ({"min_size": True}, TypeError, "min_size must be"),
         ({"device_limit": "12 XB"}, ValueError, "device_limit must be bytes"),
+        ({"min_size": 5, "host_limit": 1 << 63}, ValueError, "host_limit must be less than 8 EiB"),
+        ({"device_limit": "8388608T"}, ValueError, "device_limit must be less than 8 EiB"),
+        ({"min_size": "9" * 400}, ValueError, "min_size must be less than 8 EiB"),
     ],
 )
 def test_bad_settings(device: Any, arguments: Any, error: Any, text: str) -> None:
@@ -140,6 +143,63 @@ def test_bad_settings(device: Any, arguments: Any, error: Any, text: str) -> Non
     with pytest.raises(error, match=text):
         torch.cuda.lms.enable(**arguments)
     assert torch.cuda.lms.settings() == before
+
+
+def test_the_largest_settings(device: Any) -> None:
+    largest = (1 << 63) - 1
+    torch.cuda.lms.enable(device_limit=largest, host_limit=largest, min_size=largest)
+    kept = torch.ones(1000, device="cuda")
+    assert torch.cuda.lms.reclaim() == kept.untyped_storage().nbytes()
+    assert torch.cuda.lms.stats()["lms.host.limit"] == largest
+    assert "8388608.0 TiB" in torch.cuda.lms.summary()
+
+
+def test_settings_that_cannot_be_made_true_stay(device: Any, monkeypatch: Any) -> None:
+    lms = torch.cuda.lms
+    lms.enable(min_size=5)
+    lms.disable()
+    before = lms.settings()
+
+    class RefusedError(RuntimeError):
+        pass
+
+    def refuse(enabled: bool) -> None:
+        raise RefusedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.ops.lms, "set_enabled", refuse)
+        with pytest.raises(RefusedError):
+            lms.enable(device_limit=10 * MIB, min_size=7)
+    assert lms.settings() == before
+    assert lms.stats()["lms.min_size"] == 5 and lms.stats()["lms.device_limit"] == 0
+    lms.enable()
+    assert lms.settings() == {**before, "enabled": True}
+
+
+def test_what_fails_after_the_library_was_loaded_is_begun_anew(program: Any) -> None:
+    """Nothing of it may be missing later: not what holds the pointers that Python takes."""
+    out = program(
+        """
+        import os, torch
+        x = torch.full((1 << 18,), 2.0, device="cuda")
+        os.environ["LMS_DEBUG"] = "foo"
+        for _ in range(2):
+            try:
+                torch.cuda.lms.enable(min_size=0)
+            except ValueError as error:
+                assert "LMS_DEBUG knows the mode 'chaos', got 'foo'" in str(error)
+                assert not torch.cuda.lms.is_enabled() and not torch.ops.lms.enabled()
+            else:
+                raise SystemExit("it is on")
+        del os.environ["LMS_DEBUG"]
+        torch.cuda.lms.enable(min_size=0)
+        x.data_ptr()
+        assert torch.ops.lms.exposed(x), "nothing holds the pointer"
+        assert torch.cuda.lms.reclaim() == 0
+        print("held")
+        """
+    )
+    assert "held" in out
 
 
 def test_bad_targets(lms: Any) -> None:
@@ -179,7 +239,7 @@ def test_bad_environment(device: Any, monkeypatch: Any, value: str, text: str) -
 
 def test_bad_debug_mode(device: Any) -> None:
     with pytest.raises(ValueError, match="LMS_DEBUG knows the mode 'chaos', got 'mayhem'"):
-        torch.cuda.lms.api.set_debug("mayhem")
+        torch.cuda.lms.api.parse_debug("chaos,mayhem")
 
 
 @pytest.mark.parametrize(
@@ -200,6 +260,15 @@ def test_environment(device: Any, monkeypatch: Any, capfd: Any, value: str, on: 
     if "=" in value:
         settings = torch.cuda.lms.settings()
         assert (settings["device_limit"], settings["min_size"]) == (32 * MIB, 1024)
+
+
+def test_the_line_says_what_holds(device: Any, monkeypatch: Any, capfd: Any) -> None:
+    """The program may have set others before CUDA was initialised."""
+    monkeypatch.setenv("PYTORCH_LMS", "device_limit=32MiB,min_size=1k")
+    torch.cuda.lms.environment.read()
+    torch.cuda.lms.enable(device_limit="64MiB")
+    torch.cuda.lms.environment.act()
+    assert "is on, device_limit 64.0 MiB, min_size 1.0 KiB" in capfd.readouterr().err
 
 
 def test_the_environment_alone_trains_what_does_not_fit(program: Any) -> None:

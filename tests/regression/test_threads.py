@@ -204,6 +204,40 @@ def test_a_running_operator_without_pins_is_waited_for(program: Any) -> None:
     assert "waited" in out
 
 
+def test_switched_by_two_threads_at_once(program: Any) -> None:
+    """What is said to be wanted, and what the engine does, agree when all have come back."""
+    out = program(
+        """
+        import random, threading, time, torch
+        lms = torch.cuda.lms
+        x = torch.ones(1000, device="cuda")
+        lms.enable(min_size=0)
+
+        def late(function):  # as under load
+            return lambda *args: (time.sleep(random.random() / 500), function(*args))
+
+        for name in ("set_enabled", "set_min_size"):
+            setattr(torch.ops.lms, name, late(getattr(torch.ops.lms, name)))
+        for turn in range(100):
+            start = threading.Barrier(4)
+
+            def switch(on):
+                start.wait()
+                lms.enable(min_size=on) if on else lms.disable()
+
+            threads = [threading.Thread(target=switch, args=(i % 3,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert lms.is_enabled() == torch.ops.lms.enabled(), turn
+            assert lms.settings()["min_size"] == lms.stats()["lms.min_size"], turn
+        print("agree")
+        """
+    )
+    assert "agree" in out
+
+
 def test_a_storage_of_python_alone(program: Any) -> None:
     """Another reference keeps its object alive and takes the GIL, which its reader has, waiting."""
     out = program(

@@ -54,8 +54,12 @@ class C10_CUDA_API UnpinnedOp {
   ::lms::UnpinnedOp counted_;
 };
 
-// Whether ops must pin: it is enabled, or was and storages are still on the host.
+// Whether ops must pin: it is enabled, or was and storages are still on the host, or a graph is
+// being captured, whose operands are to be exposed.
 C10_CUDA_API bool active() noexcept;
+// Around a capture. Counts for the process.
+C10_CUDA_API void begin_capture() noexcept;
+C10_CUDA_API void end_capture() noexcept;
 // Whether the engine can manage this storage at all. Reads the storage only.
 C10_CUDA_API bool manageable(const StorageImpl* storage) noexcept;
 

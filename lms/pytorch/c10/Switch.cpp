@@ -6,6 +6,7 @@
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -16,6 +17,8 @@ namespace detail {
 }
 
 namespace {
+
+std::atomic<int> captures{0};
 
 // Ops that were already past the op boundary when it was first installed hold no pins and were not
 // counted. Nothing is evicted until they had this long to launch.
@@ -62,7 +65,11 @@ State& state() {
   return *state;
 }
 
-bool active() noexcept { return detail::lms_switch.active(); }
+bool active() noexcept { return detail::lms_switch.active() || captures.load() > 0; }
+
+void begin_capture() noexcept { ++captures; }
+
+void end_capture() noexcept { --captures; }
 
 bool enabled() noexcept { return detail::lms_switch.enabled(); }
 

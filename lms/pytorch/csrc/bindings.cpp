@@ -25,19 +25,19 @@ namespace engine = c10::cuda::lms;
 constexpr size_t kPartsPerDevice = 16;
 constexpr size_t kLeastPart = size_t{1} << 20;
 
-void choose_part_bytes() {
+size_t part_bytes_under(size_t device_limit) {
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  if (engine::device_limit() != 0) {
-    total = std::min(total, engine::device_limit());
+  if (device_limit != 0) {
+    total = std::min(total, device_limit);
   }
-  set_part_bytes(std::max(total / kPartsPerDevice, kLeastPart));
+  return std::max(total / kPartsPerDevice, kLeastPart);
 }
 
 void set_enabled(bool enable) {
   if (enable) {
     install();
-    choose_part_bytes();
+    set_part_bytes(part_bytes_under(engine::device_limit()));
   }
   engine::set_enabled(enable);
 }
@@ -47,11 +47,13 @@ size_t bytes_of(int64_t value) {
   return static_cast<size_t>(value);
 }
 
+// Fails before it has changed anything.
 void set_device_limit(int64_t bytes) {
-  engine::set_device_limit(bytes_of(bytes));
+  const size_t limit = bytes_of(bytes);
   if (engine::enabled()) {
-    choose_part_bytes();
+    set_part_bytes(part_bytes_under(limit));
   }
+  engine::set_device_limit(limit);
 }
 
 std::vector<c10::StorageImpl*> storages_of(const at::Tensor& tensor) {
@@ -124,6 +126,12 @@ c10::Dict<std::string, int64_t> stats(int64_t device) {
 TORCH_LIBRARY(lms, m) {
   m.def("set_enabled(bool enabled) -> ()", &set_enabled);
   m.def("enabled() -> bool", [] { return engine::enabled(); });
+  m.def("active() -> bool", [] { return engine::active(); });
+  m.def("begin_capture() -> ()", [] {
+    install();
+    engine::begin_capture();
+  });
+  m.def("end_capture() -> ()", [] { engine::end_capture(); });
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);
   m.def("set_soft_limit(int bytes) -> ()", [](int64_t b) { engine::set_soft_limit(bytes_of(b)); });
   m.def("set_host_limit(int bytes) -> ()", [](int64_t b) { engine::set_host_limit(bytes_of(b)); });

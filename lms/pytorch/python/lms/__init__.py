@@ -15,7 +15,7 @@ operator made raise: a program, or an extension, that runs under it is safe unde
 Support.
 """
 
-from . import api, environment, ibm, launches, library, pointers, sizes, statistics
+from . import api, environment, graphs, ibm, launches, library, pointers, sizes, statistics
 from .api import (
     disable,
     enable,
@@ -46,4 +46,5 @@ __all__ = [
     "reset_accumulated_stats",
 ]
 
+graphs.watch()
 environment.read()

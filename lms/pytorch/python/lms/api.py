@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from . import launches, library, pointers, sizes, statistics
+from . import graphs, launches, library, pointers, sizes, statistics
 
 Size = Union[int, str]
 
@@ -22,7 +22,10 @@ _SETTERS = {
     "min_size": "set_min_size",
 }
 
-# What was asked for. Until CUDA is initialised, and the library loaded, that is all there is.
+# What was asked for. Until CUDA is initialised, and the library loaded, that is all there is. Under
+# the lock, together with what the library has of it; which is not held while CUDA is initialised,
+# because that may come back here, by settle, in whichever thread is at it.
+_lock = threading.RLock()
 _settings: Dict[str, int] = {
     "device_limit": 0,
     "soft_limit": 0,
@@ -30,56 +33,83 @@ _settings: Dict[str, int] = {
     "min_size": DEFAULT_MIN_SIZE,
 }
 _wanted = False
-_loading = threading.Lock()
 
 
 def load() -> Any:
     """The operators of the library, which is loaded and given the settings first."""
-    torch.cuda._lazy_init()  # without the lock: it may come back here, by settle
-    with _loading:
-        if not library.loaded():
-            statistics.before_loading()
-            library.load()
-            library.ops().count_allocations()
-            for name, value in _settings.items():
-                getattr(library.ops(), _SETTERS[name])(value)
-            pointers.install()
-            launches.install()
-            set_debug(os.environ.get("LMS_DEBUG", ""))
+    if not library.loaded():
+        torch.cuda._lazy_init()
+        with _lock:
+            if not library.loaded():
+                library.load(_prepare)
     return library.ops()
 
 
-def set_debug(modes: str) -> None:
-    for mode in filter(None, modes.split(",")):
-        if mode != "chaos":
-            raise ValueError(f"LMS_DEBUG knows the mode 'chaos', got {mode!r}")
-        library.ops().set_chaos(True)
+def _prepare(ops: Any) -> None:
+    """What can fail comes before what cannot be done twice."""
+    chaos = parse_debug(os.environ.get("LMS_DEBUG", ""))
+    statistics.before_loading()
+    _hand_over(_settings)
+    if chaos:
+        ops.set_chaos(True)
+    ops.count_allocations()
+    pointers.install()
+    launches.install()
+
+
+def _hand_over(settings: Dict[str, int]) -> None:
+    """All or none: only the device limit can fail, and comes first."""
+    for name in _SETTERS:
+        if name in settings:
+            getattr(library.ops(), _SETTERS[name])(settings[name])
+
+
+def parse_debug(modes: str) -> bool:
+    """Whether LMS_DEBUG asks for chaos mode. Raises ValueError."""
+    wrong = [mode for mode in modes.split(",") if mode not in ("", "chaos")]
+    if wrong:
+        raise ValueError(f"LMS_DEBUG knows the mode 'chaos', got {wrong[0]!r}")
+    return "chaos" in modes.split(",")
 
 
 def store(wanted: Optional[bool] = None, **given: Size) -> None:
     """Sets sizes by name, all or none, and whether it is to be on."""
     global _wanted
     parsed = {name: sizes.parse(name, size) for name, size in given.items()}
-    _settings.update(parsed)
-    if library.loaded():
-        for name, value in parsed.items():
-            getattr(library.ops(), _SETTERS[name])(value)
-    if wanted is not None:
-        _wanted = wanted
+    with _lock:
+        if library.loaded():
+            _hand_over(parsed)
+        _settings.update(parsed)
+        if wanted is not None:
+            _wanted = wanted
 
 
 def settle() -> None:
     """Makes it be what is wanted. CUDA is initialised, or about to be."""
     global _wanted
-    if not _wanted:
-        if library.loaded():
-            library.ops().set_enabled(False)
-        return
     try:
-        load().set_enabled(True)
+        if _wanted:
+            graphs.check()
+            load()
+        with _lock:  # what is wanted may have changed: who changed it comes here, too
+            if library.loaded():
+                library.ops().set_enabled(_wanted)
     except BaseException:
-        _wanted = False
+        _wanted = library.enabled()
         raise
+
+
+def _switch(wanted: bool, given: Dict[str, Size]) -> None:
+    """All or none, also of two threads that come here at once. CUDA is initialised, or the library
+    not loaded."""
+    with _lock:
+        before = dict(_settings)
+        store(wanted, **given)
+        try:
+            settle()
+        except BaseException:
+            store(**before)
+            raise
 
 
 def enable(
@@ -100,21 +130,23 @@ def enable(
         min_size: tensors smaller than this many bytes move only if nothing else makes room (1 MiB
             unless set).
 
-    Sizes are integers or strings such as ``"8GiB"``. What is ``None`` keeps its value.
+    Sizes are integers or strings such as ``"8GiB"``. What is ``None`` keeps its value; so does
+    everything when this raises.
     """
-    given = {"device_limit": device_limit, "host_limit": host_limit, "min_size": min_size}
-    store(wanted=True, **{name: size for name, size in given.items() if size is not None})
+    asked = {"device_limit": device_limit, "host_limit": host_limit, "min_size": min_size}
+    given = {name: size for name, size in asked.items() if size is not None}
     if torch.cuda.is_initialized():
-        settle()
+        load()  # which may wait for who initialises CUDA: not under the lock
+        _switch(True, given)
     else:
+        store(wanted=True, **given)
         torch.cuda._lazy_call(settle)
 
 
 def disable() -> None:
     r"""Turn Large Model Support off. Tensors in host memory come back now as far as they fit, and
     the others when they are used."""
-    store(wanted=False)
-    settle()
+    _switch(False, {})
 
 
 def limits() -> Dict[str, int]:

@@ -56,6 +56,7 @@ def act() -> None:
     if _asked is None:
         return
     api.settle()
-    if library.active():
-        shown = "".join(f", {name} {sizes.text(size)}" for name, size in _asked.items())
+    if library.enabled():
+        limits = api.limits()  # the program may have set others since
+        shown = "".join(f", {name} {sizes.text(limits[name])}" for name in _asked)
         print(f"PYTORCH_LMS: Large Model Support is on{shown}", file=sys.stderr)

@@ -5,7 +5,7 @@ enables Large Model Support runs nothing of it."""
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -16,8 +16,12 @@ def path() -> str:
     return os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
 
 
-def load() -> None:
-    """Raises RuntimeError where this PyTorch has no such library."""
+def load(prepare: Callable[[Any], None]) -> None:
+    """Loads it, and has `prepare` do what goes with it. It counts as loaded when that is done:
+    after a failure the next call begins anew.
+
+    Raises RuntimeError where this PyTorch has no such library, and what `prepare` raises.
+    """
     global _loaded
     library = path()
     if not os.path.exists(library):
@@ -26,6 +30,7 @@ def load() -> None:
             "missing; install the whole wheel again"
         )
     torch.ops.load_library(library)
+    prepare(ops())
     _loaded = True
 
 
@@ -38,6 +43,12 @@ def ops() -> Any:
     return torch.ops.lms
 
 
-def active() -> bool:
-    """Whether Large Model Support is at work now: not if it is only wanted."""
+def enabled() -> bool:
+    """Whether Large Model Support is on now: not if it is only wanted."""
     return _loaded and torch.ops.lms.enabled()
+
+
+def active() -> bool:
+    """Whether tensors may be out, or leave: also when it was turned off and some are not back yet.
+    What reaches memory past the operators asks this, as the operators do."""
+    return _loaded and torch.ops.lms.active()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw pointers. One does not follow its storage: whoever gets one finds the storage on the device,
-and it stays there for its life, or until release_pointer."""
+and it stays there for its life, or until release_pointer. Also who gets it while Large Model
+Support is off: it may be on again before the pointer is followed for the last time."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 import torch
 
@@ -68,12 +69,13 @@ def _pointer(
 ) -> Callable[[Any], int]:
     @functools.wraps(function)
     def data_ptr(of: Any) -> int:
-        if of.device.type != "cuda" or not library.active():
+        if of.device.type != "cuda" or not library.loaded():
             return function(of)
-        compares = _compares()
-        if compares:
+        compares, active = _compares(), library.active()
+        if compares and active:
             return identity(of)
-        if compares is None or library.ops().chaos():  # in chaos mode what is out has no pointer
+        # In chaos mode what is out has no pointer.
+        if compares is None or (active and library.ops().chaos()):
             expose(of)
         return function(of)
 
@@ -93,13 +95,36 @@ def _before(function: Callable[..., Any], action: Callable[[Any], None]) -> Call
     return wrapper
 
 
+# Storages whose pointer was given away before there was a library to tell: their weak references.
+_given_away: List[Any] = []
+
+
+def _note(tensor: torch.Tensor) -> None:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    _given_away[:] = [kept for kept in _given_away if not kept.expired()]
+    _given_away.append(StorageWeakRef(tensor.untyped_storage()))
+
+
+def _expose_noted() -> None:
+    for given in _given_away:
+        storage = torch.UntypedStorage._new_with_weak_ptr(given.cdata)
+        if storage is not None:
+            _expose_storage(storage)
+    _given_away.clear()
+
+
 def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
     """For functions that hand out the pointer of a tensor and are imported by name before the first
     enable (torch/utils/dlpack.py)."""
 
     def expose(value: Any) -> None:
-        if isinstance(value, torch.Tensor) and value.is_cuda and library.active():
+        if not isinstance(value, torch.Tensor) or not value.is_cuda:
+            return
+        if library.loaded():
             library.ops().expose(value)
+        elif value.layout == torch.strided:
+            _note(value)
 
     return _before(function, expose)
 
@@ -125,13 +150,27 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _item(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For `storage[...]`: a slice is a storage with a pointer into this one, kept alive by it."""
+    pinned = _pinned(function)
+
+    @functools.wraps(function)
+    def wrapper(storage: Any, index: Any) -> Any:
+        if isinstance(index, slice):
+            _share(storage)
+        return pinned(storage, index)
+
+    return wrapper
+
+
+def _share(storage: torch.UntypedStorage) -> None:
+    if storage.device.type == "cuda" and library.loaded():
+        _expose_storage(storage)
+
+
 def install() -> None:
     """From now on, what hands out a pointer holds its tensor."""
-
-    def share(storage: torch.UntypedStorage) -> None:
-        if storage.device.type == "cuda" and library.active():
-            _expose_storage(storage)
-
+    _expose_noted()
     tensor, storage = torch.Tensor, torch.UntypedStorage
     tensor.data_ptr = _pointer(  # type: ignore[method-assign]
         tensor.data_ptr, _identity_of_tensor, _expose_tensor
@@ -139,17 +178,17 @@ def install() -> None:
     storage.data_ptr = _pointer(  # type: ignore[method-assign]
         storage.data_ptr, _identity_of_storage, _expose_storage
     )
-    storage._share_cuda_ = _before(storage._share_cuda_, share)  # type: ignore[method-assign]
+    storage._share_cuda_ = _before(storage._share_cuda_, _share)  # type: ignore[method-assign]
     for name in (
         "resize_",
         "copy_",
         "fill_",
         "_write_file",
         "_set_from_file",
-        "__getitem__",
         "__setitem__",
     ):
         setattr(storage, name, _pinned(getattr(storage, name)))
+    storage.__getitem__ = _item(storage.__getitem__)  # type: ignore[method-assign]
 
     # Operators defined from now on get the boundary before they can be called.
     install_pending = library.ops().install_pending

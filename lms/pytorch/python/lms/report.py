@@ -11,7 +11,7 @@ from .statistics import COUNTERS, POOLS, Device, stats
 
 
 def _state() -> str:
-    if library.active():
+    if library.enabled():
         return "on (chaos mode)" if library.ops().chaos() else "on"
     if api.is_enabled():
         return "on as soon as CUDA is initialised"

@@ -130,7 +130,7 @@ def stats(device: Device = None) -> Dict[str, int]:
         routes = _routes_of_allocator(index)
     for route, count in routes.items():
         result[f"alloc_distribution.{route}"] += count
-    if not library.active():
+    if not library.enabled():
         allocator = _flat(torch._C._cuda_memoryStats(index))
         for name in names:
             kind, _, rest = name.partition(".")

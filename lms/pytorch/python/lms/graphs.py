@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs. One follows the pointers it was captured with at each replay, so what a capture uses
+is exposed, also while Large Model Support is off. Before there is a library nothing can note what a
+capture uses: who has such a graph is refused."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+from . import library
+
+_unnoted: Any = weakref.WeakSet()  # graphs that were captured before there was a library
+
+
+def watch() -> None:
+    """From now on, captures are known of."""
+    from torch.cuda.graphs import CUDAGraph  # torch is being imported
+
+    begin, end = CUDAGraph.capture_begin, CUDAGraph.capture_end
+
+    @functools.wraps(begin)
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not library.loaded():
+            begin(self, *args, **kwargs)
+            _unnoted.add(self)
+            return
+        library.ops().begin_capture()
+        self._lms_noted = True
+        try:
+            begin(self, *args, **kwargs)
+        except BaseException:
+            _end(self)
+            raise
+
+    @functools.wraps(end)
+    def capture_end(self: Any) -> None:
+        try:
+            end(self)
+        finally:
+            _end(self)
+
+    CUDAGraph.capture_begin = capture_begin  # type: ignore[method-assign]
+    CUDAGraph.capture_end = capture_end  # type: ignore[method-assign]
+
+
+def _end(graph: Any) -> None:
+    if graph.__dict__.pop("_lms_noted", False):
+        library.ops().end_capture()
+
+
+def check() -> None:
+    """Raises RuntimeError if a graph uses tensors that nobody noted."""
+    if _unnoted:
+        raise RuntimeError(
+            "Large Model Support cannot be enabled because a CUDA graph was captured before it was "
+            "first enabled, and nothing noted what the graph uses; enable it before the capture"
+        )
