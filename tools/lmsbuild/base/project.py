@@ -17,6 +17,12 @@ PACKAGE_DATA = Path(__file__).resolve().parents[1] / "_project"
 _MARKER = f"patches/<framework>/{FRAMEWORK_FILE}"
 
 
+def full_path(path: str | Path) -> Path:
+    """`path` from the root on, `~` being the user's home folder, be it given with an option or by
+    a variable. A `~NAME` that is nobody's home is a folder of that name."""
+    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  # which raises for such a one
+
+
 @dataclass(frozen=True)
 class Project:
     """The patches, the runtime's sources and the suites: a checkout of this repository, or what an
@@ -54,7 +60,7 @@ class Project:
         current folder when lmsbuild is installed. LMSBUILD_WORK moves it to another disk."""
         override = os.environ.get("LMSBUILD_WORK")
         if override:
-            return Path(override).expanduser().absolute()
+            return full_path(override)
         return (Path.cwd() if self.installed else self.root) / "work"
 
 
@@ -63,7 +69,7 @@ def find_project() -> Project:
     lies in, else what the installed package carries. Raises ConfigError."""
     override = os.environ.get("LMSBUILD_ROOT")
     if override:
-        project = Project(Path(override).expanduser().absolute())
+        project = Project(full_path(override))
         if not project.framework_files:
             raise ConfigError(
                 f"LMSBUILD_ROOT={project.root} cannot be used because it has no {_MARKER}; "
@@ -85,13 +91,13 @@ def find_project() -> Project:
 def cache_path() -> Path:
     """Where downloads and objects that can be had again go; LMSBUILD_CACHE overrides."""
     override = os.environ.get("LMSBUILD_CACHE")
-    path = Path(override).expanduser() if override else platformdirs.user_cache_path("lmsbuild")
-    if not override and not path.is_absolute():
+    path = full_path(override) if override else platformdirs.user_cache_path("lmsbuild")
+    if not path.is_absolute():
         raise FileError(
             "there is no cache folder because this user has no home folder; set LMSBUILD_CACHE to "
             "a folder that can be written"
         )
-    return path.absolute()
+    return path
 
 
 def cache_dir() -> Path:

@@ -21,7 +21,7 @@ from lmsbuild.base.git import (
     open_at,
     toplevel,
 )
-from lmsbuild.base.project import make_folder
+from lmsbuild.base.project import full_path, make_folder
 from lmsbuild.checkout.source import Source, absent, obtain
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.series import check_preimage, series_of
@@ -66,7 +66,7 @@ def standing_in(target: Target) -> Path | None:
 
 
 def default_path(target: Target, into: Path | None) -> Path:
-    return into.expanduser().absolute() if into else target.work / "source"
+    return full_path(into) if into else target.work / "source"
 
 
 def under_way(user: Repository) -> str | None:

@@ -17,6 +17,7 @@ from tomlkit.items import Comment, Whitespace
 from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.base.git import EMAIL, NAME, Entry
 from lmsbuild.base.hashing import git_blob
+from lmsbuild.base.project import full_path
 from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
 from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
 from lmsbuild.checkout.edits import REFRESHED, Line, changes_of, earlier, read_checkout, same_series
@@ -148,7 +149,7 @@ def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
     runtime = {path: file.read_bytes() for path, file in runtime_files(target).items()}
     line = None
     if source is not None:
-        line = read_checkout(target, source.expanduser().absolute(), RUNTIME_SUBJECT)
+        line = read_checkout(target, full_path(source), RUNTIME_SUBJECT)
         before = earlier(line, _patches(target.runtime_patches), _patches(target.tag_patches))
         plan.notes += line.notes(RUNTIME_SUBJECT)
         _merge_runtime(target, plan, runtime, line, before)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lmsbuild.base.errors import GitError, TreeStateError
 from lmsbuild.base.git import ABSENT, Repository, entries, open_at
+from lmsbuild.base.project import full_path
 from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
 from lmsbuild.checkout.source import cached
 from lmsbuild.checkout.switch import recorded
@@ -33,7 +34,7 @@ def find_origin(target: Target, path: Path | None = None) -> Origin | None:
     Downloads nothing. Raises TreeStateError when a given `path` does not have it.
     """
     if path is not None:
-        origin = _origin(target, path.expanduser().absolute())
+        origin = _origin(target, full_path(path))
         if origin is None:
             raise TreeStateError(
                 f"{path} cannot be checked against because it has no commit that is "

@@ -23,7 +23,7 @@ from lmsbuild.base.errors import (
 )
 from lmsbuild.base.git import Git, Repository, entries, git, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
-from lmsbuild.base.project import cache_dir
+from lmsbuild.base.project import cache_dir, full_path
 from lmsbuild.checkout import debian
 from lmsbuild.series.series import check_preimage
 from lmsbuild.tags.download import download_url
@@ -66,7 +66,7 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
     if "://" in wanted or wanted.startswith("git@"):
         fill = way.from_archive_url if _is_archive(wanted) else way.from_git
         return way.kept("url", wanted, "asked for", fill)
-    path = Path(wanted).expanduser().absolute()
+    path = full_path(wanted)
     if not path.exists():
         raise SourceError(
             f"{wanted} cannot be a source because there is no such file or folder; give "

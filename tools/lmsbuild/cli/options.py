@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,16 @@ from lmsbuild.ship.choices import Choices
 from lmsbuild.tags.frameworks import Target, resolve, targets
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class UserPath(click.Path):
+    """A file or folder that a user names; `~` is the home folder also where no shell sees it."""
+
+    def __init__(self, **conditions: Any) -> None:
+        super().__init__(path_type=Path, **conditions)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(os.path.expanduser(value), param, ctx)  # noqa: PTH111
 
 
 def _console(ctx: click.Context) -> Console:
@@ -203,7 +214,7 @@ def cuda_option(function: F) -> F:
 
 def reference_option(function: F) -> F:
     return click.option(
-        "--reference", metavar="PATH", type=click.Path(path_type=Path, exists=True),
+        "--reference", metavar="PATH", type=UserPath(exists=True),
         envvar="LMSBUILD_MIRROR",
         help="A clone of the framework: what it has is not downloaded from git. It is not needed "
         "afterwards.",
@@ -212,7 +223,7 @@ def reference_option(function: F) -> F:
 
 def into_option(function: F) -> F:
     return click.option(
-        "--into", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+        "--into", metavar="DIR", type=UserPath(file_okay=False),
         help="The checkout's folder instead of work/<framework>-<tag>/source.",
     )(function)  # fmt: skip
 
@@ -221,7 +232,7 @@ def clone_option(function: F) -> F:
     """The argument `place` of a command that reads the framework's code."""
     return click.option(
         "--from", "place", metavar="DIR",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        type=UserPath(exists=True, file_okay=False),
         help="A clone with the tag's code [default: the one you stand in, the work folder's, the "
         "cache's].",
     )(function)  # fmt: skip
@@ -261,7 +272,7 @@ def base_image_option(function: F) -> F:
 def output_option(what: str) -> Callable[[F], F]:
     """--output, a folder for `what`, None for the tag's own."""
     return click.option(
-        "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+        "--output", "-o", metavar="DIR", type=UserPath(file_okay=False),
         help=f"Folder for {what} [default: work/<framework>-<tag>/wheels].",
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable
 
 import click
+from click.core import ParameterSource
 
 
 def near(word: str, known: Iterable[str]) -> str:
@@ -37,11 +38,14 @@ def explain(error: click.ClickException) -> str:
 
 
 def _name(error: click.BadParameter) -> str:
-    """--option or ARGUMENT."""
+    """--option, ARGUMENT or VARIABLE."""
     if error.param is None:
         return "a value"
     if isinstance(error.param, click.Argument):
         return error.param.human_readable_name
+    source = error.ctx.get_parameter_source(error.param.name or "") if error.ctx else None
+    if source is ParameterSource.ENVIRONMENT:
+        return str(error.param.envvar)
     return max(error.param.opts, key=len)
 
 

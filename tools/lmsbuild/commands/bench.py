@@ -11,6 +11,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    UserPath,
     build_options,
     dry_run_option,
     examples,
@@ -46,16 +47,16 @@ from lmsbuild.wheel.plugin import resolve as resolve_plugin
     help="Begin no measurement after this long.",
 )  # fmt: skip
 @click.option(
-    "--results", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    "--results", metavar="FILE", type=UserPath(dir_okay=False),
     help="The results, to which this run adds [default: work/<framework>-<tag>/bench/...].",
 )  # fmt: skip
 @click.option(
     "--compare", "other", metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=UserPath(dir_okay=False, exists=True),
     help="The results of --plugin: write a table of both into --page.",
 )  # fmt: skip
 @click.option(
-    "--page", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    "--page", metavar="FILE", type=UserPath(dir_okay=False, exists=True),
     help="A page with a place for the table of --compare.",
 )  # fmt: skip
 @click.option("--plugin", is_flag=True, help="Measure torch_lms beside the official wheel.")

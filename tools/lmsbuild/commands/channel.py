@@ -15,7 +15,7 @@ from rich import filesize
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ChannelError, UsageError
 from lmsbuild.base.interrupt import Interrupted
-from lmsbuild.cli.options import dry_run_option, examples, json_option
+from lmsbuild.cli.options import UserPath, dry_run_option, examples, json_option
 
 if TYPE_CHECKING:
     from lmsbuild.conda.channel import Channel
@@ -30,7 +30,7 @@ def _channel(path: Path) -> Channel:
 
 
 def _channel_argument(function: F) -> F:
-    return click.argument("channel", type=click.Path(path_type=Path, file_okay=False))(function)
+    return click.argument("channel", type=UserPath(file_okay=False))(function)
 
 
 def _stubs_option(function: F) -> F:
@@ -61,7 +61,7 @@ def command(context: click.Context) -> None:
 @_channel_argument
 @click.argument(
     "packages", metavar="PACKAGE...", nargs=-1, required=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=UserPath(exists=True, dir_okay=False),
 )  # fmt: skip
 @_stubs_option
 @dry_run_option

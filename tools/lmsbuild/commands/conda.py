@@ -10,6 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    UserPath,
     build_options,
     container_option,
     dry_run_option,
@@ -34,7 +35,7 @@ from lmsbuild.ship.choices import Choices
 )
 @tag_argument
 @click.option(
-    "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+    "--output", "-o", metavar="DIR", type=UserPath(file_okay=False),
     help="Folder for the packages, each in its subdir [default: work/<framework>-<tag>/conda].",
 )  # fmt: skip
 @click.option("--plugin", is_flag=True, help="The plug-in's package for the release TAG.")
@@ -44,7 +45,7 @@ from lmsbuild.ship.choices import Choices
 )  # fmt: skip
 @click.option(
     "--wheel", "given", metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=UserPath(exists=True, dir_okay=False),
     help="Package this wheel of TAG instead of building it.",
 )  # fmt: skip
 @click.option(
@@ -58,7 +59,7 @@ from lmsbuild.ship.choices import Choices
     help="A channel for the recipe's tests. Can be given several times.",
 )  # fmt: skip
 @click.option(
-    "--test-channel", metavar="DIR", type=click.Path(path_type=Path),
+    "--test-channel", metavar="DIR", type=UserPath(),
     help="Make the TEST channel in this new folder too, and keep it: what a client needs beside "
     "the package where no other channel can be reached.",
 )  # fmt: skip

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import FileError, UsageError
 from lmsbuild.base.hashing import sha256_bytes, write_output
-from lmsbuild.base.project import find_project
+from lmsbuild.base.project import find_project, full_path
 from lmsbuild.cli.options import dry_run_option, examples, json_option, tag_argument
 from lmsbuild.series.series import export, export_name, series_of
 from lmsbuild.tags.frameworks import resolve
@@ -50,7 +49,7 @@ def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
                 rest = rest[sys.stdout.buffer.write(rest) :]
             sys.stdout.buffer.flush()
         return
-    path = Path(output).expanduser().absolute()
+    path = full_path(output)
     if path.is_dir() or output.endswith("/"):
         path /= export_name(target)
     if not dry_run:

@@ -11,6 +11,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    UserPath,
     base_image_option,
     build_options,
     dry_run_option,
@@ -46,7 +47,7 @@ from lmsbuild.tags.frameworks import resolve
 @base_image_option
 @click.option(
     "--wheel", "wheel", metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=UserPath(exists=True, dir_okay=False),
     help="The wheel of TAG that a runtime image gets [default: the overlay wheel].",
 )  # fmt: skip
 @click.option(

@@ -12,6 +12,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import MismatchError
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    UserPath,
     build_options,
     container_option,
     dry_run_option,
@@ -33,7 +34,7 @@ from lmsbuild.tags.frameworks import resolve
         "lmsbuild rebuild torch-2.6.0+cu124.lms.1-cp311-*.whl.manifest.json --json",
     ),
 )
-@click.argument("manifest", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("manifest", type=UserPath(exists=True, dir_okay=False))
 @container_option
 @build_options
 @dry_run_option

@@ -11,7 +11,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.checkout.refresh import find_checkout, refresh
-from lmsbuild.cli.options import dry_run_option, examples, json_option, tag_argument
+from lmsbuild.cli.options import UserPath, dry_run_option, examples, json_option, tag_argument
 from lmsbuild.tags.frameworks import resolve
 
 
@@ -26,7 +26,7 @@ from lmsbuild.tags.frameworks import resolve
 @tag_argument
 @click.option(
     "--from", "--into", "source", metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=UserPath(exists=True, file_okay=False),
     help="The checkout to take commits from [default: the one you stand in, else "
     "work/<framework>-<tag>/source if it is there].",
 )  # fmt: skip

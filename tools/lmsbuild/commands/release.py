@@ -10,6 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    UserPath,
     build_options,
     container_option,
     dry_run_option,
@@ -35,12 +36,12 @@ from lmsbuild.tags.frameworks import resolve
 )
 @tag_argument
 @click.option(
-    "--output", "-o", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+    "--output", "-o", metavar="DIR", type=UserPath(file_okay=False),
     help="Where the release's folder goes [default: work/<framework>-<tag>/releases].",
 )  # fmt: skip
 @click.option(
     "--add", "more", metavar="FILE", multiple=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=UserPath(exists=True, dir_okay=False),
     help="Another file that is part of it. Can be given several times.",
 )  # fmt: skip
 @click.option("--conda/--no-conda", default=True, help="With the conda packages [default] or not.")

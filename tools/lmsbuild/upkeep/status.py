@@ -15,7 +15,7 @@ from lmsbuild.base.git import (
     entries,
     toplevel,
 )
-from lmsbuild.base.project import Project
+from lmsbuild.base.project import Project, full_path
 from lmsbuild.base.transaction import (
     PREPARING,
     PROJECT_STATE,
@@ -102,8 +102,7 @@ def places(project: Project, tag: str | None, into: Path | None) -> list[Place]:
     work folder. Raises TreeStateError when `into` is no checkout of the framework."""
     wanted = [resolve(project, tag)] if tag else targets(project)
     if into is not None:
-        path = into.expanduser().absolute()
-        check_sound(path)
+        path = full_path(into)
         found = [place for target in wanted if (place := _place(target, path))]
         if not found:
             raise TreeStateError(
