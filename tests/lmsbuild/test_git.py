@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,20 +15,26 @@ import psutil
 import pytest
 from lmsbuild_world import REPOSITORY, World, plain_git, write
 
+from lmsbuild.__main__ import run
 from lmsbuild.base import log
 from lmsbuild.base.console import Console, Task
-from lmsbuild.base.errors import GitError, SourceError, TreeStateError
+from lmsbuild.base.errors import (
+    FileError,
+    GitError,
+    MissingToolError,
+    SourceError,
+    TreeStateError,
+)
 from lmsbuild.base.git import (
     Repository,
     changed,
-    check_sound,
     checkout_git,
     entries,
     folder,
     open_at,
 )
 from lmsbuild.base.transaction import Journal
-from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.apply import apply, undo
 from lmsbuild.checkout.checkout import fetch
 from lmsbuild.checkout.switch import CheckoutTransaction, state_of
 from lmsbuild.series.scratch import scratch
@@ -271,7 +278,7 @@ def test_without_git_there_is_no_traceback(world: World, tmp_path: Path) -> None
 def test_other_object_names_are_refused_by_name(tmp_path: Path) -> None:
     plain_git(tmp_path, "init", "-q", "--object-format=sha256")
     with pytest.raises(TreeStateError, match="SHA256 ids and those of the patches are SHA-1"):
-        check_sound(tmp_path)
+        checkout_git(tmp_path)
 
 
 def test_fetch_shows_git_s_progress(world: World, tmp_path: Path) -> None:
@@ -299,3 +306,136 @@ def test_an_address_that_runs_a_program_is_refused(
     with pytest.raises(SourceError, match=r"address runs a program|transport 'ext' not allowed"):
         fetch(world.target, url.replace("PWNED", str(tmp_path / "pwned")), None, console)
     assert not (tmp_path / "pwned").exists()
+
+
+# What is fed to a git that does not read, a git that is none, odd names, odd limits ---------------
+
+
+def put_first(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """A `git` of our own on PATH; $GIT is the real one."""
+    write(folder / "bin", {"git": f"#!/bin/sh\nGIT={shutil.which('git')}\n{script}\n"})
+    (folder / "bin/git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    return folder / "bin/git"
+
+
+@pytest.mark.parametrize("command", ["fetch --progress", "unpack-objects", "update-index"])
+def test_a_git_that_ends_before_it_reads_is_told(
+    world: World, clone: Path, monkeypatch: pytest.MonkeyPatch, command: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    plain_git(world.upstream, "config", "uploadpack.allowFilter", "true")
+    plain_git(world.upstream, "config", "uploadpack.allowAnySHA1InWant", "true")
+    if command.startswith("fetch"):  # more than a pipe holds
+        write(world.upstream, {f"many/{number}": f"{number}\n" for number in range(2000)})
+        plain_git(world.upstream, "add", "-A")
+        identity = ("-c", "user.name=U", "-c", "user.email=u@e")
+        plain_git(world.upstream, *identity, "commit", "-qm", "Many")
+        plain_git(world.upstream, "tag", "-f", "-a", "v1.0", "-m", "x")
+        commit = plain_git(world.upstream, "rev-parse", "HEAD")
+        text = world.tag_file.read_text().replace(world.target.tag.commit, commit)
+        world.tag_file.write_text(text)
+    script = (
+        f'case "$*" in *"{command}"*) echo "fatal: enough" >&2; exit 128;; esac\nexec $GIT "$@"'
+    )
+    put_first(world.folder, monkeypatch, script)
+    if command.startswith("fetch"):
+        code = run(["fetch", "v1.0", "--source", "git"])
+        assert code == SourceError.exit_code
+    else:
+        code = run(["apply", "v1.0", "--into", str(clone)])
+        assert code == GitError.exit_code
+    assert "git says: fatal: enough" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("says", ["echo hello", "true", 'echo on; exec $GIT "$@"'])
+def test_a_git_that_is_another_program_is_named(
+    world: World, clone: Path, monkeypatch: pytest.MonkeyPatch, says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    program = put_first(world.folder, monkeypatch, says)
+    for command in (["apply", "v1.0", "--into", str(clone)], ["fetch", "v1.0"], ["status"],
+                    ["refresh", "v1.0", "--runtime"], ["verify", "v1.0"]):  # fmt: skip
+        if command == ["status"]:
+            monkeypatch.chdir(clone)
+        assert run(command) == MissingToolError.exit_code
+        said = capsys.readouterr().err
+        assert f"git cannot be run because {program} is another program (`git --version`" in said
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "page\fbreak", "next\x85line", "end\n", 'a"b\\c\n'])
+def test_line_breaks_in_paths(world: World, clone: Path, console: Console, name: str) -> None:
+    place = world.folder / name
+    clone.rename(place)
+    plain_git(place, "worktree", "add", "-q", "--detach", str(world.folder / f"{name}tree"))
+    for checkout in (place, world.folder / f"{name}tree"):
+        assert apply(world.target, checkout, console).head
+        opened = checkout_git(checkout)
+        assert opened is not None and opened.path == checkout
+        undo(opened, console)
+    bare = world.folder / f"bare{name}"
+    plain_git(world.folder, "clone", "-q", "--bare", str(place), str(bare))
+    for number, source in enumerate((place, bare)):
+        there = world.folder / f"{name}{number}"
+        assert fetch(world.target, str(source), there, console).path == there
+    shutil.rmtree(world.upstream)
+    there = world.folder / f"{name}by reference"
+    assert fetch(world.target, "git", there, console, reference=bare).path == there
+
+
+def test_names_in_a_tree_that_look_like_answers(world: World, console: Console) -> None:
+    """Git's lists are cut at line feeds only."""
+    names = {f"a{mark}?{'1' * 40}": "x\n" for mark in ("\f", "\x85", "\u2028", "\x1c")}
+    world.commit(world.upstream, names, "Odd names")
+    plain_git(world.upstream, "tag", "-f", "v1.0")
+    plain_git(world.upstream, "config", "uploadpack.allowFilter", "true")
+    commit = plain_git(world.upstream, "rev-parse", "HEAD")
+    text = world.tag_file.read_text().replace(world.target.tag.commit, commit)
+    world.tag_file.write_text(text)
+    done = fetch(world.target, "git", None, console)
+    assert all((done.path / name).exists() for name in names)
+    assert fetch(world.target, str(world.upstream), world.folder / "x", console).route == "path"
+
+
+@pytest.mark.parametrize("limit", [5, 8, 10, 13, 16])
+def test_few_open_files_are_named(world: World, clone: Path, limit: int) -> None:
+    before = plain_git(clone, "rev-parse", "HEAD")
+    done = subprocess.run(
+        [sys.executable, "-m", "lmsbuild", "apply", "v1.0", "--into", str(clone)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}, capture_output=True, text=True,
+        check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+    )  # fmt: skip
+    if done.returncode == 0:
+        return
+    assert done.returncode == FileError.exit_code, done.stderr
+    assert "Too many open files; raise the limit on open files (ulimit -n)" in done.stderr
+    assert plain_git(clone, "rev-parse", "HEAD") == before
+    assert plain_git(clone, "status", "--porcelain") == ""
+
+
+BROKEN = {
+    "[broken\n": "bad config line 1 in file {}",
+    "[core]\nautocrlf = maybe\n": "bad boolean config value 'maybe' for 'core.autocrlf'",
+    "[include]\npath = config\n": "exceeded maximum include depth (10) while including {}",
+    "[core]\nattributesFile\n": "bad config variable 'core.attributesfile' in file '{}' at line 2",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_setting_of_the_user_is_the_cause(
+    world: World, clone: Path, monkeypatch: pytest.MonkeyPatch, text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert run(["apply", "v1.0", "--into", str(clone)]) == 0
+    write(world.folder, {"config": text})
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(world.folder / "config"))
+    why = BROKEN[text].format(world.folder / "config")
+    write(clone, {"core/alloc.h": "mine\n"})
+    other = world.clone("other")
+    for command in (["status", "--into", str(clone)], ["apply", "v1.0", "--into", str(other)],
+                    ["apply", "v1.0", "--into", str(clone)], ["refresh", "v1.0", "--from",
+                    str(clone)]):  # fmt: skip
+        capsys.readouterr()
+        assert run(command) == GitError.exit_code, command
+        said = capsys.readouterr().err
+        assert f"because a setting of git is wrong (git says: fatal: {why}); correct it" in said

@@ -77,8 +77,9 @@ def run(arguments: list[str]) -> int:
         known = error if isinstance(error, interrupt.Interrupted) else None
         return report.stopped(known or interrupt.Interrupted(signal.SIGINT))
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in FileError.CAUSES:
-            return report.failure(FileError.of(error))
+        refusal = FileError.behind(error)
+        if refusal is not None:
+            return report.failure(refusal)
         return report.failure(
             LmsbuildError(
                 f"lmsbuild stopped because of {type(error).__name__}: {error}; this is a defect, "

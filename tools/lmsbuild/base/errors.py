@@ -99,6 +99,13 @@ _MISSING = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 
+# What git says of a setting that it cannot read, with the file when it knows it.
+_MISCONFIGURED = re.compile(
+    r"^fatal: (?:(?:bad (?:config|boolean|numeric)|unable to parse|invalid value for) .*"
+    r"|exceeded maximum include depth.*\n.*)",
+    re.MULTILINE,
+)
+
 
 def cat_file(clone: Path, name: str) -> str:
     """The command line with which a user's own git fetches one object into a partial clone."""
@@ -112,12 +119,24 @@ class GitError(LmsbuildError):
     exit_code = 15
     meaning = "a git command failed for a reason that lmsbuild does not know"
 
-    def __init__(self, arguments: Sequence[str], output: str, place: Path | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        output: str,
+        place: Path | None = None,
+        *,
+        killed: bool = False,
+    ) -> None:
         lines = output.strip().splitlines() or ["no message"]
         # What follows such a line is advice.
         last = next((x for x in lines if x.startswith(("fatal:", "error:"))), lines[-1])
-        lost = _MISSING.search(output)
+        lost, setting = _MISSING.search(output), _MISCONFIGURED.search(output)
+        if setting:
+            last = " ".join(setting[0].split())
         why, remedy = f"git says: {last}", "check disk space and permissions"
+        if setting:
+            why = f"a setting of git is wrong ({why})"
+            remedy = "correct it (`git config --list --show-origin` tells where each is)"
         if lost and place is not None:
             why = f"{place} lacks object {lost[1]} (git says: {last})"
             remedy = (
@@ -130,11 +149,14 @@ class GitError(LmsbuildError):
         self.output = output
         self.place = place
         self.reason = last
+        self.lost = lost[1] if lost else None  # the object that is not there
+        self.killed = killed  # by a signal
+        self.misconfigured = setting is not None
 
     def refused(self) -> FileError | None:
         """What it is when git had no room, or no right, to write."""
         output = self.output.replace("Out of diskspace", os.strerror(errno.ENOSPC))  # git's own
-        for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE):
             if os.strerror(code) in output:
                 return FileError.of(OSError(code, os.strerror(code)), str(self.place or ""))
         return None
@@ -164,8 +186,24 @@ class FileError(LmsbuildError):
         errno.EIO: "check the disk",
         errno.ENOTDIR: "remove the file that is in the way",
         errno.EMFILE: "raise the limit on open files (ulimit -n)",
+        errno.ENFILE: "end other programs, the machine can open no more files",
+        errno.EAGAIN: "raise the limit on processes (ulimit -u)",
+        errno.ENOMEM: "free memory, or raise the limit on it (ulimit -v)",
+        errno.ELOOP: "remove the link that leads to itself",
         errno.ENAMETOOLONG: "use a shorter path",
     }
+
+    @classmethod
+    def behind(cls, error: BaseException) -> FileError | None:
+        """What the operating system refused, if that is what led to `error`."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, MemoryError):
+                cause = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            if isinstance(cause, OSError) and cause.errno in cls.CAUSES:
+                return cls.of(cause)
+            cause = cause.__cause__ or cause.__context__
+        return None
 
     @classmethod
     def of(cls, error: OSError, what: str = "") -> FileError:

@@ -279,8 +279,9 @@ def _check_clean(user: Repository, shadow: Shadow) -> None:
         try:
             theirs = {entry[3:] for entry in user.variant(as_user=True).changes()}
             changes = [entry for entry in changes if entry[3:] in theirs]
-        except GitError:
-            pass
+        except GitError as error:
+            if error.misconfigured:
+                raise
     if changes:
         shown = ", ".join(entry[3:] for entry in changes[:3])
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -155,9 +154,12 @@ def _check_clean(user: Repository) -> None:
     changes = user.changes()
     if changes:
         # Line ends and filters of the user's make an unchanged file look changed to us.
-        with contextlib.suppress(GitError):
+        try:
             theirs = {entry[3:] for entry in user.variant(as_user=True).changes()}
             changes = [entry for entry in changes if entry[3:] in theirs]
+        except GitError as error:
+            if error.misconfigured:
+                raise
     if changes:
         shown = ", ".join(entry[3:] for entry in changes[:5])
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""

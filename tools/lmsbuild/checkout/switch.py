@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from lmsbuild.base.errors import TreeStateError
+from lmsbuild.base.errors import GitError, TreeStateError
 from lmsbuild.base.git import NOTHING, Raw, Repository, checkout_git
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
@@ -227,9 +227,11 @@ def check_unchanged(user: Repository, change: Raw) -> None:
     elif now and now != "other":
         blob = git_blob(path.read_bytes())
         if blob != change.before.blob:
-            theirs = user.variant(as_user=True).git
-            done = theirs.run("hash-object", "--", change.path, check=False)
-            blob = done.stdout.decode().strip()
+            try:
+                blob = user.variant(as_user=True).git.text("hash-object", "--", change.path)
+            except GitError as error:
+                if error.misconfigured:
+                    raise
     else:
         blob = ""
     if blob != change.before.blob:

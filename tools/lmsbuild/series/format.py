@@ -97,7 +97,9 @@ def fetch_blobs(repository: Repository, wanted: Mapping[str, Entry]) -> None:
 def _has(repository: Repository, blob: str) -> bool:
     try:
         repository.blob(blob)
-    except GitError:
+    except GitError as error:
+        if error.misconfigured:
+            raise
         return False
     return True
 

@@ -9,8 +9,10 @@ GitPython starts by itself, all of which come to `execute`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -136,6 +138,24 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def _text(word: str | bytes) -> str:
     """What GitPython says is text is as the pipe gave it."""
+@functools.cache
+def _check_program(path: str) -> None:
+    """Raise MissingToolError when the first `git` of a PATH is something else: all that it says
+    would be believed."""
+    program = shutil.which("git", path=path)
+    if program is None:
+        return  # whoever starts it says so
+    done = subprocess.run(
+        [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if done.returncode == 0 and not done.stdout.startswith(b"git version "):
+        said = done.stdout[:40].decode(errors="replace").strip() or "nothing"
+        raise MissingToolError(
+            f"git cannot be run because {program} is another program (`git --version` says "
+            f"{said!r}); put git first on PATH"
+        )
+
+
     return word if isinstance(word, str) else word.decode()
 
 
@@ -199,7 +219,7 @@ class Git(git.Git):
 
     def text(self, *arguments: str) -> str:
         """Standard output without the last line end."""
-        return self.run(*arguments).stdout.decode(errors="surrogateescape").rstrip("\n")
+        return self.run(*arguments).stdout.decode(errors="surrogateescape").removesuffix("\n")
 
     def ok(self, *arguments: str) -> bool:
         return self.run(*arguments, check=False).returncode == 0
@@ -275,6 +295,7 @@ class Git(git.Git):
         try:
             yield (
                 [*command, *arguments],
+            _check_program(variables.get("PATH", os.defpath))
                 {"cwd": self.path, "env": variables, "pass_fds": self.keep},
             )
         except FileNotFoundError as error:

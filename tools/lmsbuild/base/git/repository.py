@@ -218,8 +218,8 @@ class Repository(git.Repo):
                 "--filter=blob:none", "--stdin", remote,
                 as_process=True, istream=subprocess.PIPE, universal_newlines=True,
             )  # fmt: skip
-            running.stdin.write("".join(f"{blob}\n" for blob in blobs))
-            running.stdin.close()
+            with contextlib.suppress(BrokenPipeError), running.stdin:  # it ended, and says why
+                running.stdin.write("".join(f"{blob}\n" for blob in blobs))
             git.cmd.handle_process_output(
                 running, None, progress.new_message_handler(), decode_streams=False
             )
