@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ import pytest
 from lmsbuild_wheels import let_go
 from lmsbuild_world import UPSTREAM, World, plain_git, write
 
+from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console, Task
 from lmsbuild.base.errors import GitError, MismatchError, SourceError, TreeStateError
 from lmsbuild.base.git import Git, Repository
@@ -507,3 +509,170 @@ def test_git_s_word_of_a_missing_object_is_understood(said: str) -> None:
     message = GitError(("checkout",), said.format(blob), Path("/clone")).message
     assert f"because /clone lacks object {blob}" in message and "disk" not in message
     assert "git -C /clone cat-file -p" in message
+
+
+# A user's clone is only read ----------------------------------------------------------------------
+
+
+def contents(repository: Path) -> dict[str, bytes]:
+    """Every file of a repository, and so every object."""
+    return {
+        str(file.relative_to(repository)): file.read_bytes()
+        for file in repository.rglob("*")
+        if file.is_file()
+    }
+
+
+@pytest.mark.parametrize("kind", ["tree:0", "blob:none"])
+def test_nothing_is_fetched_into_a_clone_that_is_read(
+    world: World, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Although it could be: its remote answers."""
+    served(world)
+    clone = world.folder / "partial clone"
+    options = (f"--filter={kind}", "--no-checkout")
+    plain_git(world.folder, "clone", "-q", *options, world.upstream.as_uri(), str(clone))
+    before = contents(clone / ".git")
+    tree = plain_git(world.upstream, "rev-parse", "v1.0^{tree}")
+    lost = sorted(world.target.tag.preimage)[0]
+    blob = world.target.tag.preimage[lost]
+    named = f"lacks tree {tree}; run `git -C '{clone}' ls-tree -r " if kind == "tree:0" else blob
+    assert run(["fetch", "v1.0", "--source", str(clone)]) == SourceError.exit_code
+    assert named in capsys.readouterr().err
+    for command in ("verify", "map"):
+        assert run([command, "v1.0", "--from", str(clone)])
+        assert (tree if kind == "tree:0" else blob) in capsys.readouterr().err
+    assert contents(clone / ".git") == before
+    # It lends what it has, and upstream gives the rest.
+    done = fetch(world.target, "git", None, Console(json_mode=True), reference=clone)
+    assert contents(clone / ".git") == before
+    assert not plain_git(done.path, "status", "--porcelain")
+    shutil.rmtree(clone)
+    is_whole(bare_of(world))
+
+
+def test_the_advice_for_a_treeless_clone_helps(world: World, console: Console) -> None:
+    served(world)
+    clone = world.folder / "treeless"
+    options = ("--filter=tree:0", "--no-checkout")
+    plain_git(world.folder, "clone", "-q", *options, world.upstream.as_uri(), str(clone))
+    with pytest.raises(SourceError) as failure:
+        fetch(world.target, str(clone), None, console)
+    plain_git(clone, *failure.value.message.split("`")[1].split()[3:])
+    for path in world.target.tag.preimage:
+        plain_git(clone, "cat-file", "blob", f"v1.0:{path}")
+    assert len(apply(world.target, fetch(world.target, str(clone), None, console).path, console)
+               .patches) == 3  # fmt: skip
+
+
+def test_verify_goes_on_to_code_that_is_whole(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standing in a partial clone that lacks files of the tag, it downloads nothing."""
+    assert run(["fetch", "v1.0"]) == 0
+    served(world)
+    clone = world.folder / "partial"
+    options = ("--filter=tree:0", "--sparse")
+    plain_git(world.folder, "clone", "-q", *options, world.upstream.as_uri(), str(clone))
+    before = contents(clone / ".git")
+    monkeypatch.chdir(clone)
+    assert run(["verify", "v1.0"]) == 0 and "not checked" not in capsys.readouterr().out
+    assert run(["map", "v1.0"]) == 0
+    assert contents(clone / ".git") == before
+
+
+def test_what_a_checkout_lacks_for_gc_is_told(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone = partial(world, *world.target.tag.preimage)
+    made = fetch(world.target, str(clone), None, Console(json_mode=True)).path
+    told = " ".join(capsys.readouterr().err.split())
+    with pytest.raises(subprocess.CalledProcessError):
+        plain_git(made, "repack", "-a", "-d", "-q")
+    assert (
+        "but `git gc` refuses there until `git fetch --refetch --depth=1 origin tag v1.0`" in told
+    )
+    (world.folder / "gone").rename(world.upstream)
+    alone = ("-c", "maintenance.auto=false")
+    plain_git(made, *alone, "fetch", "-q", "--refetch", "--depth=1", "origin", "tag", "v1.0")
+    plain_git(made, "gc", "-q")
+    plain_git(made, "fsck", "--full", "--strict", "--no-dangling")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("way", ["path", "bare", "url", "LMSBUILD_MIRROR", "into"])
+def test_a_clone_of_another_user_serves(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    theirs = world.folder / "their clone"
+    bare = ["--bare"] if way == "bare" else []
+    plain_git(world.folder, "clone", "-q", *bare, str(world.upstream), str(theirs))
+    for path in (theirs, *theirs.rglob("*")):
+        os.chown(path, 12345, 12345)
+    with pytest.raises(subprocess.CalledProcessError):
+        plain_git(world.folder, "ls-remote", theirs.as_uri())  # git itself refuses
+    into = None
+    if way == "LMSBUILD_MIRROR":
+        shutil.rmtree(world.upstream)
+        monkeypatch.setenv("LMSBUILD_MIRROR", "their clone")
+        assert run(["fetch", "v1.0", "--source", "git"]) == 0
+    elif way == "into":
+        into = theirs
+        assert fetch(world.target, "auto", into, console).route == "present"
+    else:
+        fetch(world.target, theirs.as_uri() if way == "url" else str(theirs), None, console)
+    made = into or world.target.work / "source"
+    assert len(apply(world.target, made, console).patches) == 3
+
+
+# Paths as people give them ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+@pytest.mark.parametrize("name", ["mirror", "./sub/../mirror", "~/mirror"])
+def test_a_reference_is_found_from_where_the_user_stands(
+    world: World, monkeypatch: pytest.MonkeyPatch, way: str, name: str
+) -> None:
+    home = world.folder / "home"
+    (home / "sub").mkdir(parents=True)
+    world.clone("mirror").rename(home / "mirror")
+    shutil.rmtree(world.upstream)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(world.folder if name.startswith("~") else home)
+    given = [f"--reference={name}"] if way == "option" else []
+    if way == "variable":
+        monkeypatch.setenv("LMSBUILD_MIRROR", name)
+    assert run(["fetch", "v1.0", "--source", "git", *given]) == 0
+    assert (world.target.work / "source/recognise.me").exists()
+
+
+def test_home_folder_in_options_and_variables(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = world.folder / "home"
+    home.mkdir()
+    world.clone("clone").rename(home / "clone")
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("LMSBUILD_WORK", "LMSBUILD_CACHE"):
+        monkeypatch.setenv(name, f"~/{name}")
+    for command in (
+        ["fetch", "--source=~/clone", "--into=~/fetched"], ["apply", "--into=~/clone"],
+        ["verify", "--from=~/clone"], ["refresh", "--from=~/clone"], ["export", "-o~/x.mbox"],
+    ):  # fmt: skip
+        assert run([command[0], "v1.0", *command[1:]]) == 0, capsys.readouterr().err
+    assert {path.name for path in home.iterdir()} >= {"clone", "fetched", "x.mbox"}
+    assert not list(world.folder.rglob("~*"))
+    # Nobody's home: a folder of that name, which is not there.
+    assert run(["fetch", "v1.0", "--source=~no such user/x"]) == SourceError.exit_code
+    assert run(["fetch", "v1.0", "--into=~no such user"]) == 0
+    assert (world.folder / "~no such user/recognise.me").exists()
+
+
+def test_a_bad_variable_is_called_by_its_name(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LMSBUILD_MIRROR", "nowhere")
+    assert run(["fetch", "v1.0"]) == 2
+    assert "error: LMSBUILD_MIRROR cannot be used because path 'nowhere'" in capsys.readouterr().err
+    assert run(["fetch", "v1.0", "--reference=nowhere"]) == 2
+    assert "error: --reference cannot be used because path 'nowh" in capsys.readouterr().err

@@ -322,3 +322,25 @@ def test_text(tool: Tool, capsys: pytest.CaptureFixture[str]) -> None:
         "nothing was stopped in the middle", "took back lmsbuild apply alpha:v1.0: ",
     ):  # fmt: skip
         assert text in out, out
+
+
+def test_a_checkout_is_of_the_tag_whose_code_lies_below(tool: Tool) -> None:
+    """Of two releases whose files fit the same series: also before it is applied."""
+    world = tool.world
+    write(world.upstream, {"later.txt": "1.1\n"})
+    plain_git(world.upstream, "add", "-A", "-f")
+    plain_git(world.upstream, "commit", "-q", "-m", "Release 1.1")
+    plain_git(world.upstream, "tag", "-a", "v1.1", "-m", "1.1")
+    patches = world.project.patches / "alpha"
+    shutil.copytree(patches / "v1.0", patches / "v1.1")
+    toml = patches / "v1.1" / world.tag_file.name
+    commit = plain_git(world.upstream, "rev-parse", "HEAD")
+    toml.write_text(toml.read_text().replace(world.target.tag.commit, commit))
+    for tag in ("v1.0", "v1.1"):
+        place = str(world.folder / f"of {tag}")
+        tool("fetch", tag, "--into", place, "--source", "git")
+        (found,) = tool("status", "--into", place)["checkouts"]
+        assert found["tag"] == f"alpha:{tag}" and found["next"] == f"lmsbuild apply {tag}"
+        tool("verify", "--from", place)
+        tool("apply", tag, "--into", place)
+        assert tool("status", "--into", place)["checkouts"][0]["tag"] == f"alpha:{tag}"

@@ -19,7 +19,6 @@ from lmsbuild.base.git import (
     NOTHING,
     Repository,
     changed,
-    check_sound,
     checkout_git,
     entries,
 )
@@ -147,7 +146,6 @@ def _applied(path: Path, plan: _Plan, head: str) -> Applied:
 
 def open_checkout(target: Target, path: Path) -> Repository:
     """The checkout of the framework at `path`. Raises TreeStateError if it is none."""
-    check_sound(path)
     user = checkout_git(path) if path.is_dir() else None
     if user is None:
         raise TreeStateError(

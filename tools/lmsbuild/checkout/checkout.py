@@ -15,11 +15,11 @@ from lmsbuild.base.errors import TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
-    check_sound,
     checkout_git,
+    checkout_top,
     entries,
+    has_git,
     open_at,
-    toplevel,
 )
 from lmsbuild.base.project import full_path, make_folder
 from lmsbuild.checkout.source import Source, absent, obtain
@@ -47,22 +47,37 @@ class Checkout:
 
 
 def is_framework(target: Target, path: Path) -> bool:
-    """A checkout of this framework, told by its files; a sparse one may lack them on the disk."""
+    """A folder of this framework, told by its files; a sparse checkout may lack them on the disk.
+
+    Raises TreeStateError when its commit would have to tell, and git cannot read that.
+    """
     names = target.framework.recognise
-    if all((path / name).exists() for name in names):
-        return True
-    user = checkout_git(path)
-    return (
-        user is not None
-        and user.commit_id("HEAD") is not None
-        and (len(entries(user, "HEAD", names)) == len(names))
-    )
+    there = [(path / name).exists() for name in names]
+    if all(there) or not has_git(path):
+        return all(there)
+    try:
+        user = checkout_git(path)
+    except TreeStateError:
+        if any(there):
+            raise
+        return False  # somebody else's
+    assert user is not None
+    with user:
+        return user.commit_id("HEAD") is not None and (
+            len(entries(user, "HEAD", names)) == len(names)
+        )
 
 
 def standing_in(target: Target) -> Path | None:
-    """The clone of this framework that the user stands in."""
-    top = toplevel(Path.cwd())
-    return top if top is not None and is_framework(target, top) else None
+    """The clone of this framework that the user stands in. Raises TreeStateError when git does not
+    accept it, so that no other is taken for it."""
+    top = checkout_top(Path.cwd())
+    if top is None or not is_framework(target, top):
+        return None
+    user = checkout_git(top)
+    assert user is not None
+    user.close()
+    return top
 
 
 def default_path(target: Target, into: Path | None) -> Path:
@@ -142,7 +157,6 @@ def _lock(path: Path) -> Path:
 
 
 def _present(target: Target, path: Path) -> Checkout:
-    check_sound(path)
     user = checkout_git(path)
     if user is None or user.path != path.resolve() or not is_framework(target, path):
         raise TreeStateError(
@@ -160,6 +174,7 @@ def _present(target: Target, path: Path) -> Checkout:
 
 def _take_objects(made: Repository, source: Source) -> None:
     """As fetch, which refuses a source that lacks a file."""
+    # Not made a partial clone of upstream: `git status` would need upstream for a .gitignore.
     packs = made.file("objects/pack")
     packs.mkdir(parents=True, exist_ok=True)
     for file in (source.repository / "objects" / "pack").iterdir():

@@ -31,7 +31,8 @@ class Origin:
 def find_origin(target: Target, path: Path | None = None) -> Origin | None:
     """The tag's code at `path`, else where the user stands, in the work folder or the cache.
 
-    Downloads nothing. Raises TreeStateError when a given `path` does not have it.
+    Downloads nothing: of these a partial clone that lacks files of it is passed over. Raises
+    TreeStateError when a given `path` does not have it.
     """
     if path is not None:
         origin = _origin(target, full_path(path))
@@ -47,7 +48,19 @@ def find_origin(target: Target, path: Path | None = None) -> Origin | None:
     places = [here] if here else []
     places += [work] if is_framework(target, work) else []
     places += cached(target)
-    return next((origin for place in places if (origin := _origin(target, place))), None)
+    return next((origin for place in places if (origin := _whole(target, place))), None)
+
+
+def _whole(target: Target, place: Path) -> Origin | None:
+    try:
+        origin = _origin(target, place)
+        if origin is not None:
+            paths = list(target.tag.preimage)
+            for entry in entries(origin.repository, origin.revision, paths).values():
+                origin.repository.blob(entry.blob)
+    except GitError:
+        return None
+    return origin
 
 
 def _origin(target: Target, path: Path) -> Origin | None:

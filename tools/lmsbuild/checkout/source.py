@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tarfile
 import tempfile
@@ -19,9 +20,10 @@ from lmsbuild.base.errors import (
     MismatchError,
     OfflineError,
     SourceError,
+    TreeStateError,
     cat_file,
 )
-from lmsbuild.base.git import Git, Repository, entries, git, open_at
+from lmsbuild.base.git import TRUSTING, Git, Repository, entries, git, has_git, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir, full_path
 from lmsbuild.checkout import debian
@@ -118,10 +120,11 @@ def _short(error: LmsbuildError) -> str:
 def _check_reference(reference: Path) -> None:
     try:
         open_at(reference).close()
-    except GitError as error:
+    except (GitError, TreeStateError) as error:
+        why = "is no git repository" if isinstance(error, GitError) else "is damaged"
         raise SourceError(
-            f"{reference} cannot be a reference because it is no git repository; give a clone of "
-            "the framework"
+            f"{reference} cannot be a reference because it {why}; give a clone of the framework "
+            "with --reference or LMSBUILD_MIRROR"
         ) from error
 
 
@@ -195,6 +198,8 @@ class _Way:
         unless these are wrong, all others, each time in one go. What a clone lacks, nobody has."""
         if self.reference is not None:
             with open_at(self.reference) as lender:
+                if of_clone:
+                    _check_trees(lender, commit, self.target.label)
                 made.borrow(lender.file("objects"))
         with self.console.step(f"fetching {self.target.tag_name} from {location}") as step:
             try:
@@ -202,6 +207,9 @@ class _Way:
                 with made.config_writer() as settings:
                     settings.set_value('remote "origin"', "promisor", "true")
                     settings.set_value('remote "origin"', "partialclonefilter", "blob:none")
+                    if not of_clone:
+                        # It would offer borrowed commits, those of a treeless clone without trees.
+                        settings.set_value("fetch", "negotiationAlgorithm", "noop")
                 made.fetch("origin", wanted, step, depth=1, no_tags=True, filter="blob:none")
                 found = made.commit_id("FETCH_HEAD")
                 if found != commit:
@@ -249,7 +257,8 @@ class _Way:
             made.git.run("config", "--add", _ABSENT, path)
         self.console.warn(
             f"{', '.join(paths)} will be missing from the checkout because {self.reference} lacks "
-            "the content; no patch touches it"
+            "the content; no patch touches it, but `git gc` refuses there until `git fetch "
+            f"--refetch --depth=1 origin tag {self.target.tag_name}` has got it"
         )
 
     def _reachable(self, url: str) -> str:
@@ -337,10 +346,10 @@ def _ask(url: str, tag: str) -> None:
             "https, ssh or file, or a PATH"
         ) from error
     with tempfile.TemporaryDirectory() as folder:
+        # Nor is any repository looked for around the folder.
+        asking = Git(Path(folder), {**TRUSTING, "GIT_DIR": os.devnull})
         try:
-            Git(Path(folder)).run(
-                "ls-remote", "--exit-code", url, f"refs/tags/{tag}", timeout=ANSWER_SECONDS
-            )
+            asking.run("ls-remote", "--exit-code", url, f"refs/tags/{tag}", timeout=ANSWER_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise SourceError(
                 f"{url} gave no answer because it took over {ANSWER_SECONDS:.0f} s; try later"
@@ -350,7 +359,22 @@ def _ask(url: str, tag: str) -> None:
 def _missing(made: Repository, commit: str) -> set[str]:
     """Objects of the commit that are promised but not here."""
     listed = made.git.text("rev-list", "--objects", "--missing=print", "--max-count=1", commit)
-    return {line[1:] for line in listed.splitlines() if line.startswith("?")}
+    return {line[1:] for line in listed.split("\n") if line.startswith("?")}
+
+
+def _check_trees(clone: Repository, commit: str, label: str) -> None:
+    """Raise SourceError when a clone lacks the list of files of a folder."""
+    try:
+        clone.git.run("ls-tree", "-r", commit)
+    except GitError as error:
+        if error.lost is None:
+            raise
+        command = f"git -C {shlex.quote(str(clone.path))} ls-tree -r {commit}"
+        raise SourceError(
+            f"{clone.path} cannot give the source of {label} because it lacks tree {error.lost}; "
+            f"run `{command}`, which fetches all of them into a partial clone, or use a full clone",
+            object=error.lost,
+        ) from error
 
 
 def absent(found: Repository) -> list[str]:
@@ -388,7 +412,7 @@ def _is_archive(name: str) -> bool:
 
 def _is_repository(path: Path) -> bool:
     bare = (path / "HEAD").is_file() and (path / "objects").is_dir()
-    return path.is_dir() and (bare or (path / ".git").exists())
+    return path.is_dir() and (bare or has_git(path))
 
 
 def _from_clone(way: _Way, path: Path) -> Source:
@@ -400,6 +424,7 @@ def _from_clone(way: _Way, path: Path) -> Source:
         revision, commit = next(((n, c) for n, c in found if c is not None), ("", ""))
         if not commit:
             raise SourceError(f"{path} cannot be a source because it has no commit; use another")
+        _check_trees(given, commit, target.label)
         check_preimage(target, given, commit, f"{path} ({revision})")
         whole = not _missing(given, commit)
     why = f"asked for, at {revision}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import UsageError
+from lmsbuild.base.errors import TreeStateError, UsageError
 from lmsbuild.base.git import NOTHING
 from lmsbuild.base.project import Project, find_project
+from lmsbuild.checkout.checkout import default_path
 from lmsbuild.checkout.switch import recorded
 from lmsbuild.tags.frameworks import targets
 from lmsbuild.trials.suite import suite_names
@@ -22,11 +23,14 @@ def default_tag(command: str, into: Path | None, console: Console) -> str:
     """framework:tag of the checkout at `into`, else of the one the user stands in if lmsbuild made
     it, else of the only one in `work/`, which is told. Raises UsageError, listing the choices."""
     project = find_project()
-    found = places(project, None, into)
+    damaged: list[str] = []
+    found = places(project, None, into, damaged)
     for place in found:
         if (into is not None or _stands_in(place)) and _is_own(place):
             return place.target.label
-    kept = [place for place in found if place.user.path.is_relative_to(project.work.resolve())]
+    if damaged:  # it may be the one that is meant
+        raise TreeStateError(damaged[0])
+    kept = [place for place in found if _is_kept(place)]
     if into is None and len(kept) == 1:
         label = kept[0].target.label
         console.tell(f"{label}: the TAG of the only checkout in {project.work}")
@@ -36,6 +40,11 @@ def default_tag(command: str, into: Path | None, console: Console) -> str:
 
 def _is_own(place: Place) -> bool:
     return recorded(place.user, "base") != NOTHING
+
+
+def _is_kept(place: Place) -> bool:
+    """Is it in the work folder, be it by a link?"""
+    return default_path(place.target, None).resolve() == place.user.path
 
 
 def _stands_in(place: Place) -> bool:

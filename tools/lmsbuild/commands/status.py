@@ -10,7 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import examples, into_option, json_option, tag_choice
-from lmsbuild.upkeep.status import HALF, CheckoutStatus, ProjectStatus, places, status
+from lmsbuild.upkeep.status import HALF, CheckoutStatus, ProjectStatus, status
 
 _SHOWN = 5
 
@@ -32,7 +32,7 @@ def command(tag: str | None, into: Path | None, console: Console) -> None:
     stopped in the middle, and what to do next. Changes nothing.
     """
     project = find_project()
-    found = status(project, places(project, tag, into))
+    found = status(project, tag, into)
     _say_project(found.project, console)
     for checkout in found.checkouts:
         _say_checkout(checkout, console)

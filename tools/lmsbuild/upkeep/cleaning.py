@@ -16,8 +16,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lmsbuild.base import cache
-from lmsbuild.base.errors import GitError
-from lmsbuild.base.git import NOTHING, checkout_git
+from lmsbuild.base.errors import GitError, TreeStateError
+from lmsbuild.base.git import NOTHING, checkout_git, has_git
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.switch import REFS, recorded
@@ -129,14 +129,14 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
 def users_work(checkout: Path) -> str:
     """What of the user's would be lost with a checkout, "" for nothing."""
     try:
-        user = checkout_git(checkout)
-        if user is None or user.path != checkout.resolve():
-            # git would go on to a repository further up.
+        # Without one git would go on to a repository further up.
+        user = checkout_git(checkout) if has_git(checkout) else None
+        if user is None:
             if checkout.is_dir() and not any(checkout.iterdir()):
                 return ""
             return (
-                "it has no repository (.git) that git can read, so what is yours in it cannot be "
-                "told; give --force to remove it all the same"
+                "it has no repository (.git), so what is yours in it cannot be told; give --force "
+                "to remove it all the same"
             )
         changes = user.changes()
         if changes:
@@ -158,8 +158,8 @@ def users_work(checkout: Path) -> str:
                     "the same"
                 )
         return ""
-    except GitError as error:
-        return f"git cannot say what is in it ({error.message})"
+    except (GitError, TreeStateError) as error:
+        return f"{error.message}, or give --force to remove it all the same"
 
 
 def _file_of(note: Path) -> Path:

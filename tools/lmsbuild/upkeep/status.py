@@ -10,10 +10,10 @@ from lmsbuild.base.errors import LmsbuildError, TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
-    check_sound,
     checkout_git,
+    checkout_top,
     entries,
-    toplevel,
+    has_git,
 )
 from lmsbuild.base.project import Project, full_path
 from lmsbuild.base.transaction import (
@@ -97,9 +97,12 @@ class Place:
     user: Repository
 
 
-def places(project: Project, tag: str | None, into: Path | None) -> list[Place]:
+def places(
+    project: Project, tag: str | None, into: Path | None, damaged: list[str] | None = None
+) -> list[Place]:
     """The checkouts of `tag`, or of all tags: at `into`, else where the user stands, else in the
-    work folder. Raises TreeStateError when `into` is no checkout of the framework."""
+    work folder. Raises TreeStateError when `into` is no checkout of the framework, and for one that
+    git does not accept; with a list `damaged`, those of the work folder are told there instead."""
     wanted = [resolve(project, tag)] if tag else targets(project)
     if into is not None:
         path = full_path(into)
@@ -110,24 +113,32 @@ def places(project: Project, tag: str | None, into: Path | None) -> list[Place]:
                 "give the folder of one, or none"
             )
         return [_fitting(found)]
-    here = toplevel(Path.cwd())
-    standing = [place for target in wanted if here and (place := _place(target, here))]
+    here = checkout_top(Path.cwd())
+    standing = [
+        place
+        for target in wanted
+        if here and is_framework(target, here) and (place := _place(target, here))
+    ]
     chosen = [_fitting(standing)] if standing else []
     if tag and chosen:
         return chosen
     for target in wanted:
-        place = _place(target, default_path(target, None))
+        try:
+            place = _place(target, default_path(target, None))
+        except TreeStateError as error:
+            if damaged is None:
+                raise
+            damaged.append(error.message)
+            continue
         if place and all(place.user.path != other.user.path for other in chosen):
             chosen.append(place)
     return chosen
 
 
 def _place(target: Target, path: Path) -> Place | None:
-    if not path.is_dir() or not is_framework(target, path):
-        return None
-    user = checkout_git(path)
     # Not a repository that the folder only lies in.
-    return Place(target, user) if user is not None and user.path == path.resolve() else None
+    user = checkout_git(path) if has_git(path) else None
+    return Place(target, user) if user is not None and is_framework(target, path) else None
 
 
 def _fitting(found: list[Place]) -> Place:
@@ -153,20 +164,11 @@ def _fitting(found: list[Place]) -> Place:
     return found[0]
 
 
-def status(project: Project, found: list[Place]) -> Status:
-    """Changes nothing."""
-    checkouts = [checkout_status(place) for place in found]
-    return Status(project_status(project), checkouts, _damaged(project))
-
-
-def _damaged(project: Project) -> list[str]:
-    found = []
-    for target in targets(project):
-        try:
-            check_sound(default_path(target, None))
-        except TreeStateError as error:
-            found.append(error.message)
-    return found
+def status(project: Project, tag: str | None, into: Path | None) -> Status:
+    """Of what `places` finds. Changes nothing."""
+    damaged: list[str] = []
+    found = places(project, tag, into, damaged)
+    return Status(project_status(project), [checkout_status(place) for place in found], damaged)
 
 
 def project_status(project: Project) -> ProjectStatus:

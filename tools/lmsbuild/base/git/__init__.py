@@ -2,14 +2,14 @@
 """The one way to git: GitPython, hermetic (`command`), pinned (`repository`), and on our console
 (`progress`)."""
 
-from lmsbuild.base.git.command import EMAIL, NAME, Git, git
+from lmsbuild.base.git.command import EMAIL, NAME, TRUSTING, Git, git
 from lmsbuild.base.git.repository import (
     NOTHING,
     Repository,
-    check_sound,
     checkout_git,
+    checkout_top,
+    has_git,
     open_at,
-    toplevel,
 )
 from lmsbuild.base.git.trees import ABSENT, Entry, Raw, changed, entries, folder
 
@@ -18,16 +18,17 @@ __all__ = [
     "EMAIL",
     "NAME",
     "NOTHING",
+    "TRUSTING",
     "Entry",
     "Git",
     "Raw",
     "Repository",
     "changed",
-    "check_sound",
     "checkout_git",
+    "checkout_top",
     "entries",
     "folder",
     "git",
+    "has_git",
     "open_at",
-    "toplevel",
 ]

@@ -32,7 +32,7 @@ with mock.patch.dict(
 ):
     import git
 
-__all__ = ["EMAIL", "NAME", "Git", "git"]
+__all__ = ["EMAIL", "NAME", "TRUSTING", "Git", "git"]
 
 NAME = "LMS maintainers"
 EMAIL = "maintainers@lms.invalid"
@@ -93,6 +93,8 @@ _ALWAYS = {
     "GIT_TERMINAL_PROMPT": "0",
 }
 _USERS = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
+# For a git that looks at a location the user named, and finds no repository by itself.
+TRUSTING = {"GIT_CONFIG_GLOBAL": str(Path(__file__).with_name("trusting.config"))}
 
 
 def users_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -136,8 +138,6 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return env
 
 
-def _text(word: str | bytes) -> str:
-    """What GitPython says is text is as the pipe gave it."""
 @functools.cache
 def _check_program(path: str) -> None:
     """Raise MissingToolError when the first `git` of a PATH is something else: all that it says
@@ -156,6 +156,8 @@ def _check_program(path: str) -> None:
         )
 
 
+def _text(word: str | bytes) -> str:
+    """What GitPython says is text is as the pipe gave it."""
     return word if isinstance(word, str) else word.decode()
 
 
@@ -233,7 +235,7 @@ class Git(git.Git):
         if check and code != 0:
             if code < 0:
                 text += f"\nfatal: ended by {signal.Signals(-code).name}"
-            raise GitError(arguments, text, self.path)
+            raise GitError(arguments, text, self.path, killed=code < 0)
 
     # GitPython's door.
 
@@ -293,9 +295,9 @@ class Git(git.Git):
             command += ["-c", f"{key}={value}"]
         variables = (users_environment if self.as_user else environment)(self.variables)
         try:
+            _check_program(variables.get("PATH", os.defpath))
             yield (
                 [*command, *arguments],
-            _check_program(variables.get("PATH", os.defpath))
                 {"cwd": self.path, "env": variables, "pass_fds": self.keep},
             )
         except FileNotFoundError as error:

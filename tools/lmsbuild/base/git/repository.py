@@ -21,7 +21,7 @@ import gitdb
 
 from lmsbuild.base.console import Task
 from lmsbuild.base.errors import GitError, TreeStateError
-from lmsbuild.base.git.command import Git, git
+from lmsbuild.base.git.command import TRUSTING, Git, git
 from lmsbuild.base.git.progress import Progress
 
 NOTHING = "0" * 40  # the id of what is not there
@@ -29,6 +29,9 @@ NOTHING = "0" * 40  # the id of what is not there
 # What the worktrees of a repository share, by the first step of its path.
 _SHARED = ("config", "hooks", "info", "objects", "packed-refs", "shallow")
 _OF_EACH = ("bisect", "rewritten", "worktree")  # refs that each has of its own
+# Reading a partial clone must not make git fetch what it lacks. A git before 2.39.4 knows only the
+# second of these.
+_ALONE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 
 
 class _Objects(git.GitCmdObjectDB):
@@ -40,7 +43,8 @@ class _Objects(git.GitCmdObjectDB):
     def stream(self, binsha: bytes) -> gitdb.OStream:
         found = self._git.read(binsha.hex())
         if found is None:
-            raise GitError(("cat-file", binsha.hex()), "fatal: no such object", self._git.path)
+            text = f"fatal: no object {binsha.hex()}"
+            raise GitError(("cat-file", binsha.hex()), text, self._git.path)
         _, kind, data = found
         return gitdb.OStream(binsha, kind.encode(), len(data), io.BytesIO(data))
 
@@ -137,9 +141,13 @@ class Repository(git.Repo):
     def tree_id(self, revision: str) -> bytes:
         """The tree of a revision, in 20 bytes. Raises GitError when there is none."""
         found = self.git.read(f"{revision}^{{tree}}")
-        if found is None:
-            raise GitError(("cat-file", revision), "fatal: no such tree", self.path)
-        return bytes.fromhex(found[0])
+        if found is not None:
+            return bytes.fromhex(found[0])
+        commit = self.git.read(f"{revision}^{{commit}}")
+        text = "fatal: no such tree"
+        if commit is not None:  # its first line is the tree that it lacks
+            text = f"fatal: no object {commit[2].split()[1].decode()}"
+        raise GitError(("cat-file", revision), text, self.path)
 
     def listing(self, tree: bytes) -> dict[str, tuple[int, bytes]]:
         """Name -> mode and id of what is directly in a tree. Raises GitError."""
@@ -165,7 +173,11 @@ class Repository(git.Repo):
         # Not `alternates`: it cannot write a path that is not UTF-8.
         info = self.file("objects/info")
         info.mkdir(exist_ok=True)
-        (info / "alternates").write_bytes(os.fsencode(objects.resolve()) + b"\n")
+        path = os.fsencode(objects.resolve())
+        if b"\n" in path:  # quoted as git quotes
+            inner = path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+            path = b'"' + inner + b'"'
+        (info / "alternates").write_bytes(path + b"\n")
 
     def commits(self, base: str, tip: str) -> list[str]:
         """The commits base..tip, oldest first."""
@@ -203,7 +215,8 @@ class Repository(git.Repo):
         """Fetch one thing, with git's progress on `task`. Raises GitError."""
         progress = Progress(task)
         with self._fetching(("fetch", remote, refspec), progress):
-            git.Remote(self, remote).fetch(refspec, progress=progress, **options)
+            trusting = self.variant(variables=TRUSTING)
+            git.Remote(trusting, remote).fetch(refspec, progress=progress, **options)
 
     def fetch_blobs(self, remote: str, blobs: Sequence[str], task: Task) -> None:
         """Fetch blobs by their ids, all in one request. Raises GitError."""
@@ -213,7 +226,8 @@ class Repository(git.Repo):
         progress = Progress(task)
         with self._fetching(("fetch", "--stdin", remote), progress):
             # It would offer what is here, and the commit is here without its files.
-            running = self.git(c="fetch.negotiationAlgorithm=noop").fetch(
+            git_here = self.variant(variables=TRUSTING).git
+            running = git_here(c="fetch.negotiationAlgorithm=noop").fetch(
                 "--progress", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no",
                 "--filter=blob:none", "--stdin", remote,
                 as_process=True, istream=subprocess.PIPE, universal_newlines=True,
@@ -241,60 +255,73 @@ def _name(name: str) -> str:
     return name if name.isascii() else os.fsencode(name).decode(errors="surrogateescape")
 
 
-def open_at(path: Path) -> Repository:
-    """The repository that is `path`, or that it lies in. Raises GitError when there is none."""
-    path = path.absolute()  # git is run in it
-    top = path / ".git"
-    if top.exists():
-        return _opened(path, path)
-    return _opened(path, None)
+def has_git(folder: Path) -> bool:
+    """Is `folder` the top of a checkout? Also when its `.git` leads nowhere: git would go on to the
+    next one further up, which nobody asked for."""
+    return os.path.lexists(folder / ".git")
 
 
-def toplevel(path: Path) -> Path | None:
-    """The work tree that `path` lies in, if any: the nearest folder with a `.git` that git accepts.
+def checkout_top(path: Path) -> Path | None:
+    """The top of the checkout that `path` lies in, if any; links are followed.
 
     Not asked of git, whose answer depends on core.worktree and core.bare.
     """
-    found = checkout_git(path)
-    if found is None:
-        return None
-    found.close()
-    return found.path
+    place = path.resolve()
+    return next((folder for folder in (place, *place.parents) if has_git(folder)), None)
 
 
 def checkout_git(path: Path) -> Repository | None:
     """The checkout that `path` lies in, with repository and work tree pinned. Raises
-    TreeStateError for one whose objects have other ids than the patches."""
-    place = path.resolve()
-    for folder in (place, *place.parents):
-        if (folder / ".git").exists():
-            with contextlib.suppress(GitError):
-                return _opened(folder, folder)
-    return None
+    TreeStateError for one that is damaged, or whose objects have other ids than the patches."""
+    top = checkout_top(path)
+    return _opened(top, top / ".git", top) if top else None
 
 
-def check_sound(path: Path) -> None:
-    """Raise TreeStateError when `path` has a `.git` that git does not accept."""
-    if not (path / ".git").exists():
-        return
+def open_at(path: Path) -> Repository:
+    """The repository that is `path`, or that it lies in, to be read: nothing is fetched into it.
+
+    Raises GitError when there is none, TreeStateError as `checkout_git`.
+    """
+    place = path.absolute()  # git is run in it
+    if has_git(place):
+        found: Repository | None = _opened(place, place / ".git", place)
+    elif _is_bare(place):
+        found = _opened(place, place, None)
+    else:
+        found = checkout_git(place)
+    if found is None:
+        raise GitError(("rev-parse",), "fatal: not a git repository", place)
+    return found.variant(variables=_ALONE)
+
+
+def _is_bare(folder: Path) -> bool:
+    """One that lacks a part is a damaged one, and not a part of what it lies in."""
+    parts = (folder / "HEAD").is_file(), (folder / "objects").is_dir(), (folder / "refs").is_dir()
+    return sum(parts) >= 2
+
+
+def _opened(folder: Path, git_dir: Path, work_tree: Path | None) -> Repository:
+    pinned = {"GIT_DIR": str(git_dir)}
+    if work_tree:
+        pinned["GIT_WORK_TREE"] = str(work_tree)
+    git = Git(folder, pinned)
     try:
-        _opened(path, path).close()
+        # A path may have line breaks in it, so each is the last that a process is asked for.
+        asked = git.run("rev-parse", "--show-object-format", "--absolute-git-dir").stdout
+        common = git.run("rev-parse", "--git-common-dir").stdout
     except GitError as error:
+        if error.killed:
+            raise
+        what = "its .git" if work_tree else "it"
         raise TreeStateError(
-            f"{path} cannot be worked on because its .git is damaged (git says: {error.reason}); "
+            f"{folder} cannot be worked on because {what} is damaged (git says: {error.reason}); "
             "repair it, or move the folder away and fetch anew"
         ) from error
-
-
-def _opened(folder: Path, work_tree: Path | None) -> Repository:
-    pinned = {"GIT_DIR": str(folder / ".git"), "GIT_WORK_TREE": str(folder)} if work_tree else {}
-    asked = Git(folder, pinned).run(
-        "rev-parse", "--absolute-git-dir", "--git-common-dir", "--show-object-format"
-    )
-    git_dir, common_dir, form = os.fsdecode(asked.stdout).splitlines()
+    form, _, path = os.fsdecode(asked.removesuffix(b"\n")).partition("\n")
     if form != "sha1":
         raise TreeStateError(
             f"{folder} cannot be worked on because its objects have {form.upper()} ids and those "
             "of the patches are SHA-1; use a clone with --object-format=sha1"
         )
-    return Repository(Path(git_dir), work_tree, (folder / common_dir).resolve())
+    shared = folder / os.fsdecode(common.removesuffix(b"\n"))
+    return Repository(Path(path), work_tree, shared.resolve())
