@@ -105,15 +105,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     return report
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _small_heap() -> None:
-    """Every test collects garbage; what is there from the start need not be looked at each time."""
-    import gc
-
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The device, empty and without faults, and Large Model Support off. What the test leaves

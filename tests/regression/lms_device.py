@@ -136,6 +136,18 @@ def is_plugin() -> bool:
     return importlib.util.find_spec("torch_lms") is not None
 
 
+_modules_seen = 0
+
+
+def _collect() -> None:
+    """Collect garbage, as every test does; what imports brought stays, and is looked at once."""
+    global _modules_seen
+    gc.collect()
+    if len(sys.modules) != _modules_seen:
+        _modules_seen = len(sys.modules)
+        gc.freeze()
+
+
 def reset() -> None:
     """Large Model Support off, no limits, nothing cached, nothing pending."""
     import torch
@@ -145,7 +157,7 @@ def reset() -> None:
     lms = torch.cuda.lms
     lms.disable()
     lms.api.store(device_limit=0, soft_limit=0, host_limit=0, min_size=lms.api.DEFAULT_MIN_SIZE)
-    gc.collect()
+    _collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch._C._host_emptyCache()
