@@ -43,7 +43,7 @@ Engine::~Engine() {
 
 // ---- the op boundary
 
-void Engine::enter(Frame& frame, const Use* uses, std::size_t count) {
+void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   const std::size_t first = frame.pins_.size();
   if (first == 0) frame.when_.op = lanes_[frame.when_.lane] + 1;
@@ -53,19 +53,54 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count) {
     frame.pins_.push_back(entry);  // before the pin: if it throws, nothing is left pinned
     pin_(entry);
   }
-  // The op does not run when a page-in fails, so old bytes may be let go only once none can: by the
+  // The op does not run when a page-in fails, so bytes may stay behind only once none can: at the
   // last page-in. What is overwritten comes last, and all of it but the last with its bytes.
   std::size_t last = count;
   for (std::size_t i = 0; i < count; ++i) {
     if (uses[i].access == Access::kHold) continue;
-    if (uses[i].access == Access::kOverwrite) {
+    if (uses[i].access == Access::kOverwrite && old != nullptr) {
       if (last != count) bring_in_(frame.pins_[first + last], Access::kWrite, uses[last].stream);
       last = i;
     } else {
       bring_in_(frame.pins_[first + i], uses[i].access, uses[i].stream);
     }
   }
-  if (last != count) bring_in_(frame.pins_[first + last], Access::kOverwrite, uses[last].stream);
+  if (last == count) return;
+  bring_in_(frame.pins_[first + last], Access::kOverwrite, uses[last].stream, Reclaim::kAllowed,
+            old);
+}
+
+void Engine::overwrote(Overwritten* old) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  host_.free(old->range, old->arrival);
+  *old = Overwritten();
+}
+
+void Engine::restore(Overwritten* old) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const Overwritten from = *old;
+  *old = Overwritten();
+  Entry* entry = find_(from.key);  // pinned by the op
+  const Extent now = backend_.locate(from.key);
+  FencePtr arrival = from.arrival;
+  if (entry != nullptr && now.place == Place::kDevice && now.ptr == from.extent.ptr) {
+    try {
+      backend_.refill(from.key, from.range, from.stream, &arrival);
+    } catch (...) {
+      host_.free(from.range, from.arrival);
+      throw;
+    }
+    drop_copy_(entry);
+    entry->streams.assign(1, from.stream);
+    entry->arrival = arrival;
+    EngineStats& stats = stats_of_(now.device);
+    const auto bytes = static_cast<std::int64_t>(now.bytes);
+    --stats.overwrites;
+    stats.overwrite_bytes -= bytes;
+    ++stats.paged_in;
+    stats.paged_in_bytes += bytes;
+  }
+  host_.free(from.range, arrival);
 }
 
 void Engine::leave(Frame& frame) {
@@ -326,10 +361,11 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
 }
 
 // False only when there was no free room.
-bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim) {
+bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim,
+                       Overwritten* old) {
   Extent extent = backend_.locate(entry->key);
   if (extent.place == Place::kHost) {
-    const bool copy = access != Access::kOverwrite;
+    const bool copy = access != Access::kOverwrite || old == nullptr;
     drop_copy_(entry);  // of a pointer it had before; waits for the arrival that is replaced now
     const HostRange range = backend_.page_in(entry->key, copy, stream, reclaim, &entry->arrival);
     if (!range) return false;
@@ -343,7 +379,9 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
       stats.overwrite_bytes += bytes;
     }
     entry->streams.assign(1, stream);
-    if (access == Access::kRead && keep_clean_) {
+    if (!copy) {
+      *old = {entry->key, backend_.locate(entry->key), range, stream, entry->arrival};
+    } else if (access == Access::kRead && keep_clean_) {
       entry->copy = range;
       entry->copy_of = backend_.locate(entry->key).ptr;
       entry->copy_bytes = extent.bytes;

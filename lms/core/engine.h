@@ -54,6 +54,10 @@ class Backend {
   virtual HostRange page_in(Key key, bool copy, Stream stream, Reclaim reclaim,
                             FencePtr* arrival) = 0;
 
+  // Queues the copy from the host into a storage that is resident, after all work queued so far on
+  // `stream` and before all later work there. `arrival` is what other streams must wait for.
+  virtual void refill(Key key, HostRange host, Stream stream, FencePtr* arrival) = 0;
+
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
 
@@ -154,9 +158,24 @@ class Engine {
 
   std::recursive_mutex& mutex() { return mutex_; }
 
+  // The bytes that an op is about to overwrite, as long as it may still fail before it does. To be
+  // given to `overwrote` or `restore`.
+  struct Overwritten {
+    Key key = nullptr;  // null: there are none
+    Extent extent;      // of the storage, to which they were not brought in
+    HostRange range;
+    Stream stream = nullptr;  // of the op
+    FencePtr arrival;
+  };
+
   // Pins the storages of `uses`, then brings in those that are out. When that throws, the pins are
-  // in the frame and the caller leaves it as usual.
-  void enter(Frame& frame, const Use* uses, std::size_t count);
+  // in the frame and the caller leaves it as usual. One that is overwritten comes in without its
+  // bytes, which go to `old`; without `old` it comes with them.
+  void enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old = nullptr);
+  // The op has written: the old bytes are let go.
+  void overwrote(Overwritten* old);
+  // The op has failed: the storage, which the caller keeps alive, has its old bytes again.
+  void restore(Overwritten* old);
   // Drops the frame's pins. In chaos mode evicts everything idle on `device` of the frame's
   // storages.
   void leave(Frame& frame);
@@ -229,7 +248,8 @@ class Engine {
   void unpin_(Entry* entry, Lane lane = 0);
   template <class Change>
   void for_pins_(const Entry* entry, const Change& change);
-  bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed);
+  bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
+                 Overwritten* old = nullptr);
   bool evict_(Entry* entry, const Extent& extent);
   void drop_copy_(Entry* entry);
   void use_on_(Entry* entry, Stream stream);

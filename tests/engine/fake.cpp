@@ -603,6 +603,22 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
   return range;
 }
 
+void Backend::refill(lms::Key key, lms::HostRange host, lms::Stream user, lms::FencePtr* arrival) {
+  auto* storage = static_cast<Storage*>(key);
+  if (storage->place != lms::Place::kDevice) device_.fail("refill of what is not on the device");
+  if (fail_page_in > 0 && --fail_page_in == 0) throw BackendError();
+  void* ptr = storage->ptr;
+  const std::size_t bytes = storage->bytes;
+  device_.launch(user, [ptr, host, bytes] { std::memcpy(ptr, host.ptr, bytes); });
+  *arrival = device_.record(user);
+  device_.wait(storage->home, *arrival);
+  --counts.overwrites;
+  counts.overwrite_bytes -= static_cast<std::int64_t>(bytes);
+  ++counts.ins;
+  counts.in_bytes += static_cast<std::int64_t>(bytes);
+  if (journaling) journal.push_back("refill");
+}
+
 void Backend::join(lms::Stream user, const lms::FencePtr& arrival) { device_.wait(user, arrival); }
 
 }  // namespace fake

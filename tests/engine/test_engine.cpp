@@ -56,16 +56,18 @@ struct Rig {
     });
   }
   void enter(Engine::Frame* frame, const std::vector<std::pair<StorageRef*, Access>>& uses,
-             lms::Stream on = stream(0)) {
+             lms::Stream on = stream(0), Engine::Overwritten* old = nullptr) {
     std::vector<Engine::Use> list;
     for (const auto& use : uses) list.push_back({use.first->get(), use.second, 0, on});
-    engine->enter(*frame, list.data(), list.size());
+    engine->enter(*frame, list.data(), list.size(), old);
   }
   // An op that only reads, on the storage alone.
   void use(StorageRef* storage, Access access = Access::kRead, lms::Stream on = stream(0)) {
     fake::Scope scope;
     Engine::Frame frame;
-    enter(&frame, {{storage, access}}, on);
+    Engine::Overwritten old;
+    enter(&frame, {{storage, access}}, on, &old);
+    if (old.key != nullptr) engine->overwrote(&old);
     engine->leave(frame);
   }
   bool evict(const StorageRef& storage) {
@@ -475,9 +477,12 @@ TEST(engine_overwrite_brings_no_bytes) {
   CHECK(rig.evict(b));
   fake::Scope scope;
   Engine::Frame frame;
-  rig.enter(&frame, {{&a, Access::kOverwrite}, {&b, Access::kRead}});
+  Engine::Overwritten old;
+  rig.enter(&frame, {{&a, Access::kOverwrite}, {&b, Access::kRead}}, stream(0), &old);
   rig.write(a, 3, stream(0));
   rig.read(b, 2, stream(0));
+  rig.engine->overwrote(&old);
+  CHECK(old.key == nullptr);
   rig.engine->leave(frame);
   CHECK_EQ(rig.backend.counts.overwrites, 1);
   CHECK_EQ(rig.backend.counts.ins, 1);
@@ -497,17 +502,64 @@ TEST(engine_failed_enter_loses_nothing) {
     fake::Scope scope;
     Engine::Frame frame;
     rig.backend.fail_page_in = failing;
-    CHECK_THROWS(rig.enter(&frame, {{&a, Access::kOverwrite},
-                                    {&b, Access::kRead},
-                                    {&c, Access::kOverwrite},
-                                    {&d, Access::kWrite}}),
+    Engine::Overwritten old;
+    CHECK_THROWS(rig.enter(&frame,
+                           {{&a, Access::kOverwrite},
+                            {&b, Access::kRead},
+                            {&c, Access::kOverwrite},
+                            {&d, Access::kWrite}},
+                           stream(0), &old),
                  fake::OutOfMemory);
+    CHECK(old.key == nullptr);
     CHECK_EQ(rig.stats().pinned.count.current, 4);
     rig.engine->leave(frame);
     CHECK_EQ(rig.stats().pinned.count.current, 0);
     CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3) && rig.has(d, 4));
     rig.check();
   }
+}
+
+// An op may fail at any time before it has written: on another stream than the storage was made on,
+// while somebody else has it pinned, and when it is used elsewhere at once.
+TEST(engine_failed_overwrite_has_its_bytes_again) {
+  for (const bool pinned : {false, true}) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    CHECK(rig.evict(a));
+    fake::Scope scope;
+    Engine::Frame frame;
+    Engine::Overwritten old;
+    rig.enter(&frame, {{&a, Access::kOverwrite}}, stream(1), &old);
+    CHECK(old.key == a.get());
+    if (pinned) rig.engine->pin(a.get(), stream(0));
+    rig.engine->restore(&old);
+    CHECK(old.key == nullptr);
+    rig.engine->leave(frame);
+    rig.use(&a, Access::kRead, stream(0));
+    rig.read(a, 1, stream(0));
+    CHECK_EQ(rig.stats().overwrites, 0);
+    CHECK_EQ(rig.stats().paged_in, 1);
+    if (pinned) rig.engine->unpin(a.get());
+    CHECK(rig.evict(a) && rig.has(a, 1));
+    rig.check();
+  }
+}
+
+// Nothing can be done for the storage then, but host memory is not lost.
+TEST(engine_failed_restore_lets_the_range_go) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  fake::Scope scope;
+  Engine::Frame frame;
+  Engine::Overwritten old;
+  rig.enter(&frame, {{&a, Access::kOverwrite}}, stream(0), &old);
+  rig.backend.fail_page_in = 1;
+  CHECK_THROWS(rig.engine->restore(&old), fake::BackendError);
+  rig.engine->leave(frame);
+  rig.device.drain();
+  CHECK_EQ(rig.pool.stats().used, std::size_t{0});
+  rig.check();
 }
 
 // It runs in destructors.

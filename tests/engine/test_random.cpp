@@ -227,8 +227,9 @@ class World {
     depth_ = depth;
     const std::size_t first = frame_tensors_.size();
     for (const auto& argument : arguments) frame_tensors_.push_back(argument.first);
+    Engine::Overwritten old;
     try {
-      engine_->enter(frame_, uses.data(), uses.size());
+      engine_->enter(frame_, uses.data(), uses.size(), &old);
     } catch (const fake::OutOfMemory&) {
       ++out_of_memory_;
       say_("  out of memory");
@@ -242,12 +243,29 @@ class World {
       return leave_(depth);
     }
     for (const auto& argument : arguments) fix_(argument.first.get(), &Tensor::frame_pins);
-    // The bytes that are to be overwritten are gone by now.
+    // The bytes that are to be overwritten are not there, unless the op fails.
+    const bool fails = old.key != nullptr && random->one_in(4);
+    if (fails) {
+      say_("  fails");
+      for (const auto& argument : arguments) {
+        if (argument.first->storage.get() == old.key) join_(argument.first.get(), on, true);
+      }
+      try {
+        engine_->restore(&old);
+      } catch (const fake::BackendError&) {  // the bytes are lost: others take their place
+        for (const auto& argument : arguments) {
+          if (argument.second != Access::kOverwrite) continue;
+          kernel_(argument.first.get(), Access::kOverwrite, on, random->next(),
+                  argument.first->pointer);
+        }
+      }
+    }
     for (const auto& argument : arguments) {
-      if (argument.second != Access::kOverwrite) continue;
+      if (fails || argument.second != Access::kOverwrite) continue;
       kernel_(argument.first.get(), Access::kOverwrite, on, random->next(),
               argument.first->pointer);
     }
+    if (old.key != nullptr) engine_->overwrote(&old);
     while (random->one_in(3)) {
       if (depth < kMaxDepth && random->one_in(2)) {
         op_(random, depth + 1);

@@ -94,6 +94,21 @@ def test_what_evicts_waits_before_it_uses_the_host_buffer(
     assert device.races() == []
 
 
+def test_a_block_is_reused_after_its_bytes_were_put_back(mode: str, sim: Any) -> None:
+    sim.set_queries("strict")  # to ask whether host memory is free must order nothing
+    side = torch.cuda.Stream()
+    x = ramp(1).cuda()
+    torch.cuda.synchronize()
+    evict(x)
+    with torch.cuda.stream(side), pytest.raises(RuntimeError):  # not its home
+        x.copy_(torch.zeros(3, 2, device="cuda"))
+    del x  # goes back to its home, where y takes its block
+    y = torch.full((N,), 5.0, device="cuda")
+    torch.cuda.synchronize()
+    assert (y.cpu() == 5).all()
+    assert sim.races() == []
+
+
 def test_a_stream_that_the_allocator_alone_knows_is_waited_for(
     mode: str, device: Any, extension: Any
 ) -> None:

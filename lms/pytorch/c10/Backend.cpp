@@ -332,6 +332,23 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   return owned->range;
 }
 
+void Backend::refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
+                     ::lms::FencePtr* arrival) {
+  const DataPtr& pointer = pointer_of(*storage_of(key));
+  const auto device = pointer.device().index();
+  CUDAGuard guard(device);
+  const cudaStream_t user = stream_of(stream);
+  const cudaStream_t home = block_info(pointer.get()).stream;
+  DrainOnError drain(user);
+  C10_CUDA_CHECK(cudaMemcpyAsync(pointer.get(), host.ptr, nbytes_of(*storage_of(key)),
+                                 cudaMemcpyHostToDevice, user));
+  *arrival = record_fence(device, user);
+  if (user != home) {
+    wait_fence(home, *arrival);  // frees there come after it
+  }
+  drain.dismiss();
+}
+
 void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
   if (capturing(stream_of(stream))) {  // a graph cannot depend on what is outside it
     arrival->wait();

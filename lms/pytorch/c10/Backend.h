@@ -53,6 +53,8 @@ class Backend final : public ::lms::Backend {
                 const ::lms::StreamSet& used) override;
   ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream, ::lms::Reclaim reclaim,
                            ::lms::FencePtr* arrival) override;
+  void refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
+              ::lms::FencePtr* arrival) override;
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
 
  private:

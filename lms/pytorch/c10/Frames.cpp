@@ -4,6 +4,7 @@
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <c10/util/SmallVector.h>
 
 #include <utility>
@@ -73,6 +74,14 @@ OpGuard::OpGuard() { ++this_frame().depth; }
 
 OpGuard::~OpGuard() {
   ThreadFrame& mine = this_frame();
+  if (C10_UNLIKELY(overwritten_.key != nullptr)) {
+    EngineScope scope;
+    try {
+      state().engine.restore(&overwritten_);
+    } catch (const std::exception& error) {  // as is likely to be true of the op's own error
+      TORCH_WARN("Large Model Support: a tensor has lost its bytes: ", error.what());
+    }
+  }
   if (--mine.depth > 0 || mine.frame.empty()) {
     return;
   }
@@ -93,9 +102,19 @@ void OpGuard::enter(const Use* uses, size_t count) {
     const int device = storage->device().index();
     translated.push_back({storage, core_access(uses[i].access), device, current_stream(device)});
   }
-  state().engine.enter(this_frame().frame, translated.data(), translated.size());
+  state().engine.enter(this_frame().frame, translated.data(), translated.size(), &overwritten_);
+  if (C10_UNLIKELY(overwritten_.key != nullptr)) {
+    target_ = reference_to(static_cast<StorageImpl*>(overwritten_.key));
+  }
   for (const auto& use : translated) {
     expose_to_capture(use.key, use.stream);
+  }
+}
+
+void OpGuard::ran() {
+  if (C10_UNLIKELY(overwritten_.key != nullptr)) {
+    EngineScope scope;
+    state().engine.overwrote(&overwritten_);
   }
 }
 

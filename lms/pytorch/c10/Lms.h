@@ -38,8 +38,14 @@ class C10_CUDA_API OpGuard {
 
   // Brings in what is out. Throws OutOfMemoryError when it cannot be, with nothing lost.
   void enter(const Use* uses, size_t count);
+  // The op has run. Without this what it was to overwrite has its old bytes again in the end.
+  void ran();
   // The results of the op, so that they can be moved out even if no op reads them for long.
   void results(StorageImpl* const* storages, size_t count);
+
+ private:
+  ::lms::Engine::Overwritten overwritten_;
+  intrusive_ptr<StorageImpl> target_;  // that it is of
 };
 
 // Around an op that runs without pins because Large Model Support is off: enabling waits for it.

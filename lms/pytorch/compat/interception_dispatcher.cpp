@@ -74,7 +74,7 @@ class Call {
     for (const auto& argument : facts.tensors) {
       each_storage(arguments[argument.index],
                    [&](const at::Tensor& tensor, c10::StorageImpl* storage) {
-                     out->add(storage, access_of(argument, tensor, arguments, count));
+                     out->add(storage, access_to(tensor, argument.access));
                    });
     }
   }
@@ -106,16 +106,6 @@ class Call {
   }
 
  private:
-  // Only zero_ and copy_ overwrite, and only their first argument.
-  static c10::cuda::lms::Access access_of(const OpFacts::TensorArgument& argument,
-                                          const at::Tensor& tensor, const c10::IValue* arguments,
-                                          size_t count) {
-    if (C10_LIKELY(argument.access != c10::cuda::lms::Access::kOverwrite)) {
-      return argument.access;
-    }
-    return access_to(tensor, argument.access, count > 1 ? &arguments[1].toTensor() : nullptr);
-  }
-
   size_t first_result() const { return stack_->size() - op_.schema().returns().size(); }
 
   const c10::OperatorHandle& op_;

@@ -52,6 +52,7 @@ void run_pinned(Call& call, const OpFacts& facts) {
   } else {
     call.run();
   }
+  guard.ran();
   if (facts.has_results) {
     c10::SmallVector<c10::StorageImpl*, 4> results;
     call.each_result([&](c10::StorageImpl* storage) { results.push_back(storage); });

@@ -9,10 +9,8 @@
 
 namespace torch::lms {
 
-// How an op uses the storage of `tensor`, of which its facts say `announced`. `source`: what copy_
-// reads; null of zero_.
-c10::cuda::lms::Access access_to(const at::Tensor& tensor, c10::cuda::lms::Access announced,
-                                 const at::Tensor* source);
+// How an op uses the storage of `tensor`, of which its facts say `announced`.
+c10::cuda::lms::Access access_to(const at::Tensor& tensor, c10::cuda::lms::Access announced);
 
 // The storages that one call reaches through its arguments, and how it uses each.
 class Operands {

@@ -102,6 +102,12 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   return state->range;
 }
 
+void Backend::refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream,
+                     ::lms::FencePtr* arrival) {
+  MovableBuffer* buffer = BufferOf(key);
+  *arrival = buffer->pool_->transport->ToDevice(buffer->data(), host.ptr, buffer->size());
+}
+
 void Backend::set_candidate(::lms::Key key, bool candidate) {
   MovableBuffer* buffer = BufferOf(key);
   const bool here = buffer->host_ == nullptr && !buffer->stays_out_;
