@@ -152,3 +152,32 @@ def test_signals_that_are_ignored_stay_so(world: World) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
     subprocess.run([sys.executable, "-c", text], env=environment, check=True)
+
+
+DROPPED = """
+import signal, sys, time
+from lmsbuild.base import interrupt
+
+class Thing:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+interrupt.install()
+try:
+    thing = Thing()
+    del thing  # what is raised in there is dropped
+    time.sleep(20)
+except interrupt.Interrupted as error:
+    interrupt.finish()
+    interrupt.uninstall()
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_signal_while_an_object_is_destroyed_is_not_lost() -> None:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
+    done = subprocess.run(
+        [sys.executable, "-c", DROPPED], env=env, capture_output=True, text=True, check=False,
+        timeout=15,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (143, "")

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from lmsbuild_kill import snapshot
 from lmsbuild_world import REPOSITORY, World, blobs_of, plain_git, write
 
+from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import LmsbuildError, TreeStateError
 from lmsbuild.base.git import checkout_git
@@ -345,3 +347,73 @@ def test_a_failure_says_nothing_is_left_to_abort(world: World, console: Console)
     from lmsbuild.checkout.switch import CheckoutTransaction
 
     assert abort(CheckoutTransaction, clone, clone / ".git/lmsbuild") is None
+
+
+BEHEADED: dict[str, Callable[[Path], object]] = {
+    "unborn": lambda clone: (clone / ".git/HEAD").write_text("ref: refs/heads/none\n"),
+    "junk": lambda clone: (clone / ".git/refs/heads/main").write_text("junk"),
+    "objects": lambda clone: shutil.rmtree(clone.parent / "upstream/.git/objects"),
+}
+
+
+@pytest.mark.parametrize("name", BEHEADED)
+def test_a_head_that_is_no_commit_is_the_cause(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    plain_git(world.folder, "clone", "-q", "--shared", str(world.upstream), "clone")
+    clone = world.folder / "clone"
+    assert run(["fetch", "v1.0"]) == 0
+    BEHEADED[name](clone)
+    for command in ("apply", "refresh", "status"):
+        capsys.readouterr()
+        assert run([command, "v1.0", "--into", str(clone)]) == TreeStateError.exit_code
+        said = f"error: {clone} cannot be worked on because its HEAD is no commit that is there"
+        assert said in capsys.readouterr().err
+    # And what else there is is told of all the same.
+    monkeypatch.chdir(clone)
+    assert run(["status", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [Path(one["path"]).name for one in found["checkouts"]] == ["source"]
+    assert "its HEAD is no commit" in found["damaged"][0]
+
+
+@pytest.mark.parametrize("lock", ["HEAD.lock", "refs/heads/main.lock"])
+def test_a_lock_of_git_s_is_named(
+    world: World, capsys: pytest.CaptureFixture[str], lock: str
+) -> None:
+    clone = world.clone()
+    before = snapshot(clone)
+    (clone / ".git" / lock).touch()
+    assert run(["apply", "v1.0", "--into", str(clone)]) == GIT_ERROR
+    said = capsys.readouterr().err
+    assert f"another git program works there ({clone}/.git/{lock} exists); wait for its end" in said
+    (clone / ".git" / lock).unlink()
+    assert {**snapshot(clone), "index file": ""} == {**before, "index file": ""}
+
+
+def test_a_file_in_the_way_of_our_own_folder(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone = world.clone()
+    (clone / ".git/lmsbuild").write_text("junk")
+    assert run(["apply", "v1.0", "--into", str(clone)]) == FILE_ERROR
+    assert ".git/lmsbuild cannot be read or written because File exists; remove the file" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_name_does_not_command_the_terminal(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone = world.clone()
+    (clone / "red\x1b[31m\x9b0m").touch()
+    assert run(["apply", "v1.0", "--into", str(clone)]) == TreeStateError.exit_code
+    assert run(["status", "--into", str(clone)]) == 0
+    out, err = capsys.readouterr()
+    assert r"red\x1b[31m\x9b0m" in out and r"red\x1b[31m\x9b0m" in err
+    assert not {"\x1b", "\x9b"}.intersection(out + err)
+
+
+def test_verify_needs_no_cache_folder(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMSBUILD_CACHE", "/proc/nothing can be made here")
+    assert run(["verify", "v1.0"]) == 0

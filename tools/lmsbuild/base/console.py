@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -40,6 +41,7 @@ LINE_SECONDS = 15.0
 _TICK_SECONDS = 0.1
 _LEAST_WIDTH = 40
 _UNLIMITED = 10_000  # columns of what is no terminal
+_CONTROLS = re.compile(r"[\x00-\x06\x0e-\x1f\x7f-\x9f]")  # rich leaves the others out itself
 _STYLES = {"ok": "green", "MISSING": "bold red", "failed": "bold red"}
 
 
@@ -196,24 +198,24 @@ class Console:
 
     def say(self, text: str) -> None:
         if not self.json_mode:
-            self._print(text)
+            self._print(_visible(text))
 
     def tell(self, text: str) -> None:
         """A line that is not the command's result: on standard error, in every form of output."""
         log.note(text)
         with self._display.hidden():
-            self._err.print(text, markup=False)
+            self._err.print(_visible(text), markup=False)
 
     def warn(self, text: str) -> None:
         log.note(f"warning: {text}")
         with self._display.hidden():
-            self._err.print(Text.assemble(("warning: ", "yellow"), text))
+            self._err.print(Text.assemble(("warning: ", "yellow"), _visible(text)))
 
     def fail(self, message: str, log_file: Path | None) -> None:
         """Why the command failed, last, so that it is what stays in view."""
         if log_file:
-            self._err.print(f"full log: {log_file}", markup=False, style="dim")
-        self._err.print(Text.assemble(("error: ", "bold red"), message))
+            self._err.print(_visible(f"full log: {log_file}"), markup=False, style="dim")
+        self._err.print(Text.assemble(("error: ", "bold red"), _visible(message)))
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.json_mode:
@@ -224,7 +226,7 @@ class Console:
         for name in header:
             table.add_column(name, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+            table.add_row(*(Text(_visible(cell), _STYLES.get(cell, "")) for cell in row))
         self._print(table)
 
     def result(self, value: object) -> None:
@@ -331,6 +333,11 @@ class Console:
             self.table("", [header[i] for i in used], rows_used)
             if log.path():
                 self.say(f"full log: {log.path()}")
+
+
+def _visible(text: str) -> str:
+    """`text` without what a terminal would obey: a file may be called anything."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class _Rich(RichConsole):

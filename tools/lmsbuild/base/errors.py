@@ -106,6 +106,8 @@ _MISCONFIGURED = re.compile(
     re.MULTILINE,
 )
 
+_LOCKED = re.compile(r"Unable to create '(.*\.lock)': File exists")
+
 
 def cat_file(clone: Path, name: str) -> str:
     """The command line with which a user's own git fetches one object into a partial clone."""
@@ -137,6 +139,10 @@ class GitError(LmsbuildError):
         if setting:
             why = f"a setting of git is wrong ({why})"
             remedy = "correct it (`git config --list --show-origin` tells where each is)"
+        locked = _LOCKED.search(output)
+        if locked:
+            why = f"another git program works there ({locked[1]} exists)"
+            remedy = "wait for its end, or remove that file if none runs"
         if lost and place is not None:
             why = f"{place} lacks object {lost[1]} (git says: {last})"
             remedy = (
@@ -190,6 +196,8 @@ class FileError(LmsbuildError):
         errno.EAGAIN: "raise the limit on processes (ulimit -u)",
         errno.ENOMEM: "free memory, or raise the limit on it (ulimit -v)",
         errno.ELOOP: "remove the link that leads to itself",
+        errno.EEXIST: "remove the file that is in the way",
+        errno.EISDIR: "remove the folder that is in the way",
         errno.ENAMETOOLONG: "use a shorter path",
     }
 

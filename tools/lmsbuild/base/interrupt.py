@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from types import FrameType
@@ -19,6 +20,7 @@ CODES = {
     signal.SIGTERM: (143, "SIGTERM was received"),
 }
 _GRACE_SECONDS = 3.0
+_AGAIN_SECONDS = 0.02
 
 _number = 0  # the signal that came
 _stopped: list[Any] = []  # child processes told to end
@@ -35,6 +37,7 @@ class Interrupted(KeyboardInterrupt):
 
 def install() -> None:
     """Turn the signals into Interrupted, but for those that the caller has set to be ignored."""
+    sys.unraisablehook = _unraisable
     for number in CODES:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
@@ -43,6 +46,7 @@ def install() -> None:
 def uninstall() -> None:
     global _number
     _number = 0
+    sys.unraisablehook = sys.__unraisablehook__
     for number in CODES:
         if signal.getsignal(number) is _handle:
             signal.signal(number, signal.SIG_DFL)
@@ -56,6 +60,23 @@ def _handle(number: int, _: FrameType | None) -> None:
         signal.signal(other, signal.SIG_IGN)
     _stop_children()
     raise Interrupted(number)
+
+
+def _unraisable(dropped: sys.UnraisableHookArgs) -> None:
+    """What came while an object was destroyed is dropped there: it comes again, outside."""
+    if not isinstance(dropped.exc_value, Interrupted):
+        sys.__unraisablehook__(dropped)
+    elif _number:
+        signal.signal(_number, _handle)
+        again = threading.Timer(_AGAIN_SECONDS, _repeat)
+        again.daemon = True
+        again.start()
+
+
+def _repeat() -> None:
+    ident = threading.main_thread().ident
+    if _number and ident is not None:
+        signal.pthread_kill(ident, _number)
 
 
 def check() -> None:

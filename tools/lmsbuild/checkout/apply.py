@@ -158,6 +158,7 @@ def open_checkout(target: Target, path: Path) -> Repository:
             f"{target.framework_name} (it lacks one of {', '.join(target.framework.recognise)}); "
             "stand in one or give --into"
         )
+    user.tip()  # before what is missing is told as something else
     return user
 
 

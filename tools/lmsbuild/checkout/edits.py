@@ -129,6 +129,7 @@ def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
             f"{path} cannot be refreshed from because it is no clone of "
             f"{target.framework_name}; run `lmsbuild apply {target.tag_name}` and commit there"
         )
+    user.tip()  # before what is missing is told as something else
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()

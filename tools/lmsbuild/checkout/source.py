@@ -25,7 +25,7 @@ from lmsbuild.base.errors import (
 )
 from lmsbuild.base.git import TRUSTING, Git, Repository, entries, git, has_git, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
-from lmsbuild.base.project import cache_dir, full_path
+from lmsbuild.base.project import cache_dir, cache_path, full_path
 from lmsbuild.checkout import debian
 from lmsbuild.series.series import check_preimage
 from lmsbuild.tags.download import download_url
@@ -79,7 +79,7 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
 
 def cached(target: Target) -> list[Path]:
     """The bare repositories in the cache that have the tag's code. Gets and checks nothing."""
-    return sorted((cache_dir() / _KIND).glob(f"{target.slug}-*.git"))
+    return sorted((cache_path() / _KIND).glob(f"{target.slug}-*.git"))
 
 
 def _auto(way: _Way) -> Source:

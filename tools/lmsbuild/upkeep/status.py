@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.base.errors import LmsbuildError, TreeStateError
+from lmsbuild.base.errors import GitError, LmsbuildError, TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
@@ -86,7 +86,7 @@ class ProjectStatus:
 class Status:
     project: ProjectStatus
     checkouts: list[CheckoutStatus] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)  # why folders of checkouts are none
+    damaged: list[str] = field(default_factory=list)  # why others cannot be looked at
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,15 @@ def _fitting(found: list[Place]) -> Place:
 def status(project: Project, tag: str | None, into: Path | None) -> Status:
     """Of what `places` finds. Changes nothing."""
     damaged: list[str] = []
-    found = places(project, tag, into, damaged)
-    return Status(project_status(project), [checkout_status(place) for place in found], damaged)
+    checkouts = []
+    for place in places(project, tag, into, damaged):
+        try:
+            checkouts.append(checkout_status(place))
+        except (GitError, TreeStateError) as error:
+            if into is not None:
+                raise
+            damaged.append(error.message)
+    return Status(project_status(project), checkouts, damaged)
 
 
 def project_status(project: Project) -> ProjectStatus:

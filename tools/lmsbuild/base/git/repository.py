@@ -132,10 +132,13 @@ class Repository(git.Repo):
         return found[0] if found else None
 
     def tip(self) -> str:
-        """The commit that is checked out. Raises GitError when there is none."""
+        """The commit that is checked out. Raises TreeStateError when there is none."""
         found = self.commit_id("HEAD")
         if found is None:
-            raise GitError(("rev-parse", "HEAD"), "fatal: HEAD is no commit", self.path)
+            raise TreeStateError(
+                f"{self.path} cannot be worked on because its HEAD is no commit that is there; "
+                "check one out, or see what `git fsck` says"
+            )
         return found
 
     def tree_id(self, revision: str) -> bytes:
