@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,3 +100,21 @@ def test_what_the_system_refuses_is_named(tmp_path: Path) -> None:
     message = FileError.of(caught.value).message
     assert message.startswith(f"{tmp_path}/file/below cannot be read or written because ")
     assert FORM.match(message)
+
+
+def test_a_pipe_that_breaks_elsewhere_is_no_silent_end(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """141 is for standard output; test_console.py closes that."""
+
+    def broken(*_: object, **__: object) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            os.write(writing, b"x")
+        finally:
+            os.close(writing)
+
+    monkeypatch.setattr(Git, "run", broken)
+    assert run(["refresh", "v1.0", "--runtime"]) == 1
+    assert "error: lmsbuild stopped because of BrokenPipeError" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import signal
 import sys
 import traceback
@@ -71,12 +72,12 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         return report.failure(UsageError(usage.explain(error)), with_log=False)
-    except BrokenPipeError:
-        return BROKEN_PIPE
     except KeyboardInterrupt as error:
         known = error if isinstance(error, interrupt.Interrupted) else None
         return report.stopped(known or interrupt.Interrupted(signal.SIGINT))
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return BROKEN_PIPE
         refusal = FileError.behind(error)
         if refusal is not None:
             return report.failure(refusal)
@@ -157,6 +158,15 @@ def _open_streams() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+def _is_unread() -> bool:
+    """Is nobody there any more who reads standard output or error? Otherwise it was another pipe
+    that broke."""
+    streams = select.poll()
+    for number in (1, 2):
+        streams.register(number, 0)
+    return bool(streams.poll(0))
 
 
 def _flush(code: int) -> int:
