@@ -100,11 +100,11 @@ bool for_any(const at::Tensor& tensor) {
 }
 
 // Names the memory of a storage for as long as both live: its pointer or, where that may change,
-// the storage.
+// the storage, as a negative number.
 int64_t identity(const c10::Storage& storage) {
   auto* impl = storage.unsafeGetStorageImpl();
   const bool moves = engine::nbytes_of(*impl) > 0 && engine::manageable(impl);
-  return reinterpret_cast<int64_t>(moves ? impl : impl->data());
+  return moves ? -reinterpret_cast<int64_t>(impl) : reinterpret_cast<int64_t>(impl->data());
 }
 
 c10::DeviceIndex index_of(int64_t device) {

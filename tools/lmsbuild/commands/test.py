@@ -147,7 +147,8 @@ def command(
             fetched(target, choices.source, None, console, choices.reference)  # upstream's tests
         needed = Wanted(
             target=target, choices=choices, device=device, plugin=found, prefix=prefix,
-            tools=TEST_TOOLS, stock=not no_stock, inside=inside,
+            tools=(*TEST_TOOLS, *target.framework.shows.packages), stock=not no_stock,
+            inside=inside,
         )  # fmt: skip
         ready = prepared(needed, console)
         order = Order(

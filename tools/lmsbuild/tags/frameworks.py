@@ -237,6 +237,7 @@ class Shows(Model):
     """What `run` and `test` run, and on what where there is no GPU."""
 
     suites: str  # folder of the regression suites
+    packages: list[str] = []  # that the suites use beside the framework
     example: str  # the training run of the demonstration
     switch: str  # the environment variable that turns LMS on
     device: Literal["simcuda", "cpu"]  # cpu: the framework's own CPU device with a limited pool

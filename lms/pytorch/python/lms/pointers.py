@@ -7,49 +7,69 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
 from . import launches, library
 
-# Code of PyTorch that asks for a pointer and never follows it: functions, or whole modules. True is
-# for what compares pointers: a storage may move between two looks, and another take its place, so
-# it gets what names the memory for good.
-_NEVER_FOLLOWED = {
-    ("torch._tensor", "__deepcopy__"): False,
-    ("torch._tensor", "_reduce_ex_internal"): False,
-    ("torch._inductor.utils", "copy_misaligned_inputs"): False,
-    ("torch._inductor.utils", "remove_unaligned_input_idxs"): False,
-    ("torch.distributed.fsdp._flat_param", "_same_storage"): True,
-    ("torch.distributed.fsdp._fully_shard._fsdp_param", "reset_sharded_param"): True,
-    ("torch.distributed.fsdp._runtime_utils", None): True,
-    ("torch.distributed.utils", "_data_ptr_allocated"): False,
-    ("torch.nn.modules.rnn", "flatten_parameters"): True,
-    ("torch.serialization", None): True,
+# What is done with a pointer that is never followed. A storage may move between two looks, and
+# another take its place, so what compares pointers gets what names the memory for good.
+_LOOKED_AT, _COMPARED = "looked at", "compared"
+
+# The functions that never follow the pointers they ask for, by module; None is all of the module.
+_NEVER_FOLLOWED: Dict[Tuple[str, Optional[str]], str] = {
+    ("torch._tensor", "__deepcopy__"): _LOOKED_AT,
+    ("torch._tensor", "_reduce_ex_internal"): _LOOKED_AT,
+    ("torch._inductor.utils", "copy_misaligned_inputs"): _LOOKED_AT,
+    ("torch._inductor.utils", "remove_unaligned_input_idxs"): _LOOKED_AT,
+    ("torch.autograd.graph", "_get_sid"): _COMPARED,
+    ("torch.autograd.graph", "_get_tid"): _COMPARED,
+    ("torch.distributed.fsdp._flat_param", "_same_storage"): _COMPARED,
+    ("torch.distributed.fsdp._fully_shard._fsdp_param", "reset_sharded_param"): _COMPARED,
+    ("torch.distributed.fsdp._runtime_utils", None): _COMPARED,
+    ("torch.distributed.utils", "_data_ptr_allocated"): _LOOKED_AT,
+    ("torch.nn.modules.rnn", "flatten_parameters"): _COMPARED,
+    ("torch.serialization", None): _COMPARED,
+    # What saves models looks for weights that share memory.
+    ("accelerate.utils.modeling", "id_tensor_storage"): _COMPARED,
+    ("huggingface_hub.serialization._torch", "_end_ptr"): _COMPARED,
+    ("huggingface_hub.serialization._torch", "_filter_shared_not_shared"): _COMPARED,
+    ("huggingface_hub.serialization._torch", "_get_unique_id"): _COMPARED,
+    ("huggingface_hub.serialization._torch", "_is_complete"): _COMPARED,
+    ("huggingface_hub.serialization._torch", "storage_ptr"): _COMPARED,
+    ("safetensors.torch", "_end_ptr"): _COMPARED,
+    ("safetensors.torch", "_filter_shared_not_shared"): _COMPARED,
+    ("safetensors.torch", "_is_complete"): _COMPARED,
+    ("safetensors.torch", "storage_ptr"): _COMPARED,
+    ("transformers.modeling_utils", "_end_ptr"): _COMPARED,
+    ("transformers.modeling_utils", "_find_disjoint"): _COMPARED,
+    ("transformers.modeling_utils", "_find_identical"): _COMPARED,
+    ("transformers.pytorch_utils", "id_tensor_storage"): _COMPARED,
 }
 
 
-def _compares() -> Optional[bool]:
-    """Whether who asks for a pointer compares it; None when it may follow it."""
-    caller: Any = sys._getframe(2)  # of data_ptr
+def _use() -> Optional[str]:
+    """What the caller of data_ptr does with the pointer; None when it may follow it."""
+    caller: Any = sys._getframe(2)
     while caller.f_globals.get("__name__") == "torch.storage" and caller.f_back is not None:
         caller = caller.f_back  # TypedStorage asks its UntypedStorage
     module = caller.f_globals.get("__name__")
     found = _NEVER_FOLLOWED.get((module, caller.f_code.co_name))
-    return _NEVER_FOLLOWED.get((module, None)) if found is None else found
+    return found or _NEVER_FOLLOWED.get((module, None))
 
 
 def _identity_of_tensor(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
-    start: int = library.ops().identity(tensor.untyped_storage())
+    start = _identity_of_storage(tensor.untyped_storage())
     return start + tensor.storage_offset() * tensor.element_size()
 
 
 def _identity_of_storage(storage: torch.UntypedStorage) -> int:
-    identity: int = library.ops().identity(storage)
-    return identity
+    name: int = library.ops().identity(storage)
+    # Storages are as far apart as the largest could be: who compares ends with starts may.
+    return name if name >= 0 else -name << 48
 
 
 def _expose_tensor(tensor: torch.Tensor) -> None:
@@ -71,11 +91,11 @@ def _pointer(
     def data_ptr(of: Any) -> int:
         if of.device.type != "cuda" or not library.loaded():
             return function(of)
-        compares, active = _compares(), library.active()
-        if compares and active:
+        use, active = _use(), library.active()
+        if use == _COMPARED and active:
             return identity(of)
         # In chaos mode what is out has no pointer.
-        if compares is None or (active and library.ops().chaos()):
+        if use is None or (active and library.ops().chaos()):
             expose(of)
         return function(of)
 
