@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from lmsbuild_kill import snapshot
 from lmsbuild_world import World, plain_git
 
 from lmsbuild.__main__ import run
-from lmsbuild.base.errors import SourceError, TreeStateError
+from lmsbuild.base.errors import FileError, SourceError, TreeStateError
 from lmsbuild.base.git import checkout_git, open_at
 from lmsbuild.upkeep.cleaning import users_work
 
@@ -203,3 +205,37 @@ def test_git_dir_by_a_link(world: World) -> None:
     found = checkout_git(clone / "core")
     assert found is not None and found.path == clone
     assert Path(found.git_dir).resolve() == world.folder / "store"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("part", ["", ".git", ".git/HEAD", ".git/config", ".git/objects"])
+def test_what_may_not_be_read_is_not_damaged(world: World, part: str) -> None:
+    """Nor is it another one that is meant by who stands there."""
+    with tempfile.TemporaryDirectory() as name:  # which others can reach, unlike ours
+        outer = Path(name) / "outer"
+        shutil.copytree(world.clone(), outer)
+        shutil.copytree(world.folder / "clone", outer / "inner")
+        for path in (Path(name), *Path(name).rglob("*")):
+            os.chown(path, 12345, 12345)
+        inside = os.open(outer / "inner" / "core", os.O_RDONLY)
+        (outer / "inner" / part).chmod(0)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.setresuid(12345, 12345, 12345)
+                os.fchdir(inside)
+                checkout_git(Path.cwd() if part else Path("..") / ".." / "inner" / "core")
+            except FileError as error:
+                said = f"/{part} cannot be read or written because Permission denied"
+                code = 0 if said in error.message else 2
+            except PermissionError:
+                code = 0 if not part else 3
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_place_that_refuses_is_named() -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", "ours", None, "theirs")
+    assert FileError.of(error).message.startswith("theirs cannot be read or written")

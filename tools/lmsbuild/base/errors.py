@@ -216,7 +216,8 @@ class FileError(LmsbuildError):
     @classmethod
     def of(cls, error: OSError, what: str = "") -> FileError:
         """What the operating system refused, `what` where it names no file."""
-        file = what or error.filename or "a file or standard output"
+        # Of a file that is moved it is the place it goes to that refuses.
+        file = what or error.filename2 or error.filename or "a file or standard output"
         remedy = cls.CAUSES.get(error.errno or 0, "check disk and permissions")
         return cls(f"{file} cannot be read or written because {error.strerror}; {remedy}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lmsbuild.base.console import Console, Task
-from lmsbuild.base.errors import TreeStateError
+from lmsbuild.base.errors import FileError, TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
@@ -57,7 +57,7 @@ def is_framework(target: Target, path: Path) -> bool:
         return all(there)
     try:
         user = checkout_git(path)
-    except TreeStateError:
+    except (FileError, TreeStateError):
         if any(there):
             raise
         return False  # somebody else's

@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lmsbuild.base import cache
-from lmsbuild.base.errors import GitError, TreeStateError
+from lmsbuild.base.errors import FileError, GitError, TreeStateError
 from lmsbuild.base.git import NOTHING, checkout_git, has_git
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import checkout
@@ -158,7 +158,7 @@ def users_work(checkout: Path) -> str:
                     "the same"
                 )
         return ""
-    except (GitError, TreeStateError) as error:
+    except (FileError, GitError, TreeStateError) as error:
         return f"{error.message}, or give --force to remove it all the same"
 
 

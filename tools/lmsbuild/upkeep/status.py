@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.base.errors import GitError, LmsbuildError, TreeStateError
+from lmsbuild.base.errors import FileError, GitError, LmsbuildError, TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
@@ -125,7 +125,7 @@ def places(
     for target in wanted:
         try:
             place = _place(target, default_path(target, None))
-        except TreeStateError as error:
+        except (FileError, TreeStateError) as error:
             if damaged is None:
                 raise
             damaged.append(error.message)
@@ -171,7 +171,7 @@ def status(project: Project, tag: str | None, into: Path | None) -> Status:
     for place in places(project, tag, into, damaged):
         try:
             checkouts.append(checkout_status(place))
-        except (GitError, TreeStateError) as error:
+        except (FileError, GitError, TreeStateError) as error:
             if into is not None:
                 raise
             damaged.append(error.message)

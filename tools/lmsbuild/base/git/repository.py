@@ -9,6 +9,7 @@ version 4 (it loses or refuses them), and settings (it writes values without quo
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any
 import gitdb
 
 from lmsbuild.base.console import Task
-from lmsbuild.base.errors import GitError, TreeStateError
+from lmsbuild.base.errors import FileError, GitError, TreeStateError
 from lmsbuild.base.git.command import TRUSTING, Git, git
 from lmsbuild.base.git.progress import Progress
 
@@ -260,8 +261,11 @@ def _name(name: str) -> str:
 
 def has_git(folder: Path) -> bool:
     """Is `folder` the top of a checkout? Also when its `.git` leads nowhere: git would go on to the
-    next one further up, which nobody asked for."""
-    return os.path.lexists(folder / ".git")
+    next one further up, which nobody asked for. Raises PermissionError when it cannot be told."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        (folder / ".git").lstat()
+        return True
+    return False
 
 
 def checkout_top(path: Path) -> Path | None:
@@ -275,7 +279,8 @@ def checkout_top(path: Path) -> Path | None:
 
 def checkout_git(path: Path) -> Repository | None:
     """The checkout that `path` lies in, with repository and work tree pinned. Raises
-    TreeStateError for one that is damaged, or whose objects have other ids than the patches."""
+    TreeStateError for one that is damaged, or whose objects have other ids than the patches,
+    FileError for one that may not be read."""
     top = checkout_top(path)
     return _opened(top, top / ".git", top) if top else None
 
@@ -303,6 +308,14 @@ def _is_bare(folder: Path) -> bool:
     return sum(parts) >= 2
 
 
+def _check_readable(git_dir: Path) -> None:
+    """Raise FileError for a part that may not be read: to git it is the same as none."""
+    for part in (git_dir, *(git_dir / name for name in ("HEAD", "config", "objects", "refs"))):
+        wanted = os.R_OK | os.X_OK if part.is_dir() else os.R_OK
+        if part.exists() and not os.access(part, wanted):
+            raise FileError.of(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(part)))
+
+
 def _opened(folder: Path, git_dir: Path, work_tree: Path | None) -> Repository:
     pinned = {"GIT_DIR": str(git_dir)}
     if work_tree:
@@ -315,6 +328,7 @@ def _opened(folder: Path, git_dir: Path, work_tree: Path | None) -> Repository:
     except GitError as error:
         if error.killed:
             raise
+        _check_readable(git_dir)
         what = "its .git" if work_tree else "it"
         raise TreeStateError(
             f"{folder} cannot be worked on because {what} is damaged (git says: {error.reason}); "
