@@ -676,3 +676,24 @@ def test_a_bad_variable_is_called_by_its_name(
     assert "error: LMSBUILD_MIRROR cannot be used because path 'nowhere'" in capsys.readouterr().err
     assert run(["fetch", "v1.0", "--reference=nowhere"]) == 2
     assert "error: --reference cannot be used because path 'nowh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--into", "--source", "--reference"])
+def test_an_empty_path_is_not_the_current_folder(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """As of a variable that is not set."""
+    monkeypatch.chdir(world.clone())
+    assert run(["fetch", "v1.0", option, ""]) in (2, SourceError.exit_code)
+    said = capsys.readouterr().err
+    assert f"error: {option} cannot be used because it is empty" in said or (
+        "error: '' cannot be a source" in said
+    )
+    assert not (world.target.work / "source").exists()
+
+
+def test_what_is_no_file_is_not_read(world: World, console: Console, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), "/dev/zero"):
+        with pytest.raises(SourceError, match="no such file or folder"):
+            fetch(world.target, name, None, console)

@@ -69,10 +69,10 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
         fill = way.from_archive_url if _is_archive(wanted) else way.from_git
         return way.kept("url", wanted, "asked for", fill)
     path = full_path(wanted)
-    if not path.exists():
+    if not wanted or not (path.is_dir() or path.is_file()):
         raise SourceError(
-            f"{wanted} cannot be a source because there is no such file or folder; give "
-            f"{', '.join(ROUTES)}, a path or a URL"
+            f"{shlex.quote(wanted)} cannot be a source because there is no such file or folder; "
+            f"give {', '.join(ROUTES)}, a path or a URL"
         )
     return _from_path(way, path)
 

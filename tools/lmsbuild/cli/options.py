@@ -31,6 +31,8 @@ class UserPath(click.Path):
         super().__init__(path_type=Path, **conditions)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty, and no name of a file or folder", param, ctx)
         return super().convert(os.path.expanduser(value), param, ctx)  # noqa: PTH111
 
 
