@@ -71,7 +71,10 @@ before) kill -9 $PPID ;;
 after) "$KILL_GIT" "$@"; kill -9 $PPID ;;
 # The caller dies, git goes on and is done a little later.
 orphan)
-    cat > "$KILL_COUNT.in"
+    case "$*" in
+    *--batch*) echo > "$KILL_COUNT.in" ;; # what it is asked has no end while the caller lives
+    *) cat > "$KILL_COUNT.in" ;;
+    esac
     kill -9 $PPID
     sleep 2
     "$KILL_GIT" "$@" < "$KILL_COUNT.in"
