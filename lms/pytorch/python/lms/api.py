@@ -181,13 +181,36 @@ def _tensors(target: Union[torch.Tensor, torch.nn.Module]) -> List[torch.Tensor]
 
 
 def _on_devices(target: Union[torch.Tensor, torch.nn.Module]) -> List[torch.Tensor]:
-    return [tensor for tensor in _tensors(target) if tensor.is_cuda]
+    found = (inner for tensor in _tensors(target) for inner in _with_memory(tensor))
+    return [tensor for tensor in found if tensor.is_cuda]
+
+
+def _with_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor, or those that a wrapper (a DTensor, say) holds its values in."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # imports torch
+
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            yield from _with_memory(getattr(tensor, name))
+    else:
+        yield tensor
+
+
+def _require_memory(tensor: torch.Tensor) -> None:
+    """Of a tensor that was brought in."""
+    if tensor.numel() and tensor.layout == torch.strided and not pointers.has_memory(tensor):
+        raise TypeError(
+            f"the memory of a {type(tensor).__name__} cannot be reached because it holds its "
+            "values in other tensors and has no __tensor_flatten__ that names them; name these "
+            "tensors"
+        )
 
 
 def exclude(target: Union[torch.Tensor, torch.nn.Module]) -> None:
     r"""Keep a tensor, or the parameters and buffers of a module, on the device."""
     for tensor in _on_devices(target):
         load().exclude(tensor, True)
+        _require_memory(tensor)
 
 
 def include(target: Union[torch.Tensor, torch.nn.Module]) -> None:
@@ -204,6 +227,11 @@ def pin(*targets: Union[torch.Tensor, torch.nn.Module]) -> Iterator[None]:
         for target in targets:
             for tensor in _on_devices(target):
                 load().pin(tensor)
+                try:
+                    _require_memory(tensor)
+                except TypeError:
+                    library.ops().unpin(tensor)
+                    raise
                 pinned.append(tensor.detach())  # the storage, whatever becomes of the tensor
         yield
     finally:
@@ -212,10 +240,10 @@ def pin(*targets: Union[torch.Tensor, torch.nn.Module]) -> Iterator[None]:
 
 
 def release_pointer(tensor: torch.Tensor) -> None:
-    r"""Let a tensor move again whose raw pointer was handed out (``data_ptr()``, DLPack,
+    r"""Let a tensor move again whose raw pointer was taken (``data_ptr()``, DLPack,
     ``__cuda_array_interface__``, IPC) and is not used any more."""
-    if tensor.is_cuda:
-        load().unexpose(tensor)
+    for inner in _on_devices(tensor):
+        load().unexpose(inner)
 
 
 def reclaim(device: Optional[Union[torch.device, int]] = None) -> int:

@@ -102,6 +102,17 @@ def _pointer(
     return data_ptr
 
 
+_raw_pointer = torch.Tensor.data_ptr
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that is on the device has memory of its own there."""
+    try:
+        return _raw_pointer(tensor) != 0
+    except RuntimeError:
+        return False
+
+
 def _view_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 

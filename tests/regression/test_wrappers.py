@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that hold their values in others: what is said of one is said of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map_only
+
+
+class Wrapper(torch.Tensor):
+    """Holds its values in `inner`, and does not say so."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = tree_map_only(cls, lambda wrapper: wrapper.inner, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, cls, function(*given[0], **given[1]))
+
+
+class Flattened(Wrapper):
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(tensors: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Flattened(tensors["inner"])
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    return bool(torch.ops.lms.on_host(tensor))
+
+
+@pytest.mark.parametrize("wrap", [Flattened, lambda x: Flattened(Flattened(x))])
+def test_the_inner_tensor_is_meant(lms: Any, wrap: Any) -> None:
+    inner = torch.ones(1 << 16, device="cuda")
+    wrapper = wrap(inner)
+    lms.exclude(wrapper)
+    lms.reclaim()
+    assert not on_host(inner)
+    lms.include(wrapper)
+    lms.reclaim()
+    assert on_host(inner)
+    with lms.pin(wrapper):
+        assert not on_host(inner)
+        lms.reclaim()
+        assert not on_host(inner)
+    inner.data_ptr()
+    lms.release_pointer(wrapper)
+    lms.reclaim()
+    assert on_host(inner)
+
+
+def test_a_parameter_of_a_module(lms: Any) -> None:
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(Flattened(torch.ones(1 << 16, device="cuda")))
+    lms.exclude(module)
+    lms.reclaim()
+    assert not on_host(module.weight.inner)
+
+
+def test_what_cannot_be_reached_is_refused(lms: Any) -> None:
+    wrapper = Wrapper(torch.ones(1 << 16, device="cuda"))
+    with pytest.raises(TypeError, match="the memory of a Wrapper cannot be reached"):
+        lms.exclude(wrapper)
+    with pytest.raises(TypeError, match="name these tensors"), lms.pin(wrapper):
+        pass
+
+
+def test_other_subclasses_have_memory(lms: Any) -> None:
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.ones(1 << 16, device="cuda").as_subclass(Named)
+    lms.exclude(x)
+    lms.reclaim()
+    assert not on_host(x)
