@@ -120,7 +120,7 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
                 else folder / f".{path.name}.lock"
             )
             title = f"{target.label}: {path.name}"
-            checkout = path.name == "source" or (path / ".git").exists()
+            checkout = path.name == "source" or has_git(path)
             reason = users_work(path) if checkout and not force else ""
             found.append(replace(_plain(path, "work", title, lock), kept=reason))
     return found
