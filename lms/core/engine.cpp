@@ -304,6 +304,15 @@ std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
   return left;
 }
 
+void Engine::wait_for_arrivals() {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  for (auto& item : entries_) {
+    if (!item.second->arrival) continue;
+    item.second->arrival->wait();
+    item.second->arrival.reset();
+  }
+}
+
 bool Engine::evictable_(const Entry* entry) const {
   return entry->pins == 0 && !entry->exposed && !entry->excluded;
 }
@@ -325,6 +334,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   if (!clean) {
     range = host_.allocate(extent.bytes);
     if (!range && drop_copies_(extent.bytes) > 0) range = host_.allocate(extent.bytes);
+    stats_of_(extent.device).host_short = !range;
     if (!range) {
       ++stats_of_(extent.device).host_refused;
       return false;
@@ -379,7 +389,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
       stats.overwrite_bytes += bytes;
     }
     entry->streams.assign(1, stream);
-    if (!copy) {
+    if (old != nullptr) {
       *old = {entry->key, backend_.locate(entry->key), range, stream, entry->arrival};
     } else if (access == Access::kRead && keep_clean_) {
       entry->copy = range;
@@ -617,6 +627,8 @@ Census Engine::census(int device) {
     } else if (entry->excluded) {
       ++census.excluded;
       census.excluded_bytes += extent.bytes;
+    } else if (!backend_.movable(extent)) {
+      ++census.immovable;
     } else if (extent.bytes < min_bytes_) {
       ++census.small;
       census.small_bytes += extent.bytes;
@@ -661,6 +673,7 @@ void Engine::reset_accumulated(int device) {
     pinned->count.reset_accumulated();
     pinned->bytes.reset_accumulated();
   };
+  fresh.host_short = stats.host_short;
   fresh.pinned = stats.pinned;
   fresh.by_size = stats.by_size;
   reset(&fresh.pinned);

@@ -97,6 +97,7 @@ struct EngineStats {
   std::int64_t overwrites = 0, overwrite_bytes = 0;   // page-ins that needed no copy
   std::int64_t silent_writes = 0;                     // writes that only the write barrier saw
   std::int64_t host_refused = 0;  // evictions given up because host memory was at its limit
+  bool host_short = false;        // whether the last one that needed host memory was
 };
 
 // A storage the engine could move out now.
@@ -115,6 +116,7 @@ struct Census {
   std::size_t exposed = 0, exposed_bytes = 0;
   std::size_t excluded = 0, excluded_bytes = 0;
   std::size_t small = 0, small_bytes = 0;  // idle but below the minimum size
+  std::size_t immovable = 0;               // in a pool that nothing may leave, as of a graph
 };
 
 // Which storages are in use, which may leave, and what it costs: the state machine of Large Model
@@ -217,6 +219,8 @@ class Engine {
   void set_chaos(bool chaos) { chaos_ = chaos; }
   bool chaos() const { return chaos_; }
 
+  // Waits for the page-ins that later uses would otherwise have to be ordered after.
+  void wait_for_arrivals();
   // Drops the host copies of resident storages, and with them the write barriers within reach.
   void drop_copies();
 

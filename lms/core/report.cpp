@@ -78,7 +78,7 @@ std::string shortage(const Report& report, const Words& words) {
   out << ". Device limit: " << limit(report.device_limit)
       << ", host limit: " << limit(report.host.limit) << " (" << mib(report.host.used)
       << " in use), minimum size: " << mib(report.min_bytes) << ". ";
-  const bool at_host_limit = c.idle + c.small > 0 && report.stats.host_refused > 0;
+  const bool at_host_limit = c.idle + c.small > 0 && report.stats.host_short;
   if (at_host_limit && report.host.limit > 0) {
     out << "Host memory is at its limit: " << words.raise_host_limit << ". ";
   } else if (at_host_limit) {

@@ -674,7 +674,7 @@ class World {
     CHECK(backend_.retained.size() <= tensors_.size() + dead_pinned_());
     CHECK(census.tracked <= tensors_.size());
     CHECK_EQ(census.tracked, census.pinned + census.idle + census.on_host + census.exposed +
-                                 census.excluded + census.small);
+                                 census.excluded + census.small + census.immovable);
   }
 
   // ---- helpers

@@ -55,12 +55,15 @@ TEST(report_says_what_helps) {
   lms::Report report;
   report.device_limit = 1 << 20;
   CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Raise the device limit, or use less. "));
-  report.stats.host_refused = 1;  // of what is gone by now
+  report.stats.host_short = true;  // for what is gone by now
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
   report.census.idle = 1;
   CHECK(has(lms::shortage(report, kWords), "The machine gives no more host memory. Use less. "));
   report.host.limit = 1 << 20;
   CHECK(has(lms::shortage(report, kWords), "Host memory is at its limit: raise LIMIT. Use less. "));
+  report.stats.host_refused = 1;
+  report.stats.host_short = false;  // but not any more
+  CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
 }
 
 TEST(report_takes_one_look) {

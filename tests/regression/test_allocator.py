@@ -521,3 +521,26 @@ def test_segment_no_larger_than_needed(lms: Any, device: Any) -> None:
 def test_a_request_that_no_device_could_meet(lms: Any) -> None:
     with pytest.raises(torch.OutOfMemoryError, match="more than 1EB"):
         torch.empty(1 << 60, dtype=torch.uint8, device="cuda")
+
+
+def test_a_tensor_in_host_memory_dies_after_an_error(program: Any, sim: Any) -> None:
+    """The error is raised where it is asked for, not where memory is given back."""
+    out = program(
+        """
+        import simcuda, torch
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.full((1 << 18,), float(i), device="cuda") for i in range(4)]
+        torch.cuda.lms.reclaim()
+        kept[0].sum(), kept[1].add_(1)  # one keeps its copy
+        simcuda.device.break_context()
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            print("raised:", str(error).splitlines()[0])
+        kept.clear()
+        torch.ops.lms.trim_host()
+        print("alive", flush=True)
+        __import__("os")._exit(0)
+        """
+    )
+    assert "raised: CUDA error" in out and "alive" in out

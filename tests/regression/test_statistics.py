@@ -356,6 +356,33 @@ def test_summary(lms: Any) -> None:
     del x
 
 
+def test_summary_in_a_child(program: Any) -> None:
+    out = program(
+        """
+        import os, torch
+        torch.cuda.lms.enable(min_size=0)
+        x = torch.ones(1000, device="cuda")
+        if os.fork() == 0:
+            torch.cuda.lms.summary()
+            print("child", flush=True)
+            os._exit(0)
+        assert os.wait()[1] == 0
+        """
+    )
+    assert "child" in out
+
+
+def test_what_cannot_leave_is_not_idle(lms: Any) -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.ones(1 << 18, device="cuda")
+    x.sum()
+    assert lms.reclaim() == 0 and lms.stats()["lms.idle"] == 0
+    y = torch.ones(1 << 18, device="cuda")
+    assert lms.stats()["lms.idle"] == 1
+    del y
+
+
 def test_exclusion(lms: Any) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()
     x = block()

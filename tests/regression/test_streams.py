@@ -288,6 +288,38 @@ def test_record_stream_while_off(mode: str) -> None:
     assert (y.cpu() == -1).all()
 
 
+def test_a_stream_of_before_after_it_was_turned_off(mode: str) -> None:
+    """It had used the tensor, and has nothing to wait for but the copy in."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    with on(side, main):
+        x.sum()
+    evict(x)
+    smear()
+    torch.cuda.lms.disable()
+    assert not torch.ops.lms.active()
+    with torch.cuda.stream(side):
+        host = read_later(x)
+    side.synchronize()
+    assert torch.equal(host, ramp(1))
+
+
+def test_record_stream_of_another_device(program: Any, sim: Any) -> None:
+    out = program(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        x = torch.full((1 << 18,), 3.0, device="cuda:0")
+        x.record_stream(torch.cuda.Stream("cuda:1"))
+        assert torch.ops.lms.evict(x)
+        assert (x == 3).all().item()
+        print("moved")
+        """,
+        env={"SIMCUDA_DEVICES": "2"},
+    )
+    assert "moved" in out
+
+
 def test_a_write_while_off(mode: str) -> None:
     """A host copy from before is stale."""
     x = ramp(1).cuda()

@@ -238,6 +238,37 @@ def test_switched_by_two_threads_at_once(program: Any) -> None:
     assert "agree" in out
 
 
+def test_a_look_while_another_thread_moves_it(program: Any) -> None:
+    """Whether a storage is managed is asked without a lock, and must never be denied."""
+    out = program(
+        """
+        import threading, time, torch
+        torch.cuda.lms.enable(min_size=0)
+        x = torch.full((1 << 10,), 5.0, device="cuda")
+        storage, ops = x.untyped_storage(), torch.ops.lms
+        identity, done = ops.identity.default, []
+        want = identity(storage)
+
+        def move():
+            while not done:
+                ops.evict(x), ops.page_in_if_free(x)
+                x.sum(), ops.evict(x), x.sum()  # with the write barrier
+
+        thread = threading.Thread(target=move)
+        thread.start()
+        looks, end = 0, time.monotonic() + 6
+        while time.monotonic() < end:
+            looks += 100
+            wrong = [got for _ in range(100) if (got := identity(storage)) != want]
+            assert not wrong, (looks, wrong)
+        done.append(True)
+        thread.join()
+        print("managed in", looks, "looks")
+        """
+    )
+    assert "managed in" in out
+
+
 def test_a_storage_of_python_alone(program: Any) -> None:
     """Another reference keeps its object alive and takes the GIL, which its reader has, waiting."""
     out = program(

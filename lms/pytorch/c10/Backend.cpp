@@ -220,12 +220,18 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   const cudaStream_t current = getCurrentCUDAStream(device);
 
   // Every stream that may still be using the block, by the engine's records or the user's.
-  std::vector<cudaStream_t> streams{block.stream, current};
+  struct User {
+    cudaStream_t stream;
+    DeviceIndex device;  // record_stream takes another device's streams as well
+    bool operator<(const User& other) const { return stream < other.stream; }
+    bool operator==(const User& other) const { return stream == other.stream; }
+  };
+  std::vector<User> streams{{block.stream, device}, {current, device}};
   for (::lms::Stream stream : used) {
-    streams.push_back(stream_of(stream));
+    streams.push_back({stream_of(stream), device});
   }
   for (const CUDAStream& stream : block.used_on) {
-    streams.push_back(stream);
+    streams.push_back({stream.stream(), stream.device_index()});
   }
   std::sort(streams.begin(), streams.end());
   streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
@@ -233,8 +239,8 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   ::lms::FencePtr written;
   if (copy) {
     const cudaStream_t out = out_stream(device);
-    for (cudaStream_t stream : streams) {
-      order(device, out, stream);
+    for (const User& user : streams) {
+      order(user.device, out, user.stream);
     }
     DrainOnError drain(out);
     C10_CUDA_CHECK(cudaMemcpyAsync(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out));
@@ -247,8 +253,8 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     }
     drain.dismiss();
   } else {
-    for (cudaStream_t stream : streams) {
-      order(device, block.stream, stream);
+    for (const User& user : streams) {
+      order(user.device, block.stream, user.stream);
     }
   }
 

@@ -35,7 +35,8 @@ class Backend final : public ::lms::Backend {
   void set_poison(bool poison) { poison_ = poison; }
   size_t on_host() const { return on_host_.load(); }
 
-  // Without a lock: false only when the storage is certainly not the engine's to manage.
+  // False when the storage is not the engine's to manage; without its lock also, rarely, while
+  // another thread moves it.
   static bool may_manage(const StorageImpl& storage) noexcept;
 
   // Adds to the streams of a storage on the host. False when it is not there.

@@ -8,7 +8,19 @@
 // What the user, or code for him, says of single storages.
 namespace c10::cuda::lms {
 
-bool manageable(const StorageImpl* storage) noexcept { return Backend::may_manage(*storage); }
+// A look without the lock may fall between the halves of a new pointer, and then takes the storage
+// for another's: only what is foreign under the lock, too, is.
+bool manageable(const StorageImpl* storage) noexcept {
+  if (C10_LIKELY(Backend::may_manage(*storage))) {
+    return true;
+  }
+  if (!storage->device().is_cuda()) {
+    return false;
+  }
+  EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  return Backend::may_manage(*storage);
+}
 
 void pin(StorageImpl* storage) {
   EngineScope scope;

@@ -5,7 +5,8 @@
 
 namespace torch::lms {
 
-InFlight::InFlight(const Operands& operands) {
+// By way of another constructor, so that the destructor undoes what was done when a pin throws.
+InFlight::InFlight(const Operands& operands) : InFlight() {
   storages_.reserve(operands.size());
   for (const auto& use : operands) {
     storages_.push_back(c10::cuda::lms::reference_to(use.storage));

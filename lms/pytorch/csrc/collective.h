@@ -23,6 +23,7 @@ class InFlight {
   void follow() const;
 
  private:
+  InFlight() = default;
   void pin_last();
 
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages_;

@@ -6,6 +6,8 @@ from __future__ import annotations
 import textwrap
 from typing import Callable, Dict, List, Tuple
 
+import torch
+
 from . import api, library, sizes
 from .statistics import COUNTERS, POOLS, Device, stats
 
@@ -29,7 +31,7 @@ def summary(device: Device = None) -> str:
         f" minimum size {sizes.text(api.limits()['min_size'])}",
         f"  soft limit (set_limit_lms): {limits['soft_limit']}",
     ]
-    if not library.loaded():
+    if not library.loaded() or not torch.cuda.is_initialized():  # as in a child of a fork
         return "\n".join(lines)
     n = stats(device)
     s = {name: sizes.text(value) for name, value in n.items()}

@@ -86,6 +86,11 @@ void simcuda_fail_host_allocs(long skip, long count) {
   state().host_fault = {skip, count};
 }
 
+void simcuda_break() {
+  Lock lock(state().mutex);
+  state().broken = true;
+}
+
 void simcuda_fail_copies(long skip, long count) {
   Lock lock(state().mutex);
   state().copy_fault = {skip, count};

@@ -273,7 +273,7 @@ SIMCUDA_CUDA cudaError_t cudaDeviceSynchronize() {
 // ---- events
 
 SIMCUDA_CUDA cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags) {
-  *out = reinterpret_cast<cudaEvent_t>(new Event{nullptr, flags});
+  *out = reinterpret_cast<cudaEvent_t>(new Event{nullptr, flags, current_device()});
   return cudaSuccess;
 }
 
@@ -289,7 +289,11 @@ SIMCUDA_CUDA cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 SIMCUDA_CUDA cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   Lock lock(state().mutex);
+  if (state().broken) return fail(cudaErrorIllegalAddress);
   Stream& stream = resolve(handle);
+  if (stream.device != reinterpret_cast<Event*>(event)->device) {
+    return fail(cudaErrorInvalidResourceHandle);
+  }
   auto ticket = std::make_shared<Ticket>(Ticket{&stream, state().lag});
   reinterpret_cast<Event*>(event)->ticket = ticket;
   ticket->capture = stream.capture;
@@ -308,6 +312,7 @@ SIMCUDA_CUDA cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock(state().mutex);
   auto ticket = reinterpret_cast<Event*>(event)->ticket;
   if (cudaError_t error = unsafe_in_capture()) return error;
+  if (state().broken) return fail(cudaErrorIllegalAddress);
   if (!ticket) return cudaSuccess;
   if (ticket->capture && !ticket->done) return fail(cudaErrorCapturedEvent);
   if (!order_may_answer(ticket->known, ticket->asked)) return fail(cudaErrorNotReady);

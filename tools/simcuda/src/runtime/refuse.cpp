@@ -68,6 +68,7 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) 
 }  // namespace
 
 cudaError_t late_error() {
+  if (state().broken) return cudaErrorIllegalAddress;
   cudaError_t error = state().late_error;
   state().late_error = cudaSuccess;
   return fail(error);

@@ -73,6 +73,7 @@ struct Stream {
 struct Event {
   TicketPtr ticket;
   unsigned flags = 0;
+  int device = 0;
 };
 
 // Address space that is handed out once and not again until it has all been used: what touches
@@ -139,6 +140,7 @@ struct State {
   Fault malloc_fault, host_fault, copy_fault;
   SimcudaCounters counters{};
   cudaError_t late_error = cudaSuccess;  // of a command, not told yet
+  bool broken = false;                   // the context, by an error that stays
 };
 
 // Never destroyed: libraries free memory after static destructors have run.
