@@ -71,6 +71,7 @@ std::string shortage(const Report& report, const Words& words) {
       << mib(c.on_host_bytes) << " are in host memory";
   if (c.exposed > 0) {
     out << ", " << mib(c.exposed_bytes) << " cannot move because their pointers are exposed";
+    if (*words.unexpose != '\0') out << " (" << words.unexpose << " lets them go)";
   }
   if (c.excluded > 0) out << ", " << mib(c.excluded_bytes) << " are excluded";
   if (c.small > 0) out << ", " << mib(c.small_bytes) << " are below the minimum size";

@@ -39,6 +39,7 @@ struct Words {
   const char* ops;               // "operators"
   const char* raise_host_limit;  // how, as in "raise it with ..."
   const char* need_less;  // "use smaller inputs ...": what helps when what is pinned is too much
+  const char* unexpose;   // what lets exposed storages move again; "": nothing does
 };
 
 // Why there is no room, and what helps: whole sentences, each with a space after it.

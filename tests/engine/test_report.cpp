@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr lms::Words kWords = {"tensors", "operations", "raise LIMIT", "use less"};
+constexpr lms::Words kWords = {"tensors", "operations", "raise LIMIT", "use less", "release()"};
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -43,7 +43,8 @@ TEST(report_names_every_state_and_the_request) {
   const std::string text = lms::shortage(report, kWords);
   CHECK(has(text, "Large Model Support could not make room for 2.00 MiB on GPU:0: "));
   CHECK(has(text,
-            ", 1.00 MiB cannot move because their pointers are exposed, 2.00 MiB are excluded, "
+            ", 1.00 MiB cannot move because their pointers are exposed (release() lets them go), "
+            "2.00 MiB are excluded, "
             "3.00 MiB are below the minimum size, 4.00 MiB are idle but did not move. "));
   report.pool_bytes = 8 << 20;
   report.pool_in_use = 7 << 20;

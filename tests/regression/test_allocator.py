@@ -209,7 +209,9 @@ def test_out_of_memory_names_exposed_pointers(lms: Any, device: Any) -> None:
     held.data_ptr()
     with pytest.raises(torch.OutOfMemoryError) as caught:
         block(36)
-    assert "10.00 MiB cannot move because their pointers are exposed" in str(caught.value)
+    text = str(caught.value)
+    assert "10.00 MiB cannot move because their pointers are exposed" in text
+    assert "torch.cuda.lms.release_pointer lets them go" in text
     del caught
     assert (held.cpu() == 1).all()
     lms.release_pointer(held)

@@ -17,7 +17,8 @@ constexpr std::array<const char*, ::lms::kRoutes> kRouteNames = {"freelist",    
 
 constexpr ::lms::Words kWords = {
     "storages", "operators", "raise it with torch.cuda.lms.enable(host_limit=...)",
-    "use smaller inputs for the operator that failed: everything it uses at once must fit"};
+    "use smaller inputs for the operator that failed: everything it uses at once must fit",
+    "torch.cuda.lms.release_pointer"};
 
 ::lms::RouteCounts& routes_of(DeviceIndex device) {
   return detail::routes[static_cast<size_t>(device)];

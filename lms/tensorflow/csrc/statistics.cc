@@ -21,8 +21,8 @@ constexpr ::lms::Words kWords = {
     "tensors", "operations",
     "raise TF_GPU_HOST_MEM_LIMIT_IN_MB, or host_limit of tf.config.experimental.set_lms_options",
     "use smaller inputs, or fewer operations at a time (inter_op_parallelism_threads): all "
-    "operands "
-    "of one operation must fit"};
+    "operands of one operation must fit",
+    ""};
 
 using Fields = std::vector<std::pair<const char*, int64_t>>;
 
