@@ -254,7 +254,7 @@ def test_a_look_while_another_thread_moves_it(program: Any) -> None:
                 ops.evict(x), ops.page_in_if_free(x)
                 x.sum(), ops.evict(x), x.sum()  # with the write barrier
 
-        thread = threading.Thread(target=move)
+        thread = threading.Thread(target=move, daemon=True)
         thread.start()
         looks, end = 0, time.monotonic() + 6
         while time.monotonic() < end:
