@@ -69,6 +69,7 @@ void write(const Storage& storage, uint32_t seed) {
   C10_CUDA_CHECK(cudaMemcpyAsync(storage->mutable_data(), values.data(), storage->nbytes(),
                                  cudaMemcpyHostToDevice, stream));
   C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+  guard.ran();
 }
 
 void check(const Storage& storage, uint32_t seed) {
