@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,12 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ({"size": 3}, "unknown setting size"),
     ],
 )
-def test_wrong_settings_are_refused(setting: dict[str, str], message: str) -> None:
+def test_wrong_settings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, setting: dict[str, str], message: str
+) -> None:
+    # The tests that load a device in this process leave its settings in the environment.
+    for name in [name for name in os.environ if name.startswith("SIMCUDA_")]:
+        monkeypatch.delenv(name)
     with pytest.raises(SimcudaError, match=message):
         Settings.read(**setting)
 
