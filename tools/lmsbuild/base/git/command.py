@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
-from unittest import mock
 
 from lmsbuild.base import interrupt, log
 from lmsbuild.base.errors import GitError, MissingToolError
@@ -27,10 +26,13 @@ from lmsbuild.base.settings import offline
 
 # When it is imported GitPython runs git with the user's settings, any of which may make it fail.
 # Told of a program that does not exist, it runs none and goes on with `git`.
-with mock.patch.dict(
-    os.environ, {"GIT_PYTHON_GIT_EXECUTABLE": "/none/git", "GIT_PYTHON_REFRESH": "quiet"}
-):
+_before = os.environ.copy()
+os.environ.update(GIT_PYTHON_GIT_EXECUTABLE="/none/git", GIT_PYTHON_REFRESH="quiet")
+try:
     import git
+finally:
+    os.environ.clear()
+    os.environ.update(_before)
 
 __all__ = ["EMAIL", "NAME", "TRUSTING", "Git", "git"]
 
