@@ -33,6 +33,7 @@ class ForkServer:
             env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self._answers = self._process.stdout.fileno()
+        self._spent = 0.0
 
     def run(self, program, arguments, variables, within, ready=None):
         """Run `program`, ["-c", code] or [file], with all of its environment `variables`, after
@@ -54,6 +55,7 @@ class ForkServer:
                 os.killpg(pid, signal.SIGKILL)
                 self._answer(None)
                 raise subprocess.TimeoutExpired(program, within, out.read_bytes(), err.read_bytes())
+            self._spent += done["spent"]
             balance.elsewhere += done["spent"]
             said = [file.read_text(errors="replace") for file in (out, err)]
             return Forked(done["returncode"], *said)
@@ -69,6 +71,7 @@ class ForkServer:
     def close(self):
         self._process.stdin.close()
         self._process.wait(timeout=60)
+        balance.elsewhere -= self._spent  # now counted as this process's child's
         self._process.stdout.close()
 
 

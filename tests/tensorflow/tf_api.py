@@ -292,17 +292,20 @@ def nothing():
 
 
 def folded(optimizer):
-    """Constants that a session folds before it runs: operands, results and copies of them do not
-    fit into the pool together."""
+    """Sums that a session folds before it runs, of constants of 8 MiB: first to their last values,
+    and the pool's peak after it, then to constants as large, which what runs takes in turn."""
     session = v1.ConfigProto(allow_soft_placement=True)
     session.gpu_options.experimental.lms_enabled = True
     session.graph_options.rewrite_options.disable_meta_optimizer = optimizer == "off"
-    with tf.Graph().as_default(), v1.Session(config=session) as run:
-        by = v1.placeholder(tf.float32)
-        held = [tf.constant(np.full((4 * SHAPE[0],), n, "float32")) for n in range(2)]
-        most = [tf.reduce_max(tf.cumsum(one) * by) for one in held]
-        found = [float(x) for x in run.run(most, {by: 2.0})]
-    return [found, device()["peak_bytes_in_use"]]
+    length, said = 8 * SHAPE[0], []
+    for known in (True, False):
+        with tf.Graph().as_default(), v1.Session(config=session) as run:
+            by, at = v1.placeholder(tf.float32), v1.placeholder(tf.int32)
+            sums = [tf.cumsum(tf.constant(np.full((length,), n, "float32"))) for n in range(4)]
+            last = [one[-1] if known else tf.gather(one, at) for one in sums]
+            results = run.run([one * by for one in last], {by: 2.0, at: length - 1})
+            said += [[float(x) for x in results], device()["peak_bytes_in_use"]]
+    return said[:3]
 
 
 if __name__ == "__main__":
