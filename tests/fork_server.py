@@ -5,6 +5,7 @@ short program costs. What the import does must not depend on the variables of th
 For the oldest Python that a suite runs in, 3.7.
 """
 
+import gc
 import json
 import os
 import select
@@ -35,17 +36,20 @@ class ForkServer:
         self._answers = self._process.stdout.fileno()
         self._spent = 0.0
 
-    def run(self, program, arguments, variables, within, ready=None):
+    def run(self, program, arguments, variables, within, ready=None, together=False):
         """Run `program`, ["-c", code] or [file], with all of its environment `variables`, after
-        the function `ready` ("module:function", without arguments).
+        the function `ready` ("module:function", without arguments). What it writes to standard
+        error is in `stdout`, too, if `together`.
 
         Raises subprocess.TimeoutExpired after `within` seconds; the program is killed then.
         """
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
+            err.touch()
             job = {
                 "program": program, "arguments": list(arguments), "variables": variables,
-                "stdout": str(out), "stderr": str(err), "ready": ready, "folder": str(Path.cwd()),
+                "stdout": str(out), "stderr": None if together else str(err), "ready": ready,
+                "folder": str(Path.cwd()),
             }  # fmt: skip
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
@@ -69,6 +73,8 @@ class ForkServer:
         return json.loads(line)
 
     def close(self):
+        if self._process.returncode is not None:
+            return
         self._process.stdin.close()
         self._process.wait(timeout=60)
         balance.elsewhere -= self._spent  # now counted as this process's child's
@@ -104,6 +110,8 @@ def _main():
     for module in sys.argv[1:]:
         __import__(module)
     sys.stdout.flush()  # what is left in the buffer would come out of every fork
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page that it looks at
     job = _serve(os.fdopen(os.dup(0)), answers)
     if job is None:
         return
@@ -111,6 +119,9 @@ def _main():
         ((os.devnull, os.O_RDONLY), (job["stdout"], os.O_WRONLY | os.O_CREAT),
          (job["stderr"], os.O_WRONLY | os.O_CREAT))
     ):  # fmt: skip
+        if path is None:
+            os.dup2(1, number)
+            continue
         opened = os.open(path, flags, 0o600)
         os.dup2(opened, number)
         os.close(opened)

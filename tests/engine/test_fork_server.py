@@ -57,10 +57,21 @@ def test_how_a_program_ends(server: Any) -> None:
     assert run("print('still there')").stdout == "still there\n"
 
 
-def test_their_time_is_counted(server: Any) -> None:
+def test_both_streams_in_order(server: Any) -> None:
+    code = (
+        "import sys\nfor i in range(3):\n"
+        "    print(i, file=(sys.stdout, sys.stderr)[i % 2], flush=True)"
+    )
+    done = server.run(["-c", code], [], {}, 60, together=True)
+    assert (done.stdout, done.stderr) == ("0\n1\n2\n", "")
+
+
+def test_their_time_is_counted_once(server: Any) -> None:
     before = balance.spent()
-    server.run(["-c", "import time\nwhile time.process_time() < 0.5: pass"], [], {}, 60)
-    assert balance.spent() - before >= 0.4
+    server.run(["-c", "import time\nwhile time.process_time() < 1: pass"], [], {}, 60)
+    assert 0.9 <= balance.spent() - before < 1.5
+    server.close()
+    assert 0.9 <= balance.spent() - before < 1.8
 
 
 def test_a_server_that_cannot_import(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import balance
 import lms_device
+from fork_server import Forked, ForkServer
 
 KIND = pytest.StashKey[str]()
 FAILED = pytest.StashKey[bool]()
@@ -136,10 +137,25 @@ def lms(device: Any) -> Any:
     return torch.cuda.lms
 
 
+@pytest.fixture(scope="session")
+def forks(pytestconfig: pytest.Config) -> Iterator[ForkServer | None]:
+    """A process that has imported the patched torch beside the simulated device."""
+    if pytestconfig.stash[KIND] == "cuda" or lms_device.is_plugin():
+        yield None
+        return
+    server = ForkServer(sys.executable, ["lms_fork"], lms_device.child_environment())
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def program(tmp_path: Path, pytestconfig: pytest.Config) -> Callable[..., str]:
+def program(
+    tmp_path: Path, forks: ForkServer | None, pytestconfig: pytest.Config
+) -> Callable[..., str]:
     """Run a program in a process with a device of its own and return what it printed:
-    `program(code, memory=..., mode=..., env=..., fails=...)`. A missing wait fails the test."""
+    `program(code, memory=..., mode=..., env=..., fails=...)`. A missing wait fails the test. The
+    process is a fork of one that has imported torch where there is one, else, or if it is to be
+    `fresh`, does its own import."""
 
     def run(
         code: str,
@@ -149,18 +165,31 @@ def program(tmp_path: Path, pytestconfig: pytest.Config) -> Callable[..., str]:
         env: dict[str, str] | None = None,
         fails: bool = False,
         timeout: float = 300,
+        fresh: bool = False,
     ) -> str:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(code))
-        command = lms_device.child_command(pytestconfig.stash[KIND], sys.executable, memory, mode)
-        done = subprocess.run(
-            [*command, str(script), *arguments],
-            env={**lms_device.child_environment(), **(env or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-        )
+        variables = {**lms_device.child_environment(), **(env or {})}
+        done: Forked | subprocess.CompletedProcess[str]
+        if forks is None or fresh:
+            kind = pytestconfig.stash[KIND]
+            done = subprocess.run(
+                [
+                    *lms_device.child_command(kind, sys.executable, memory, mode),
+                    *(str(script), *arguments),
+                ],
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=timeout,
+            )
+        else:
+            settings = lms_device.child_settings(memory, mode)
+            variables.update((f"SIMCUDA_{name.upper()}", text) for name, text in settings.items())
+            done = forks.run(
+                [str(script)], arguments, variables, timeout, "lms_fork:ready", together=True
+            )
         assert (done.returncode != 0) == fails, f"exit status {done.returncode}:\n{done.stdout}"
         assert "simcuda: RACE" not in done.stdout, done.stdout
         return done.stdout

@@ -105,9 +105,14 @@ def child_command(kind: str, python: str, memory: int, mode: str) -> list[str]:
     """How to start a Python program on a device of its own."""
     if kind == "cuda":
         return [python]
+    settings = child_settings(memory, mode).items()
+    return [python, "-m", "simcuda", *(word for k, v in settings for word in (f"--{k}", v))]
+
+
+def child_settings(memory: int, mode: str) -> dict[str, str]:
+    """Of the simulated device of such a program."""
     lag = "0" if mode == "immediate" else "2"
-    options = ["--memory", str(memory), "--mode", mode, "--lag", lag, "--order", "report"]
-    return [python, "-m", "simcuda", *options]
+    return {"memory": str(memory), "mode": mode, "lag": lag, "order": "report"}
 
 
 def child_environment() -> dict[str, str]:

@@ -492,6 +492,7 @@ def test_other_allocators_are_refused(program: Any, env: dict[str, str], reason:
         assert not torch.cuda.lms.is_enabled()
         """,
         env=env,
+        fresh=True,  # the backend is chosen when the library is loaded
     )
     assert "Large Model Support cannot be enabled" in out
     assert reason in out

@@ -124,3 +124,16 @@ def test_a_stream_that_the_allocator_alone_knows_is_waited_for(
     torch.cuda.synchronize()
     assert bytes(x.cpu().view(torch.uint8).tolist()) == b"\t" * x.nbytes
     assert device.races() == []
+
+
+def test_a_missing_wait_fails_a_program(sim: Any, program: Any) -> None:
+    """The checker is on in the processes that tests start, too."""
+    with pytest.raises(AssertionError, match="simcuda: RACE"):
+        program(
+            """
+            import torch
+            x = torch.ones(4, device="cuda")
+            with torch.cuda.stream(torch.cuda.Stream()):
+                x.add_(1)
+            """
+        )

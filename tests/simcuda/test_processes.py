@@ -134,6 +134,44 @@ def test_load_after_torch_is_refused(run: Run) -> None:
     assert "call simcuda.load() before import torch" in done.stderr
 
 
+def test_a_fork_has_a_device_of_its_own(run: Run) -> None:
+    done = run(
+        """
+        import os, sys
+        import simcuda
+        simcuda.load(memory="32M", order="report", for_forks=True)
+        import torch
+
+        def fork(**settings):
+            sys.stdout.flush()
+            if pid := os.fork():
+                return os.waitpid(pid, 0)
+            os.environ.update(settings)
+            simcuda.settle()
+            print(simcuda.device.capacity, simcuda.device.mode, torch.ones(2).cuda().tolist())
+            a, b = torch.cuda.Stream(), torch.cuda.Stream()
+            x = torch.ones(4, device="cuda")
+            for stream in (a, b):
+                with torch.cuda.stream(stream):
+                    x.add_(1)
+            sys.exit()
+
+        fork(SIMCUDA_MEMORY="16M", SIMCUDA_MODE="lazy")
+        fork()
+        fork(SIMCUDA_ORDER="off")
+        """,
+        plain=True,
+    )
+    assert done.stdout == "16777216 lazy [1.0, 1.0]\n33554432 immediate [1.0, 1.0]\n", done.stderr
+    assert done.stderr.count("are not ordered (races)") == 2
+    assert "SimcudaError: order cannot change in a fork" in done.stderr
+
+
+def test_a_process_that_is_no_fork_has_settled(run: Run) -> None:
+    done = run("import simcuda\nsimcuda.load()\nsimcuda.settle()", plain=True)
+    assert "call simcuda.load(for_forks=True) before the fork" in done.stderr
+
+
 def _seconds_of_children() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime  # of the processor: the machine may be busy

@@ -12,7 +12,7 @@ See docs/simcuda.md for what it shows and what it cannot show.
 from .config import MODES, Settings, parse_bytes
 from .device import COUNTERS, Device
 from .errors import SimcudaError
-from .loader import device, install, load
+from .loader import device, install, load, settle
 from .order import ORDER, Operation, Race
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "install",
     "load",
     "parse_bytes",
+    "settle",
 ]

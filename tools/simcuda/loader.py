@@ -19,13 +19,14 @@ from .builder import Build, build
 from .config import Settings
 from .device import Device
 from .errors import SimcudaError
-from .order import Checker, read_suppressions
+from .order import Checker, Suppression, read_suppressions
 
 HOOK = Path(__file__).resolve().parent / "hook"
 
 device = Device()
 
 _build: Build | None = None
+_unsettled: Settings | None = None  # until a fork has its own
 _installed = False
 
 
@@ -44,16 +45,18 @@ def load(
     order_trace: int | None = None,
     order_suppressions: str | Path | None = None,
     children: bool = True,
+    for_forks: bool = False,
 ) -> Device:
     """Put the simulated device in place of CUDA, before torch is imported; build it if need be.
 
     What is not given comes from the environment (``SIMCUDA_MEMORY``, ...), else the default. The
     kernels install themselves when torch is imported. With `children`, Python processes started
-    from here get the same device. A second call changes nothing. Returns `simcuda.device`.
+    from here get the same device. With `for_forks`, it is forks of this process that will use it,
+    each after `settle`. A second call changes nothing. Returns `simcuda.device`.
 
     Raises SimcudaError if torch is imported already, or if the native part cannot be built.
     """
-    global _build
+    global _build, _unsettled
     if _build is not None:
         return device
     if "torch" in sys.modules:
@@ -73,23 +76,53 @@ def load(
         # Children may start elsewhere.
         order_suppressions=str(Path(order_suppressions).resolve()) if order_suppressions else None,
     )
-    path = settings.order_suppressions
-    suppressions = read_suppressions(Path(path)) if path else []
+    suppressions = _suppressions(settings)
     made = build(progress=_announce)
     settings.export()
     if children:
         _share_with_children(made)
     libraries = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in made.libraries]
     device._runtime = libraries[0]
-    if settings.order != "off":
-        device._checker = Checker(device._call, suppressions)
-        atexit.register(device._checker.report_at_exit)
+    if for_forks:
+        _unsettled = settings
+    else:
+        _check_order(settings, suppressions)
     _build = made
     sys.meta_path.insert(0, _AfterTorch())
     if os.environ.get("SIMCUDA_ANNOUNCED") != "1":
         os.environ["SIMCUDA_ANNOUNCED"] = "1"  # once, not once more in every child
         _announce(f"{settings.describe()}: timings are not a GPU's")
     return device
+
+
+def settle() -> None:
+    """Take the settings from the environment once more, in a fork of a process that called
+    `load(for_forks=True)`. Raises SimcudaError where nobody did, or if they are to check order in
+    another way than was said there: it is part of the kernels that torch has by now."""
+    global _unsettled
+    if _build is None or _unsettled is None:
+        raise SimcudaError("call simcuda.load(for_forks=True) before the fork")
+    settings = Settings.read()
+    for name in ("order", "queries", "order_trace"):
+        if getattr(settings, name) != getattr(_unsettled, name):
+            raise SimcudaError(f"{name} cannot change in a fork; give it to simcuda.load")
+    _unsettled = None
+    suppressions = _suppressions(settings)
+    settings.export()
+    _share_with_children(_build)
+    _check_order(settings, suppressions)
+
+
+def _suppressions(settings: Settings) -> list[Suppression]:
+    path = settings.order_suppressions
+    return read_suppressions(Path(path)) if path else []
+
+
+def _check_order(settings: Settings, suppressions: list[Suppression]) -> None:
+    """The first call into the runtime, which keeps the settings that it finds then."""
+    if settings.order != "off":
+        device._checker = Checker(device._call, suppressions)
+        atexit.register(device._checker.report_at_exit)
 
 
 def install() -> int:
