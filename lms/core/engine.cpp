@@ -24,7 +24,8 @@ struct Engine::Entry {
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
   std::size_t copy_bytes = 0;  // and how many
   bool guarded = false;
-  bool dead = false;  // out of the table, kept for the frames that still hold pins of it
+  bool in_place = false;  // an op reads it where it is: it stays there until nobody has it pinned
+  bool dead = false;      // out of the table, kept for the frames that still hold pins of it
 };
 
 Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes)
@@ -58,6 +59,10 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   std::size_t last = count;
   for (std::size_t i = 0; i < count; ++i) {
     if (uses[i].access == Access::kHold) continue;
+    if (uses[i].access == Access::kInPlace) {
+      frame.pins_[first + i]->in_place = true;
+      continue;
+    }
     if (uses[i].access == Access::kOverwrite && old != nullptr) {
       if (last != count) bring_in_(frame.pins_[first + last], Access::kWrite, uses[last].stream);
       last = i;
@@ -370,11 +375,12 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   return true;
 }
 
-// False only when there was no free room.
+// False only when there was no free room, or it is read where it is.
 bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim,
                        Overwritten* old) {
   Extent extent = backend_.locate(entry->key);
   if (extent.place == Place::kHost) {
+    if (entry->in_place) return false;
     const bool copy = access != Access::kOverwrite || old == nullptr;
     drop_copy_(entry);  // of a pointer it had before; waits for the arrival that is replaced now
     const HostRange range = backend_.page_in(entry->key, copy, stream, reclaim, &entry->arrival);
@@ -567,6 +573,7 @@ void Engine::pin_(Entry* entry) {
 
 void Engine::unpin_(Entry* entry, Lane lane) {
   if (--entry->pins > 0) return;
+  entry->in_place = false;
   for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->decrease(n); });
   if (entry->dead) {
     delete entry;

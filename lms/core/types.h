@@ -35,7 +35,8 @@ enum class Access : std::uint8_t {
   kRead,
   kWrite,      // reads and writes: the host copy is stale afterwards
   kOverwrite,  // writes every byte before it reads any: no need to bring the old bytes back
-  kHold,       // reads at most, wherever the bytes are: they only have to stay there
+  kHold,       // does not look at the bytes: they only have to be there
+  kInPlace,    // reads them where they are, also in host memory, and there they stay meanwhile
 };
 
 // Whether other storages may make way for one that comes in.

@@ -165,6 +165,28 @@ TEST(engine_holds_where_the_bytes_are) {
   rig.check();
 }
 
+// Another op may want it in the device meanwhile: it reads it where it is, too.
+TEST(engine_reads_in_place) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  CHECK(rig.evict(a));
+  fake::Scope scope;
+  Engine::Frame first, second;
+  rig.enter(&first, {{&a, Access::kInPlace}});
+  rig.enter(&second, {{&a, Access::kRead}});
+  rig.engine->expose(a.get(), stream(1));
+  CHECK(!rig.engine->page_in(a.get(), stream(1), lms::Reclaim::kAllowed));
+  rig.engine->leave(first);  // the other one has its pointer
+  rig.enter(&first, {{&a, Access::kWrite}});
+  CHECK(!rig.resident(a));
+  CHECK_EQ(rig.backend.counts.ins, 0);
+  rig.engine->leave(first);
+  rig.engine->leave(second);
+  rig.use(&a);
+  CHECK(rig.resident(a) && rig.has(a, 1));
+  rig.check();
+}
+
 TEST(engine_pin_holds_until_unpin) {
   Rig rig;
   StorageRef a = rig.make(1);
