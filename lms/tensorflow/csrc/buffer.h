@@ -66,6 +66,8 @@ class MovableBuffer : public TensorBuffer {
   Pool* pool_ = nullptr;
   HostCopy* host_ = nullptr;
   int64_t candidate_bytes_ = 0;  // what it adds to the pool's
+  int holders_ = 0;              // that its pointer is exposed to
+  bool kept_ = false;            // its pointer is exposed otherwise
   bool stays_out_ = false;       // its host pointer was exposed, for want of room on the device
   std::vector<TensorBuffer*> views_;  // sub-buffers: they have a pointer of their own
 };
@@ -79,12 +81,19 @@ void RemoveView(TensorBuffer* root, TensorBuffer* view);
 // buffer in and keeps it there, until an op finds itself with the only reference to it. Does
 // nothing for buffers that an op has pinned.
 void Expose(const TensorBuffer* buffer);
-// The same, pinned or not: for callers that keep the pointer.
-void ExposeForGood(const TensorBuffer* buffer);
+// The same, pinned or not, for a caller that keeps the pointer until `holder`, which holds a
+// reference to the buffer, is released.
+void ExposeTo(const void* holder, const TensorBuffer* buffer);
+void ReleaseHolder(const void* holder);
 
-// Memory of the CPU for tensors that are made outside of ops, where nothing makes way for another:
-// not of a pool under Large Model Support.
+// Memory of the CPU for tensors that are made outside of ops, where nobody looks whether there was
+// room: not of a pool under Large Model Support.
 Allocator* AllocatorOutsideOps();
+
+// A buffer with a copy of what comes from outside of TensorFlow, which can move from the first on:
+// with a reference for the caller. Not of a pool when that is full. Null when the caller's own will
+// do.
+TensorBuffer* CopyOutsideOps(DataType type, const void* data, size_t bytes);
 
 }  // namespace lms
 }  // namespace tensorflow

@@ -7,9 +7,11 @@
 #include <string>
 
 #include "tensorflow/core/common_runtime/bfc_allocator.h"
+#include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/version.h"
 
 #define TF_LMS_AT_LEAST(major, minor) \
@@ -44,6 +46,17 @@ inline std::string MessageOf(const Status& status) { return std::string(status.m
 #else
 inline std::string MessageOf(const Status& status) { return status.error_message(); }
 #endif
+
+// A tensor for whose memory nobody waits: not initialised when there is none.
+inline Tensor NewTensorAtOnce(Allocator* allocator, DataType type, const TensorShape& shape) {
+  AllocationAttributes attributes;
+#if TF_LMS_AT_LEAST(2, 14)
+  attributes.retry_on_failure = false;
+#else
+  attributes.no_retry_on_failure = true;
+#endif
+  return Tensor(allocator, type, shape, attributes);
+}
 
 inline Status Ok() { return Status(); }
 

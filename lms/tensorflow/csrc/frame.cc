@@ -33,6 +33,8 @@ OpFrame::~OpFrame() {
   if (pool_ != nullptr) pool_->admission.end(&op_, ::lms::Demand::kUnknown);
 }
 
+bool OpFrame::RunsOnHost() { return running != nullptr && FactsOf(*running->kernel_).on_host; }
+
 void OpFrame::CountTaken(const Pool* pool, size_t bytes) {
   if (running != nullptr && running->pool_ == pool) running->taken_ += bytes;
 }
@@ -240,6 +242,11 @@ void NoteConstant(const Tensor& tensor) {
   if (buffer == nullptr) return;
   EngineLock lock(runtime.engine.mutex());
   runtime.tracker.Track(buffer);
+}
+
+Allocator* AllocatorOfKernel(Allocator* usual) {
+  return OpFrame::RunsOnHost() && Runtime::Get().pools.Of(usual) != nullptr ? cpu_allocator_base()
+                                                                            : usual;
 }
 
 bool OpFrame::IsTransparent(const OpKernel& kernel, OpKernelContext* context) {

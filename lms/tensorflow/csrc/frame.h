@@ -34,6 +34,10 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done);
 // that take it as an operand look at.
 void NoteConstant(const Tensor& tensor);
 
+// What a device of the CPU gives a kernel memory of: `usual`, or for one that runs on the host
+// wherever its tensors are, none of a pool.
+Allocator* AllocatorOfKernel(Allocator* usual);
+
 // One op that runs: when it may begin, and its end.
 class OpFrame final : private ::lms::Pins {
  public:
@@ -50,6 +54,8 @@ class OpFrame final : private ::lms::Pins {
   // Whether the op needs no pins because it does not look at its tensors.
   static bool IsTransparent(const OpKernel& kernel, OpKernelContext* context);
 
+  // Whether this thread runs a kernel that is the host's (OpFacts::on_host).
+  static bool RunsOnHost();
   // Runs the kernel, and counts what it takes from the pool meanwhile.
   void Run(const std::function<void()>& kernel);
   // This thread has memory from the pool: counts it for the op that it runs, if any.

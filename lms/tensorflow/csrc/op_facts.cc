@@ -104,6 +104,13 @@ const Names& MakesLists() {
   return *names;
 }
 
+// They have no kernel for GPUs.
+const Names& OnHost() {
+  static const auto* names =
+      new Names{"Save", "SaveSlices", "SaveV2", "Restore", "RestoreSlice", "RestoreV2"};
+  return *names;
+}
+
 // Stateful, but what they keep is not one of their inputs.
 const Names& KeepsNothing() {
   static const auto* names = new Names{"RandomUniform",
@@ -151,6 +158,7 @@ OpFacts Find(const std::string& type) {
   facts.reads_variable = type == "ReadVariableOp" || type == "_ReadVariablesOp";
   facts.reads_lists = ReadsLists().count(type) > 0;
   facts.gathers = Gathers().count(type) > 0;
+  facts.on_host = OnHost().count(type) > 0;
   facts.adds_lists = type == "AddN";
   facts.makes_list = MakesLists().count(type) > 0;
   facts.takes_from_list = type == "TensorListGetItem" || type == "TensorListPopBack";

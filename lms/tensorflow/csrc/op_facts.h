@@ -23,6 +23,8 @@ struct OpFacts {
   bool keeps_inputs = false;
   // What it makes is one tensor of all that it reads.
   bool gathers = false;
+  // Runs on the CPU wherever its tensors are, and writes them to a file or reads them from one.
+  bool on_host = false;
   // Variants among its operands are lists, of which it keeps no pointer.
   bool handles_lists = false;
   // Of these, reads the tensors in the lists.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/lms/adoption.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/lists.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
@@ -86,6 +87,12 @@ bool Operands::AreKept() const {
   return facts_.returns && ReturnsToExternalCaller(context_);
 }
 
+// The host reads what is there already.
+::lms::Access Operands::InputAccess(const MovableBuffer* buffer) const {
+  const bool in_place = facts_.on_host && Runtime::Get().pools.Of(buffer->allocator())->on_cpu;
+  return in_place ? ::lms::Access::kInPlace : ::lms::Access::kRead;
+}
+
 ::lms::Access Operands::VariableAccess(Var* var) const {
   if (facts_.reads_variable && !var->copy_on_read_mode.load()) return ::lms::Access::kHold;
   return facts_.reads_variables ? ::lms::Access::kRead : ::lms::Access::kWrite;
@@ -160,7 +167,7 @@ std::vector<Operands::Use> Operands::UseInputs() {
     } else if (Tracker::IsOnly(tensor) && !unseen) {
       runtime.tracker.Unexpose(buffer);
     }
-    operands.push_back({buffer, ::lms::Access::kRead});
+    operands.push_back({buffer, InputAccess(buffer)});
   }
   ForEachListedOperand([&](const Tensor& listed) {
     MovableBuffer* buffer = Tracker::Manageable(listed);
@@ -192,11 +199,15 @@ void Operands::Pin() {
   }
   pinned_ = uses.size();
   if (!uses.empty()) runtime.engine.enter(frame_, uses.data(), uses.size());
+  for (const Use& operand : operands) {
+    if (operand.access == ::lms::Access::kInPlace) runtime.backend.Disarm(operand.buffer);
+  }
   if (pool_ != nullptr) NotePeaks(pool_);
 }
 
 int64_t Operands::Bytes() const {
   Runtime& runtime = Runtime::Get();
+  if (facts_.on_host) return 0;
   int64_t operands = 0;
   const auto add = [&](const Tensor& tensor) {
     const MovableBuffer* buffer = Tracker::Manageable(tensor);
@@ -219,15 +230,17 @@ int64_t Operands::Bytes() const {
 void Operands::NoteOutputs() {
   for (int i = 0; i < context_->num_outputs(); ++i) {
     if (IsRefType(context_->expected_output_dtype(i))) continue;
-    const Tensor* tensor = context_->mutable_output(i);
-    if (tensor != nullptr) NoteOutput(*tensor);
+    Tensor* tensor = context_->mutable_output(i);
+    if (tensor != nullptr) NoteOutput(tensor);
   }
 }
 
 // An output that was given a tracked buffer has written it, in place of an input. One that holds
 // the only reference to its buffer makes it movable.
-void Operands::NoteOutput(const Tensor& tensor) {
+void Operands::NoteOutput(Tensor* output) {
   Runtime& runtime = Runtime::Get();
+  AdoptMemory(output);
+  const Tensor& tensor = *output;
   const bool ok = context_->status().ok();
   const bool seen = !(kPointersTakenUnseen && IsEager(context_));
   // A list that is added to no other is passed on.
@@ -246,11 +259,23 @@ void Operands::NoteOutput(const Tensor& tensor) {
   }
 }
 
+// What a variable was given may not be of a kind that can move: it would stay for good.
+void Operands::AdoptVariable(Var* var) {
+  {
+    tf_shared_lock variable(*var->mu());
+    if (!IsOutside(*var->tensor())) return;
+  }
+  mutex_lock variable(*var->mu());
+  AdoptMemory(var->tensor());
+  if (pool_ != nullptr && pool_->on_cpu) AdoptCopy(var->tensor(), *pool_);
+}
+
 // The variables may have other buffers now.
 void Operands::NoteVariables() {
   Runtime& runtime = Runtime::Get();
   for (Var* var : variables_) {
     if (VariableAccess(var) != ::lms::Access::kWrite) continue;
+    AdoptVariable(var);
     tf_shared_lock variable(*var->mu());
     EngineLock lock(runtime.engine.mutex());
     const Tensor& tensor = *var->tensor();

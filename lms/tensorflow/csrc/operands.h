@@ -57,6 +57,7 @@ class Operands {
 
   void FindVariables();
   bool AreKept() const;
+  ::lms::Access InputAccess(const MovableBuffer* buffer) const;
   ::lms::Access VariableAccess(Var* var) const;
   void HoldVariable(Var* var, std::vector<Use>* operands);
   std::vector<Use> HoldVariables();
@@ -66,7 +67,8 @@ class Operands {
   // Calls `visit` for each tensor in lists that the kernel reads or keeps.
   void ForEachListedOperand(const std::function<void(const Tensor&)>& visit) const;
   void NoteOutputs();
-  void NoteOutput(const Tensor& tensor);
+  void NoteOutput(Tensor* output);
+  void AdoptVariable(Var* var);
   void NoteVariables();
 
   OpKernel* const kernel_;

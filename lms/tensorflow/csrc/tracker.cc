@@ -2,6 +2,7 @@
 #include "tensorflow/core/common_runtime/lms/tracker.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
@@ -58,6 +59,11 @@ void Tracker::Forget(MovableBuffer* buffer) {
     EngineLock lock(runtime.engine.mutex());
     runtime.engine.forget(buffer);
     tracked_.erase(buffer);
+    for (auto it = holders_.begin(); buffer->holders_ > 0 && it != holders_.end();) {
+      const bool its = it->second == buffer;
+      if (its) --buffer->holders_;
+      it = its ? holders_.erase(it) : std::next(it);
+    }
     runtime.backend.Discard(buffer);
     buffer->tracked_.store(false);
   }
@@ -79,22 +85,52 @@ void Tracker::ExposeUnlessPinned(MovableBuffer* buffer) {
 }
 
 void Tracker::Expose(MovableBuffer* buffer) {
-  Runtime& runtime = Runtime::Get();
-  EngineLock lock(runtime.engine.mutex());
+  EngineLock lock(Runtime::Get().engine.mutex());
   if (!buffer->tracked()) return;
+  buffer->kept_ = true;
+  MakeReachable(buffer);
+}
+
+void Tracker::ExposeTo(const void* holder, MovableBuffer* buffer) {
+  EngineLock lock(Runtime::Get().engine.mutex());
+  if (!buffer->tracked()) return;
+  if (holders_.emplace(holder, buffer).second) ++buffer->holders_;
+  MakeReachable(buffer);
+}
+
+void Tracker::ReleaseHolder(const void* holder) {
+  EngineLock lock(Runtime::Get().engine.mutex());
+  const auto found = holders_.find(holder);
+  if (found == holders_.end()) return;
+  MovableBuffer* const buffer = found->second;
+  holders_.erase(found);
+  if (--buffer->holders_ == 0 && !buffer->kept_) Settle(buffer);
+}
+
+void Tracker::MakeReachable(MovableBuffer* buffer) {
+  Runtime& runtime = Runtime::Get();
   try {
     runtime.engine.expose(buffer, StreamOf(buffer));
   } catch (const OutOfMemory& error) {
-    // Host memory will do, for as long as the pointer is out: the device can address it too.
     LOG(WARNING) << error.what();
-    runtime.backend.Disarm(buffer);
-    buffer->stays_out_ = true;
   }
+  if (buffer->host_ == nullptr) return;
+  // There was no room, or an op reads it where it is. Host memory will do, for as long as the
+  // pointer is out: the device can address it too.
+  runtime.backend.Disarm(buffer);
+  buffer->stays_out_ = true;
 }
 
 void Tracker::Unexpose(MovableBuffer* buffer) {
-  buffer->stays_out_ = false;
-  Runtime::Get().engine.unexpose(buffer);
+  buffer->kept_ = false;
+  if (buffer->holders_ == 0) Settle(buffer);
+}
+
+// Nobody outside of ops has its pointer. An op may read it in host memory.
+void Tracker::Settle(MovableBuffer* buffer) {
+  ::lms::Engine& engine = Runtime::Get().engine;
+  if (!engine.pinned(buffer)) buffer->stays_out_ = false;
+  engine.unexpose(buffer);
 }
 
 void Tracker::AddView(MovableBuffer* root, TensorBuffer* view) {

@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_TRACKER_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_TRACKER_H_
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "tensorflow/core/common_runtime/lms/buffer.h"
@@ -39,6 +40,9 @@ class Tracker {
   // before it ends, so an access within the op need not be recorded.
   void Expose(MovableBuffer* buffer);
   void ExposeUnlessPinned(MovableBuffer* buffer);
+  // The same until the holder is released.
+  void ExposeTo(const void* holder, MovableBuffer* buffer);
+  void ReleaseHolder(const void* holder);
   // The exposure is over: the only reference left is the caller's.
   void Unexpose(MovableBuffer* buffer);
 
@@ -46,7 +50,12 @@ class Tracker {
   void RemoveView(MovableBuffer* root, TensorBuffer* view);
 
  private:
-  std::unordered_set<MovableBuffer*> tracked_;  // under the engine's lock
+  void MakeReachable(MovableBuffer* buffer);
+  void Settle(MovableBuffer* buffer);
+
+  // Under the engine's lock.
+  std::unordered_set<MovableBuffer*> tracked_;
+  std::unordered_map<const void*, MovableBuffer*> holders_;
 };
 
 }  // namespace lms
