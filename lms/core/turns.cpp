@@ -44,6 +44,33 @@ void Turns::end() {
   let_go_();
 }
 
+bool Turns::wait(const std::function<bool()>& take, int own) {
+  const Clock::Time deadline = clock_.now() + kLongest;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lacking_ += own;
+  }
+  bool taken = false;
+  for (bool last = false;;) {
+    const std::int64_t seen = ended_.load();
+    taken = take();
+    if (!taken && !last && gives_up_(seen, own)) return false;
+    if (taken || last) break;
+    last = !wait_for_end_(seen, deadline);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  lacking_ -= own;
+  return taken;
+}
+
+// Whether nothing runs that may leave memory. One that gives up does: it is about to end.
+bool Turns::gives_up_(std::int64_t seen, int own) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (begun_.load() > lacking_ || ended_.load() != seen) return false;
+  lacking_ -= own;
+  return true;
+}
+
 // Whether more ops have ended than were `seen`.
 bool Turns::wait_for_end_(std::int64_t seen, Clock::Time deadline) {
   ++waiting_;

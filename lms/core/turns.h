@@ -18,8 +18,9 @@ enum class Patience : std::uint8_t {
   kImpatient,  // any place will do
 };
 
-// The ops of the process that have begun; and those that found no room for their operands, which
-// try again one at a time: each whenever another op has ended. Thread-safe.
+// The ops of the process that have begun, among them those whose kernels lack memory; and those
+// that found no room for their operands, which try again one at a time: each whenever another op
+// has ended. Thread-safe.
 class Turns {
  public:
   // How long an op tries while those that run may never end. Trades time until the error of a
@@ -43,9 +44,16 @@ class Turns {
   // An op that began is over.
   void end();
 
+  // The kernel of an op that runs lacks memory: tries to `take` it until that returns true, again
+  // whenever another op has ended. False after kLongest, and at once when all that run lack memory
+  // themselves: the last of them gives up, so that the others find what it leaves. `own` is how
+  // many of those that began are this thread's, one within the other.
+  bool wait(const std::function<bool()>& take, int own);
+
  private:
   bool try_once_(const std::function<bool(Patience)>& try_to, Patience patience);
   bool wait_for_end_(std::int64_t seen, Clock::Time deadline);
+  bool gives_up_(std::int64_t seen, int own);
 
   const std::function<void()> let_go_;
   Clock& clock_;
@@ -53,7 +61,8 @@ class Turns {
   std::atomic<std::int64_t> begun_{0};  // that have begun, or are trying to, and not ended
   std::atomic<std::int64_t> ended_{0};
   std::atomic<int> waiting_{0};
-  std::mutex mutex_;
+  std::int64_t lacking_ = 0;  // of those that have begun: their kernels lack memory
+  std::mutex mutex_;          // of the line before it, and for the one after it
   std::condition_variable changed_;
 };
 

@@ -455,6 +455,56 @@ TEST(turns_end_although_others_end) {
   CHECK(s.clock.now() <= Turns::kLongest + Turns::kLongest / 5);
 }
 
+// A kernel that lacks memory, of an op in a thread of its own.
+struct Lacking {
+  explicit Lacking(Others* others)
+      : waiter(&others->clock, [this, others] {
+          others->begin_another();
+          taken = others->turns.wait([this] { return room.load(); }, /*own=*/1);
+          ended = true;
+          while (!may_end) std::this_thread::yield();
+          others->turns.end();
+        }) {}
+  std::atomic<bool> room{false}, taken{false}, ended{false}, may_end{true};
+  Waiter waiter;
+};
+
+TEST(turns_give_up_at_once_when_nothing_else_runs) {
+  Others s;
+  Lacking kernel(&s);
+  CHECK(kernel.waiter.done() && !kernel.taken);
+  CHECK(s.clock.now() == lms::Clock::Time(0));
+}
+
+TEST(turns_wait_for_memory_that_another_leaves) {
+  Others s;
+  s.begin_another();
+  Lacking kernel(&s);
+  CHECK(!kernel.waiter.done());
+  kernel.room = true;
+  s.turns.end();
+  CHECK(kernel.waiter.done() && kernel.taken);
+}
+
+// All that run lack memory: the last one ends, and only that one.
+TEST(turns_give_up_where_all_lack_memory) {
+  Others s;
+  s.begin_another();
+  Lacking first(&s);
+  CHECK(!first.waiter.done());
+  Lacking second(&s);
+  CHECK(!second.waiter.done());
+  first.may_end = second.may_end = false;
+  s.turns.end();
+  while (!first.ended && !second.ended) std::this_thread::yield();
+  Lacking& ends = first.ended ? first : second;
+  Lacking& waits = first.ended ? second : first;
+  CHECK(!waits.waiter.done() && !ends.taken);
+  waits.room = waits.may_end = ends.may_end = true;
+  while (!ends.waiter.done()) std::this_thread::yield();
+  CHECK(waits.waiter.done() && waits.taken);
+}
+
 // ---- random programs
 
 // Memory of which each op that runs has its operands, once although several have them, and what its

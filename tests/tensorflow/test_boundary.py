@@ -105,6 +105,14 @@ def test_failed_page_in_loses_nothing(memory, eager_moves):
     assert pinned == 0 and paged_in > 0
 
 
+@pytest.mark.parametrize("kind", ["result", "results", "operands", "constant"])
+def test_out_of_memory_in_a_graph(memory, kind):
+    """It says what Large Model Support knows, and soon: nothing runs that would leave memory."""
+    said, seconds = memory("out_of_memory", 64, kind)
+    assert "Large Model Support could not make room for" in said
+    assert seconds < 8
+
+
 def test_operands_take_no_more_than_they_need(memory, eager_moves):
     """The first operand comes into a hole of less than twice its size; the rest of it is for the
     second one."""

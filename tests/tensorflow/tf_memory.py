@@ -4,6 +4,7 @@
 
 import json
 import sys
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -64,6 +65,37 @@ def failed_page_in():
     found = [float(f(x)) for x in (a, b) for f in (tf.reduce_min, tf.reduce_max)]
     numbers = device()
     return [failed, found, numbers["pinned_bytes"], numbers["paged_in"]]
+
+
+def _result(size):
+    return tf.reduce_max(tf.tile(tf.fill((size,), 1.0), [8]))
+
+
+def _results(size):
+    """All at once, in threads of which each has what another lacks."""
+    halves = [tf.fill((size,), float(i)) for i in range(8)]
+    return tf.add_n([tf.reduce_max(tf.tile(tf.reverse(x, [0]), [8])) for x in halves])
+
+
+def _operands(size):
+    return tf.reduce_max(tf.add_n([tf.fill((size,), float(i)) for i in range(8)]))
+
+
+def _constant(size):
+    return tf.reduce_max(tf.constant(np.full((80 * ONE,), 1.0, "float32")) * tf.cast(size, "float"))
+
+
+def out_of_memory(kind):
+    """The error of a graph that needs 80 MiB at once, and the seconds until it comes."""
+    tf.config.threading.set_inter_op_parallelism_threads(8)
+    with tf.Graph().as_default(), v1.Session() as session:
+        size = v1.placeholder(tf.int32, ())
+        asked = globals()["_" + kind](size)
+        start = time.time()
+        try:
+            session.run(asked, {size: 10 * ONE})
+        except tf.errors.ResourceExhaustedError as error:
+            return [str(error), time.time() - start]
 
 
 # ---- where operands lie

@@ -9,9 +9,8 @@ namespace tensorflow {
 namespace lms {
 namespace {
 
-// What is not worth a chunk of its own: the rest of a small block, and an eighth of a large one.
+// What is not worth a chunk of its own.
 constexpr size_t kLeastTrimmed = 64 << 10;
-constexpr size_t kKeptPart = 8;
 
 }  // namespace
 
@@ -25,7 +24,7 @@ void BfcAccess::Trim(BfcAllocator* allocator, void* ptr, size_t rounded) {
   const auto handle = allocator->region_manager_.get_handle(ptr);
   auto* chunk = allocator->ChunkFromHandle(handle);
   const size_t rest = chunk->size - rounded;
-  if (rounded < kLeastTrimmed || rest < rounded / kKeptPart) return;
+  if (rest < kLeastTrimmed) return;
   const auto id = chunk->allocation_id;
   chunk->allocation_id = -1;  // SplitChunk wants a free one
   allocator->SplitChunk(handle, rounded);
@@ -105,8 +104,6 @@ void BfcAccess::GrowAtOnce(BfcAllocator* allocator) {
 }
 
 size_t BfcAccess::RoundedBytes(size_t bytes) { return BfcAllocator::RoundedBytes(bytes); }
-
-void BfcAccess::Notify(BfcAllocator* allocator) { allocator->retry_helper_.NotifyDealloc(); }
 
 BfcAccess::Block BfcAccess::BlockAt(BfcAllocator* allocator, const void* data) {
   mutex_lock lock(allocator->lock_);

@@ -36,8 +36,6 @@ class BfcAccess {
   static void GrowAtOnce(BfcAllocator* allocator);
 
   static size_t RoundedBytes(size_t bytes);
-  // Wakes those that wait for memory.
-  static void Notify(BfcAllocator* allocator);
 
   // The block that holds the byte at `data`, and the number of its allocation, which no other has.
   struct Block {

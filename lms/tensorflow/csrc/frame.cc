@@ -52,10 +52,16 @@ void OpFrame::Explain() {
 }
 
 void OpFrame::Run(const std::function<void()>& kernel) {
-  OpFrame* const outer = running;
+  outer_ = running;
   running = this;
   kernel();
-  running = outer;
+  running = outer_;
+}
+
+int OpFrame::Depth() {
+  int depth = 0;
+  for (const OpFrame* frame = running; frame != nullptr; frame = frame->outer_) ++depth;
+  return depth;
 }
 
 // A kernel may be where another was, and have the name of another.
@@ -242,6 +248,16 @@ void NoteConstant(const Tensor& tensor) {
   if (buffer == nullptr) return;
   EngineLock lock(runtime.engine.mutex());
   runtime.tracker.Track(buffer);
+}
+
+Status ConstantShortage(const Allocator* allocator, const TensorProto& constant) {
+  const Pool* pool = Active() ? Runtime::Get().pools.Of(allocator) : nullptr;
+  if (pool == nullptr || !TensorShape::IsValid(constant.tensor_shape())) return Ok();
+  const int64_t bytes =
+      TensorShape(constant.tensor_shape()).num_elements() * DataTypeSize(constant.dtype());
+  if (pool->has(bytes)) return Ok();
+  return errors::ResourceExhausted("OOM when making a constant: ",
+                                   Shortage(pool, static_cast<size_t>(bytes)));
 }
 
 Allocator* AllocatorOfKernel(Allocator* usual) {

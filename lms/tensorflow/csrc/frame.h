@@ -33,6 +33,9 @@ bool PinForCopy(const Tensor& tensor, std::function<void(const Status&)>* done);
 // Makes a tensor movable that a device was asked to make for a kernel: its constant, which only ops
 // that take it as an operand look at.
 void NoteConstant(const Tensor& tensor);
+// The error of a constant that the device's `allocator` had no room for; ok where that is not why
+// it cannot be made.
+Status ConstantShortage(const Allocator* allocator, const TensorProto& constant);
 
 // What a device of the CPU gives a kernel memory of: `usual`, or for one that runs on the host
 // wherever its tensors are, none of a pool.
@@ -58,6 +61,8 @@ class OpFrame final : private ::lms::Pins {
   static bool RunsOnHost();
   // Runs the kernel, and counts what it takes from the pool meanwhile.
   void Run(const std::function<void()>& kernel);
+  // How many frames this thread is in: kernels may run ops.
+  static int Depth();
   // This thread has memory from the pool: counts it for the op that it runs, if any.
   static void CountTaken(const Pool* pool, size_t bytes);
   // It does not get them: the error of its op, if it has one, says why.
@@ -73,7 +78,8 @@ class OpFrame final : private ::lms::Pins {
 
   OpKernel* const kernel_;
   OpKernelContext* const context_;
-  Pool* const pool_;  // of the device that it runs on, null if that has none of ours
+  OpFrame* outer_ = nullptr;  // of the thread that runs the kernel
+  Pool* const pool_;          // of the device that it runs on, null if that has none of ours
   Operands operands_;
   ::lms::Admission::Op op_;
   int64_t taken_ = 0;     // bytes of the pool so far, by the thread that runs the kernel

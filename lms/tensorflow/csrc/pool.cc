@@ -162,13 +162,7 @@ void Pool::CountReclaim(::lms::Route route) {
 
 void Pool::NoteShortage(size_t bytes) {
   static int logged = 0;  // under the engine's lock
-  shortage_ = true;
   if (logged++ < kMostShortagesLogged) LOG(WARNING) << Shortage(this, bytes);
-}
-
-void Pool::TellWaiting() {
-  if (!shortage_.load(std::memory_order_relaxed) || !shortage_.exchange(false)) return;
-  BfcAccess::Notify(allocator);
 }
 
 // ---- admission and placement

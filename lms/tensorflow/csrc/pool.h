@@ -41,9 +41,6 @@ class Pool final : public ::lms::Space {
   void* set_aside(int64_t bytes) override;
   void give_back(void* hole) override;
 
-  // An op is over, or gave up its pins: tells those that wait for memory, if any may.
-  void TellWaiting();
-
   const int index;  // the engine's number of the device
   const std::string name;
   BfcAllocator* const allocator;
@@ -71,7 +68,6 @@ class Pool final : public ::lms::Space {
 
   const int64_t bytes_;
   SmallSlabs slabs_;
-  std::atomic<bool> shortage_{false};  // a request found no room, and may be waiting for some
 };
 
 }  // namespace lms

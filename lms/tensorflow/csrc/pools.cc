@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "tensorflow/core/common_runtime/lms/bfc.h"
+#include "tensorflow/core/common_runtime/lms/frame.h"
+#include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/common_runtime/lms/switch.h"
 
 namespace tensorflow {
@@ -54,6 +56,19 @@ bool Pools::Manages(const BfcAllocator* allocator) {
 
 void* Pools::Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   return Of(allocator)->Allocate(bytes, freed_before);
+}
+
+bool Pools::Waits(const BfcAllocator* allocator) { return Active() && Of(allocator) != nullptr; }
+
+void* Pools::AllocateOrWait(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
+  Pool* const pool = Of(allocator);
+  void* ptr = nullptr;
+  const auto take = [&] {
+    ptr = pool->Allocate(bytes, freed_before);
+    return ptr != nullptr;
+  };
+  Runtime::Get().turns.wait(take, OpFrame::Depth());
+  return ptr;
 }
 
 }  // namespace lms

@@ -35,6 +35,8 @@ class Pools final : public BfcReclaimer {
   // ---- what the allocators call
   bool Manages(const BfcAllocator* allocator) override;
   void* Allocate(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) override;
+  bool Waits(const BfcAllocator* allocator) override;
+  void* AllocateOrWait(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) override;
 
  private:
   static constexpr int kMost = 64;

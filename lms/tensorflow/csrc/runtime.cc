@@ -31,11 +31,5 @@ void Runtime::OnDevice(const SessionOptions& options, const std::string& name, A
   if (!pools.empty()) EnableIfAsked(options);
 }
 
-// An op is over, or gave up its pins: memory may have become movable.
-void Runtime::OnLeave() {
-  for (Pool* pool : pools) pool->TellWaiting();
-  lms_switch.retire();
-}
-
 }  // namespace lms
 }  // namespace tensorflow

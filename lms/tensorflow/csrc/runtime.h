@@ -14,6 +14,7 @@
 #include "tensorflow/core/common_runtime/lms/exclusions.h"
 #include "tensorflow/core/common_runtime/lms/host_memory.h"
 #include "tensorflow/core/common_runtime/lms/pools.h"
+#include "tensorflow/core/common_runtime/lms/switch.h"
 #include "tensorflow/core/common_runtime/lms/tracker.h"
 #include "tensorflow/core/common_runtime/lms/variables.h"
 #include "tensorflow/core/public/session_options.h"
@@ -45,11 +46,10 @@ class Runtime {
   Exclusions exclusions;
   VariableUsers variables;
   // Ops that hold pins, or are about to.
-  ::lms::Turns turns{[this] { OnLeave(); }};
+  ::lms::Turns turns{[] { lms_switch.retire(); }};
 
  private:
   Runtime();
-  void OnLeave();
 
   std::atomic<bool> devices_made_{false};
 };
