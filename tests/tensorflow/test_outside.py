@@ -98,6 +98,14 @@ def test_saved_and_restored_by_a_saver(outside, tmp_path):
     assert outside("saver", tmp_path) == [True, True]
 
 
+def test_estimator(outside, tmp_path):
+    """Turned on by the RunConfig of an Estimator, whose variables are 64 MiB."""
+    on, moved, loss = outside("estimator", tmp_path / "small", env={})
+    roomy = outside("estimator", tmp_path / "roomy", env={}, pool=1024)
+    assert on and moved > 16 * MIB and roomy[0]
+    assert loss == roomy[2]
+
+
 # ---- XLA
 
 

@@ -212,6 +212,34 @@ def saver(folder):
         ]
 
 
+def estimator(folder):
+    """Turned on by its configuration; saves and restores all variables at once."""
+    v1 = tf.compat.v1
+    session = v1.ConfigProto()
+    session.gpu_options.experimental.lms_enabled = True
+
+    def step(features, labels, mode):
+        x = features
+        for i in range(16):
+            x = tf.tanh(tf.matmul(x, v1.get_variable(f"w{i}", (1024, 1024))))
+        loss = tf.reduce_mean(tf.square(x - labels))
+        by = v1.train.GradientDescentOptimizer(0.1)
+        train = by.minimize(loss, global_step=v1.train.get_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+    def flow():
+        return tf.data.Dataset.from_tensors(
+            (np.ones((8, 1024), "float32"), np.float32(1.0))
+        ).repeat()
+
+    run = tf.estimator.RunConfig(session_config=session, tf_random_seed=1)
+    made = tf.estimator.Estimator(step, model_dir=folder, config=run)
+    made.train(flow, steps=2)
+    before = tf.config.experimental.get_lms_enabled(), device()["bytes_reclaimed"]
+    loss = made.evaluate(flow, steps=1)["loss"]
+    return [*before, float(loss).hex()]
+
+
 # ---- XLA
 
 
