@@ -3,25 +3,44 @@
 and when it ends, and tests already written down are not run again.
 
 Loaded with `-p record`; the file is named by the variable RECORD. RECORD_PART (I/N) leaves one part
-of the tests.
+of the tests. RECORD_OPS are words, one of which is in the name of every operator with a test.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import parts
 import pytest
 
 _FILE = Path(os.environ["RECORD"])
 _INDEX, _COUNT = map(int, os.environ.get("RECORD_PART", "1/1").split("/"))
+_OPS = os.environ.get("RECORD_OPS", "").split()
 
 
 def _write(**entry: str) -> None:
     with _FILE.open("a") as stream:
         stream.write(json.dumps(entry) + "\n")
+
+
+def pytest_configure() -> None:
+    """To make the tests of every operator takes longer than to run those of a few."""
+    if not _OPS:
+        return
+    from torch.testing._internal.common_device_type import ops
+
+    make: Any = ops.__init__
+
+    def make_few(self: Any, operators: Iterable[Any], *others: Any, **named: Any) -> None:
+        all_of_them = list(operators)
+        few = [op for op in all_of_them if any(word in op.name for word in _OPS)]
+        make(self, few or all_of_them[:1], *others, **named)  # it takes no empty list
+
+    ops.__init__ = make_few
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -83,18 +83,19 @@ def run(
         command += ["-k", select]
     environment = {**lms_device.child_environment(), **configuration.variables}
     environment.update(RECORD=str(record), RECORD_PART=f"{part[0]}/{part[1]}")
-    if devices := next(
-        (e["devices"] for e in SELECTION if e["file"] == file and "devices" in e), ""
-    ):
-        environment["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = devices
+    entry = next(entry for entry in SELECTION if entry["file"] == file)
+    if "devices" in entry:
+        environment["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = entry["devices"]
+    if "ops" in entry and select == entry["default"]:
+        environment["RECORD_OPS"] = " ".join(entry["ops"])
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment["PYTHONPATH"]])
     with log.open("wb") as output:
         for _ in range(MOST_CRASHES):
             code, hung = _attempt(command, tests, environment, record, output)
             if not hung and code in (0, 1, 5):
                 return _results(record, "crashed")
-            if not record.exists():
-                break
+            if not record.exists() or (_finished(record) and code > 0):
+                break  # pytest ended by itself, and for another reason than what tests found
             _close(record, "hung" if hung else f"crashed ({_signal(code)})")
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
     raise RuntimeError(f"{file} does not run to its end with {configuration.name}:\n{tail}")
