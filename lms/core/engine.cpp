@@ -2,14 +2,27 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 namespace lms {
+namespace {
+
+// How many host copies are looked at, in turn, after each op: one whose storage has died is gone
+// after half as many ops as there are copies.
+constexpr int kCopiesLookedAt = 2;
+
+// A frame is trimmed when it has this many pins more than twice what it was left with: as much work
+// as pins were added.
+constexpr std::size_t kPinsBeforeTrim = 256;
+
+}  // namespace
 
 struct Engine::Entry {
   Key key = nullptr;
-  Entry* previous = nullptr;  // links of the idle list; null when not in it
-  Entry* next = nullptr;
+  Link idle;                // in one of the lists of its device
+  Link clean;               // while it has a host copy
+  std::uint64_t order = 0;  // among all that came to be idle
   Moment last_use{0, 0};
   std::uint64_t last_clock = 0;  // the engine's clock then
   std::size_t bytes = 0;         // as last located
@@ -26,12 +39,29 @@ struct Engine::Entry {
   bool guarded = false;
   bool in_place = false;  // an op reads it where it is: it stays there until nobody has it pinned
   bool dead = false;      // out of the table, kept for the frames that still hold pins of it
+
+  Entry() { idle.entry = clean.entry = this; }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
 };
 
-Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes)
-    : backend_(backend), host_(host), size_classes_(std::move(size_classes)), idle_(new Entry) {
-  idle_->previous = idle_->next = idle_;
+void Engine::List::put(Link* link) {
+  take(link);
+  link->previous = ends_.previous;
+  link->next = &ends_;
+  ends_.previous->next = link;
+  ends_.previous = link;
 }
+
+void Engine::List::take(Link* link) {
+  if (link->next == nullptr) return;
+  link->previous->next = link->next;
+  link->next->previous = link->previous;
+  link->previous = link->next = nullptr;
+}
+
+Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes)
+    : backend_(backend), host_(host), size_classes_(std::move(size_classes)) {}
 
 Engine::~Engine() {
   for (auto& item : entries_) {
@@ -39,13 +69,13 @@ Engine::~Engine() {
     backend_.release(item.first);
     delete item.second;
   }
-  delete idle_;
 }
 
 // ---- the op boundary
 
 void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
+  trim_(&frame);
   const std::size_t first = frame.pins_.size();
   if (first == 0) frame.when_.op = lanes_[frame.when_.lane] + 1;
   // Two passes: paging one operand in must not push another one of the same op out.
@@ -118,6 +148,8 @@ void Engine::leave(Frame& frame) {
     unpin_(entry, frame.when_.lane);
   }
   frame.pins_.clear();
+  frame.trimmed_ = 0;
+  look_for_dead_copies_();
   if (chaos_ && device >= 0) {
     try {
       evict_all(device, Sizes::kAny);
@@ -132,11 +164,42 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   Entry* entry = track_(key);
   use_on_(entry, stream);
   if (frame != nullptr) {
+    trim_(frame);
     frame->pins_.push_back(entry);
     pin_(entry);
   } else if (entry->pins == 0) {
+    entry->bytes = backend_.locate(key).bytes;  // the op may have given it more
     push_idle_(entry, lane);
   }
+}
+
+// An op that runs others for long, as one written in Python may, pins everything once, and nothing
+// that has died.
+void Engine::trim_(Frame* frame) {
+  auto& pins = frame->pins_;
+  if (pins.size() <= 2 * frame->trimmed_ + kPinsBeforeTrim) return;
+  std::unordered_set<Entry*> seen;
+  auto kept = pins.begin();
+  for (Entry* entry : pins) {
+    if (!seen.insert(entry).second) {
+      --entry->pins;  // the first one is kept
+    } else {
+      *kept++ = entry;
+    }
+  }
+  pins.erase(kept, pins.end());
+  pins.erase(std::remove_if(pins.begin(), pins.end(),
+                            [this](Entry* entry) {
+                              const bool known = !entry->dead;
+                              if (entry->pins > 1 || (known && !backend_.dead(entry->key))) {
+                                return false;
+                              }
+                              unpin_(entry);
+                              if (known) forget_(entry);
+                              return true;
+                            }),
+             pins.end());
+  frame->trimmed_ = pins.size();
 }
 
 Lane Engine::open_lane() {
@@ -251,16 +314,12 @@ std::uint64_t Engine::age_(const Entry* entry) const {
 std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& cost) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::vector<Candidate> result;
+  const std::vector<Entry*> idle = idle_on_(device, sizes);
   std::uint64_t oldest = 0;
-  for (Entry* entry = idle_->next; entry != idle_; entry = entry->next) {
-    oldest = std::max(oldest, age_(entry));
-  }
-  for (Entry* entry = idle_->next; entry != idle_; entry = entry->next) {
-    if (entry->device != device || !evictable_(entry)) continue;
-    if (!backend_.acquire(entry->key)) continue;
+  for (const Entry* entry : idle) oldest = std::max(oldest, age_(entry));
+  for (Entry* entry : idle) {
+    if (!evictable_(entry) || !backend_.acquire(entry->key)) continue;
     const Extent extent = backend_.locate(entry->key);
-    entry->bytes = extent.bytes;
-    entry->device = extent.device;
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
     if (sizes == Sizes::kFromMinimum && extent.bytes < min_bytes_) continue;
     const Eviction eviction{extent.bytes, static_cast<bool>(entry->copy), age_(entry), oldest};
@@ -290,9 +349,9 @@ std::size_t Engine::evict_all(int device, Sizes sizes) {
 std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::vector<Entry*> out;
-  for (auto& item : entries_) {
-    if (item.second->pins > 0 || !backend_.acquire(item.first)) continue;
-    if (backend_.locate(item.first).place == Place::kHost) out.push_back(item.second);
+  for (const Key key : all_out()) {
+    Entry* entry = find_(key);
+    if (entry->pins == 0) out.push_back(entry);
   }
   for (Entry* entry : out) {
     pin_(entry);  // the page-in of one must not evict another
@@ -302,11 +361,17 @@ std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
     }
   }
   for (Entry* entry : out) unpin_(entry);
-  std::size_t left = 0;  // counted now: what was resident may have made way
+  return all_out().size();  // counted now: what was resident may have made way
+}
+
+std::vector<Key> Engine::all_out() {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::vector<Key> out;
   for (auto& item : entries_) {
-    if (backend_.acquire(item.first) && backend_.locate(item.first).place == Place::kHost) ++left;
+    if (!backend_.acquire(item.first)) continue;
+    if (backend_.locate(item.first).place == Place::kHost) out.push_back(item.first);
   }
-  return left;
+  return out;
 }
 
 void Engine::wait_for_arrivals() {
@@ -324,21 +389,14 @@ bool Engine::evictable_(const Entry* entry) const {
 
 bool Engine::evict_(Entry* entry, const Extent& extent) {
   if (!backend_.movable(extent)) return false;
-  if (entry->guarded) {
-    entry->guarded = false;
-    if (!backend_.unguard(entry->key)) {
-      ++stats_of_(extent.device).silent_writes;
-      drop_copy_(entry);
-    }
-  }
+  disarm_(entry);
   if (entry->copy && (entry->copy_of != extent.ptr || entry->copy_bytes != extent.bytes)) {
     drop_copy_(entry);
   }
   const bool clean = static_cast<bool>(entry->copy);
   HostRange range = entry->copy;
   if (!clean) {
-    range = host_.allocate(extent.bytes);
-    if (!range && drop_copies_(extent.bytes) > 0) range = host_.allocate(extent.bytes);
+    range = host_room_(extent.bytes);
     stats_of_(extent.device).host_short = !range;
     if (!range) {
       ++stats_of_(extent.device).host_refused;
@@ -356,8 +414,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
     }
     throw;
   }
-  entry->copy = HostRange();  // the storage's now
-  entry->copy_of = nullptr;
+  if (clean) give_copy_(entry);
   entry->streams.clear();
   entry->arrival.reset();
   unlink_(entry);
@@ -398,9 +455,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
     if (old != nullptr) {
       *old = {entry->key, backend_.locate(entry->key), range, stream, entry->arrival};
     } else if (access == Access::kRead && keep_clean_) {
-      entry->copy = range;
-      entry->copy_of = backend_.locate(entry->key).ptr;
-      entry->copy_bytes = extent.bytes;
+      keep_copy_(entry, range, backend_.locate(entry->key));
     } else {
       host_.free(range, entry->arrival);
     }
@@ -420,30 +475,100 @@ void Engine::use_on_(Entry* entry, Stream stream) {
   if (entry->arrival) backend_.join(stream, entry->arrival);
 }
 
-void Engine::drop_copy_(Entry* entry) {
-  if (!entry->copy) return;
-  host_.free(entry->copy, entry->arrival);
+// ---- host copies
+
+// More memory is taken from the machine only when no copy is kept in vain, and copies that only
+// save work make way when there is no more.
+HostRange Engine::host_room_(std::size_t bytes) {
+  HostRange range = host_.allocate(bytes, Growth::kNone);
+  if (!range && drop_useless_copies_()) range = host_.allocate(bytes, Growth::kNone);
+  if (!range) range = host_.allocate(bytes);
+  if (!range && drop_copies_(bytes) > 0) range = host_.allocate(bytes);
+  return range;
+}
+
+void Engine::keep_copy_(Entry* entry, HostRange range, const Extent& of) {
+  entry->copy = range;
+  entry->copy_of = of.ptr;
+  entry->copy_bytes = of.bytes;
+  clean_.put(&entry->clean);
+}
+
+HostRange Engine::give_copy_(Entry* entry) {
+  const HostRange range = entry->copy;
   entry->copy = HostRange();
   entry->copy_of = nullptr;
+  List::take(&entry->clean);
+  return range;
+}
+
+void Engine::drop_copy_(Entry* entry) {
+  if (entry->copy) host_.free(give_copy_(entry), entry->arrival);
+}
+
+// Takes the write barrier off. A copy that may be stale goes with it.
+void Engine::disarm_(Entry* entry) {
+  if (!entry->guarded) return;
+  entry->guarded = false;
+  if (backend_.unguard(entry->key) || !entry->copy) return;
+  const Extent now = backend_.locate(entry->key);
+  // Else it was given other memory, or none.
+  const bool written = now.ptr == entry->copy_of && now.bytes == entry->copy_bytes;
+  if (written) ++stats_of_(now.device).silent_writes;
+  drop_copy_(entry);
+}
+
+// Drops the copies of storages that have died or changed since. Whether there were any.
+bool Engine::drop_useless_copies_() {
+  bool any = false;
+  for (Link* link = clean_.first(); link != nullptr;) {
+    Entry* entry = link->entry;
+    link = clean_.after(link);
+    if (entry->pins > 0) continue;
+    if (backend_.dead(entry->key)) {
+      forget_(entry);
+      any = true;
+    } else if (entry->guarded && backend_.acquire(entry->key)) {
+      disarm_(entry);
+      if (entry->copy) {
+        backend_.guard(entry->key);
+        entry->guarded = true;
+      } else {
+        any = true;
+      }
+    }
+  }
+  return any;
 }
 
 // Copies of resident storages only save work: they make way when host memory is at its limit.
+// Returns bytes.
 std::size_t Engine::drop_copies_(std::size_t bytes) {
-  purge_();
   std::size_t dropped = 0;
-  for (auto& item : entries_) {
-    Entry* entry = item.second;
-    if (!entry->copy) continue;
+  // The ranges need not be neighbours: go on well past the size that is asked for.
+  for (Link* link = clean_.first(); link != nullptr && dropped < 4 * bytes;) {
+    Entry* entry = link->entry;
+    link = clean_.after(link);
     dropped += entry->copy.bytes;
     if (entry->guarded && backend_.acquire(entry->key)) {
       entry->guarded = false;
       backend_.unguard(entry->key);
     }
     drop_copy_(entry);
-    // The ranges need not be neighbours: go on well past the size that is asked for.
-    if (dropped >= 4 * bytes) break;
   }
   return dropped;
+}
+
+void Engine::look_for_dead_copies_() {
+  for (int i = 0; i < kCopiesLookedAt; ++i) {
+    Link* link = clean_.first();
+    if (link == nullptr) return;
+    if (link->entry->pins == 0 && backend_.dead(link->entry->key)) {
+      forget_(link->entry);
+    } else {
+      clean_.put(link);
+    }
+  }
 }
 
 // ---- the table
@@ -499,6 +624,16 @@ bool Engine::pinned(Key key) {
   return entry != nullptr && entry->pins > 0;
 }
 
+std::size_t Engine::bytes_of(const Frame& frame) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::size_t bytes = 0;
+  for (const Entry* entry :
+       std::unordered_set<const Entry*>(frame.pins_.begin(), frame.pins_.end())) {
+    bytes += entry->bytes;
+  }
+  return bytes;
+}
+
 void Engine::written(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
@@ -523,23 +658,48 @@ void Engine::push_idle_(Entry* entry, Lane lane) {
   unlink_(entry);
   entry->last_use = {lane, lanes_[lane]};
   entry->last_clock = clock_;
-  entry->previous = idle_->previous;
-  entry->next = idle_;
-  idle_->previous->next = entry;
-  idle_->previous = entry;
+  entry->order = ++order_;
+  link_idle_(entry);
   tell_candidate_(entry);
+}
+
+void Engine::link_idle_(Entry* entry) {
+  IdleLists& lists = idle_lists_(entry->device);
+  (entry->bytes < min_bytes_ ? lists.small : lists.large).put(&entry->idle);
 }
 
 void Engine::unlink_(Entry* entry) {
-  if (entry->next == nullptr) return;
-  entry->previous->next = entry->next;
-  entry->next->previous = entry->previous;
-  entry->previous = entry->next = nullptr;
+  if (entry->idle.next == nullptr) return;
+  List::take(&entry->idle);
   tell_candidate_(entry);
 }
 
+Engine::IdleLists& Engine::idle_lists_(int device) {
+  const auto index = static_cast<std::size_t>(std::max(device, 0));
+  while (idle_.size() <= index) idle_.emplace_back();
+  return idle_[index];
+}
+
+// Least recently used first.
+std::vector<Engine::Entry*> Engine::idle_on_(int device, Sizes sizes) {
+  std::vector<Entry*> entries;
+  const auto add = [&entries](List& list) {
+    for (Link* link = list.first(); link != nullptr; link = list.after(link)) {
+      entries.push_back(link->entry);
+    }
+  };
+  IdleLists& lists = idle_lists_(device);
+  add(lists.large);
+  if (sizes == Sizes::kFromMinimum) return entries;
+  const auto large = static_cast<std::ptrdiff_t>(entries.size());
+  add(lists.small);
+  std::inplace_merge(entries.begin(), entries.begin() + large, entries.end(),
+                     [](const Entry* a, const Entry* b) { return a->order < b->order; });
+  return entries;
+}
+
 void Engine::tell_candidate_(Entry* entry) {
-  backend_.set_candidate(entry->key, entry->next != nullptr && evictable_(entry));
+  backend_.set_candidate(entry->key, entry->idle.next != nullptr && evictable_(entry));
 }
 
 // Every op comes by here: inlined, and with no loop over both.
@@ -559,14 +719,8 @@ void Engine::for_pins_(const Entry* entry, const Change& change) {
 void Engine::pin_(Entry* entry) {
   if (entry->pins++ > 0) return;
   unlink_(entry);
-  if (entry->guarded) {
-    // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
-    entry->guarded = false;
-    if (!backend_.unguard(entry->key)) {
-      ++stats_of_(entry->device).silent_writes;
-      drop_copy_(entry);
-    }
-  }
+  // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
+  disarm_(entry);
   entry->bytes = backend_.locate(entry->key).bytes;
   for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
 }
@@ -579,14 +733,16 @@ void Engine::unpin_(Entry* entry, Lane lane) {
     delete entry;
     return;
   }
-  push_idle_(entry, lane);
-  if (!entry->copy) return;
-  if (backend_.acquire(entry->key)) {
+  const bool small = entry->bytes < min_bytes_;
+  const bool alive = (small || entry->copy) && backend_.acquire(entry->key);
+  if (alive && small) entry->bytes = backend_.locate(entry->key).bytes;  // the op may have grown it
+  if (alive && entry->copy) {
     backend_.guard(entry->key);
     entry->guarded = true;
   } else {
     drop_copy_(entry);  // nothing would see a write
   }
+  push_idle_(entry, lane);
 }
 
 void Engine::drop_copies() {
@@ -599,6 +755,9 @@ void Engine::drop_copies() {
 void Engine::set_min_bytes(std::size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   min_bytes_ = bytes;
+  for (std::size_t device = 0; device < idle_.size(); ++device) {
+    for (Entry* entry : idle_on_(static_cast<int>(device), Sizes::kAny)) link_idle_(entry);
+  }
 }
 
 std::size_t Engine::min_bytes() {
@@ -628,6 +787,10 @@ Census Engine::census(int device) {
       ++census.pinned;
       census.pinned_bytes += extent.bytes;
       census.largest_pinned = std::max(census.largest_pinned, extent.bytes);
+      if (entry->held > 0) {
+        ++census.held;
+        census.held_bytes += extent.bytes;
+      }
     } else if (entry->exposed) {
       ++census.exposed;
       census.exposed_bytes += extent.bytes;
@@ -636,6 +799,7 @@ Census Engine::census(int device) {
       census.excluded_bytes += extent.bytes;
     } else if (!backend_.movable(extent)) {
       ++census.immovable;
+      census.immovable_bytes += extent.bytes;
     } else if (extent.bytes < min_bytes_) {
       ++census.small;
       census.small_bytes += extent.bytes;

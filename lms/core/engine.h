@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -111,12 +112,13 @@ struct Candidate {
 struct Census {
   std::size_t tracked = 0;
   std::size_t pinned = 0, pinned_bytes = 0, largest_pinned = 0;
+  std::size_t held = 0, held_bytes = 0;  // of the pinned, by the user
   std::size_t idle = 0, idle_bytes = 0;
   std::size_t on_host = 0, on_host_bytes = 0;
   std::size_t exposed = 0, exposed_bytes = 0;
   std::size_t excluded = 0, excluded_bytes = 0;
-  std::size_t small = 0, small_bytes = 0;  // idle but below the minimum size
-  std::size_t immovable = 0;               // in a pool that nothing may leave, as of a graph
+  std::size_t small = 0, small_bytes = 0;          // idle but below the minimum size
+  std::size_t immovable = 0, immovable_bytes = 0;  // in a pool that nothing may leave, as a graph's
 };
 
 // Which storages are in use, which may leave, and what it costs: the state machine of Large Model
@@ -141,6 +143,7 @@ class Engine {
    private:
     friend class Engine;
     std::vector<Entry*> pins_;
+    std::size_t trimmed_ = 0;  // pins that were left when it was last trimmed
     Moment when_;
   };
 
@@ -219,6 +222,9 @@ class Engine {
   void set_chaos(bool chaos) { chaos_ = chaos; }
   bool chaos() const { return chaos_; }
 
+  // Those that are out, each kept alive until the lock is released.
+  std::vector<Key> all_out();
+
   // Waits for the page-ins that later uses would otherwise have to be ordered after.
   void wait_for_arrivals();
   // Drops the host copies of resident storages, and with them the write barriers within reach.
@@ -231,6 +237,8 @@ class Engine {
   void forget(Key key);
   // Whether an op, or the user, has pinned it.
   bool pinned(Key key);
+  // Of what the frame has pinned.
+  std::size_t bytes_of(const Frame& frame);
   // The bytes of an idle or pinned storage are about to change, or did: a host copy is stale.
   void written(Key key);
   Census census(int device);
@@ -239,12 +247,42 @@ class Engine {
   void reset_accumulated(int device);
 
  private:
+  // Of an entry, for a list that it can be in.
+  struct Link {
+    Link* previous = nullptr;  // null while it is in none
+    Link* next = nullptr;
+    Entry* entry = nullptr;
+  };
+  // Entries by the order in which they were put in.
+  class List {
+   public:
+    List() { ends_.previous = ends_.next = &ends_; }
+    List(const List&) = delete;
+    List& operator=(const List&) = delete;
+    Link* first() { return ends_.next == &ends_ ? nullptr : ends_.next; }
+    Link* after(const Link* link) { return link->next == &ends_ ? nullptr : link->next; }
+    void put(Link* link);
+    static void take(Link* link);
+
+   private:
+    Link ends_;
+  };
+  // Unpinned storages of one device, by the size that they were last located with: what is below
+  // the minimum size need not be looked at before the rest did not suffice. Least recently used
+  // first.
+  struct IdleLists {
+    List large, small;
+  };
+
   Entry* find_(Key key);
   Entry* track_(Key key);
   void forget_(Entry* entry);
   void purge_();
   void maybe_purge_();
   void push_idle_(Entry* entry, Lane lane);
+  void link_idle_(Entry* entry);
+  std::vector<Entry*> idle_on_(int device, Sizes sizes);
+  IdleLists& idle_lists_(int device);
   std::uint64_t age_(const Entry* entry) const;
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
@@ -255,7 +293,14 @@ class Engine {
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
                  Overwritten* old = nullptr);
   bool evict_(Entry* entry, const Extent& extent);
+  HostRange host_room_(std::size_t bytes);
+  void keep_copy_(Entry* entry, HostRange range, const Extent& of);
+  HostRange give_copy_(Entry* entry);
   void drop_copy_(Entry* entry);
+  void disarm_(Entry* entry);
+  bool drop_useless_copies_();
+  void look_for_dead_copies_();
+  void trim_(Frame* frame);
   void use_on_(Entry* entry, Stream stream);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);
@@ -267,7 +312,9 @@ class Engine {
   const std::vector<std::size_t> size_classes_;
   std::recursive_mutex mutex_;
   std::unordered_map<Key, Entry*> entries_;
-  Entry* idle_;  // sentinel of the list of unpinned storages, least recently used first
+  std::deque<IdleLists> idle_;  // by device
+  List clean_;                  // storages with a host copy, and what is dead of them
+  std::uint64_t order_ = 0;     // how many came to be idle
   std::vector<EngineStats> stats_;
   std::size_t min_bytes_ = std::size_t{1} << 20;
   std::size_t tracked_at_purge_ = 0;

@@ -20,23 +20,12 @@ HostPool::~HostPool() {
   for (const auto& segment : segments_) memory_.release(segment.first);
 }
 
-HostRange HostPool::allocate(std::size_t bytes) {
+HostRange HostPool::allocate(std::size_t bytes, Growth growth) {
   // Rounding wraps for the largest sizes, which must be refused and not become the smallest.
   const std::size_t want = std::max(bytes, round_up(std::max<std::size_t>(bytes, 1), kAlignment));
   std::lock_guard<std::mutex> lock(mutex_);
-  reap_(/*wait=*/false);
-  HostRange range = take_(want);
-  if (!range && grow_(want)) range = take_(want);
-  if (!range && !pending_.empty()) {
-    reap_(/*wait=*/true);
-    range = take_(want);
-  }
-  // Segments of other sizes may hold the room that the limit denies to a new one.
-  if (!range && trim_() > 0 && grow_(want)) range = take_(want);
-  if (!range) {
-    ++stats_.refused;
-    return range;
-  }
+  const HostRange range = find_(want, growth);
+  if (!range) return range;
   stats_.used += range.bytes;
   stats_.used_peak = std::max(stats_.used_peak, stats_.used);
   HostStats::Node& node = stats_.nodes[segment_of_(static_cast<Address>(range.ptr))->second.node];
@@ -82,6 +71,20 @@ void HostPool::reset_peaks() {
   stats_.reserved_peak = stats_.reserved;
   stats_.used_peak = stats_.used;
   for (auto& node : stats_.nodes) node.second.used_peak = node.second.used;
+}
+
+HostRange HostPool::find_(std::size_t bytes, Growth growth) {
+  reap_(/*wait=*/false);
+  HostRange range = take_(bytes);
+  if (range || growth == Growth::kNone) return range;
+  if (grow_(bytes)) return take_(bytes);
+  if (!pending_.empty()) {
+    reap_(/*wait=*/true);
+    range = take_(bytes);
+  }
+  // Segments of other sizes may hold the room that the limit denies to a new one.
+  if (!range && trim_() > 0 && grow_(bytes)) range = take_(bytes);
+  return range;
 }
 
 HostRange HostPool::take_(std::size_t bytes) {

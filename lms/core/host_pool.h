@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -37,7 +38,6 @@ struct HostStats {
   std::size_t used = 0;
   std::size_t used_peak = 0;
   std::size_t segments = 0;
-  std::size_t refused = 0;  // requests that found no room
 
   struct Node {
     std::size_t used = 0;
@@ -45,6 +45,9 @@ struct HostStats {
   };
   std::map<int, Node> nodes;  // by the NUMA node; of those that memory came from
 };
+
+// Whether the pool may take more memory from the machine.
+enum class Growth : std::uint8_t { kAllowed, kNone };
 
 // Pinned host memory in segments. Pinning is slow and never given back for a single range, so
 // ranges are cut from large segments by best fit and merged again when freed. What is reserved
@@ -60,8 +63,8 @@ class HostPool {
   HostPool& operator=(const HostPool&) = delete;
 
   // Empty range when neither the limit nor the machine leaves room. Waits for pending frees before
-  // it gives up.
-  HostRange allocate(std::size_t bytes);
+  // it gives up; with Growth::kNone it does neither, and the range is of what is free now.
+  HostRange allocate(std::size_t bytes, Growth growth = Growth::kAllowed);
 
   // The range may be allocated again once `fence` (may be null) is done.
   void free(HostRange range, FencePtr fence);
@@ -87,6 +90,7 @@ class HostPool {
   };
   using Segments = std::map<Address, Segment>;
 
+  HostRange find_(std::size_t bytes, Growth growth);
   HostRange take_(std::size_t bytes);
   bool grow_(std::size_t bytes);
   void put_(HostRange range);

@@ -4,6 +4,25 @@
 #include <algorithm>
 
 namespace lms {
+namespace {
+
+// What is set aside while it lives.
+class Aside {
+ public:
+  Aside(Space& space, void* hole) : space_(space), hole_(hole) {}
+  ~Aside() {
+    if (hole_ != nullptr) space_.give_back(hole_);
+  }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+  bool any() const { return hole_ != nullptr; }
+
+ private:
+  Space& space_;
+  void* const hole_;
+};
+
+}  // namespace
 
 // What the operands leave between them, wherever they lie: a quarter of the pool is taken to be
 // this op's (the rest is in use by other ops), and so many operands cut it into one piece more. A
@@ -40,11 +59,14 @@ Placement::Found Placement::side_by_side_(const Admission::Op& op, Patience) {
 // demand.
 Placement::Found Placement::beside_a_hole_(const Admission::Op& op, Patience) {
   pins_.unpin();
-  void* const hole = space_.make(op.demand) ? space_.set_aside(op.demand) : nullptr;
-  const bool pinned = pins_.pin();
-  if (hole != nullptr) space_.give_back(hole);
-  if (!pinned) return hole != nullptr && pins_.pin() ? Found::kBadPlace : Found::kNoRoom;
-  return hole != nullptr ? Found::kPlace : Found::kBadPlace;
+  bool hole = false, pinned = false;
+  {
+    const Aside aside(space_, space_.make(op.demand) ? space_.set_aside(op.demand) : nullptr);
+    hole = aside.any();
+    pinned = pins_.pin();
+  }
+  if (!pinned) return hole && pins_.pin() ? Found::kBadPlace : Found::kNoRoom;
+  return hole ? Found::kPlace : Found::kBadPlace;
 }
 
 // Last, because it halves the room of the kernel. Not while others will end that are in the way.

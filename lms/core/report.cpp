@@ -10,6 +10,26 @@ namespace {
 
 std::string limit(std::size_t bytes) { return bytes == 0 ? "none" : mib(bytes); }
 
+// In use, and no storage's that the engine knows.
+std::size_t unknown_bytes(const Report& report) {
+  const Census& c = report.census;
+  const std::size_t known = c.pinned_bytes + c.exposed_bytes + c.excluded_bytes +
+                            c.immovable_bytes + c.small_bytes + c.idle_bytes;
+  return report.pool_in_use > known ? report.pool_in_use - known : 0;
+}
+
+// Whether the op would find room if it were alone.
+bool others_are_in_the_way(const Report& report) {
+  return report.own_known && report.wanted > 0 &&
+         report.own_bytes + report.wanted <= report.pool_bytes;
+}
+
+// Whether the request would find room if what is free were one piece.
+bool in_pieces(const Report& report) {
+  return report.own_known && report.wanted > 0 &&
+         report.pool_in_use + report.wanted <= report.pool_bytes;
+}
+
 std::string capitalised(std::string text) {
   text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return text;
@@ -66,9 +86,12 @@ std::string shortage(const Report& report, const Words& words) {
   } else {
     out << "Large Model Support is on: ";
   }
-  out << mib(c.pinned_bytes) << " in " << c.pinned << " " << words.storages
-      << " are pinned by running " << words.ops << " (largest " << mib(c.largest_pinned) << "), "
-      << mib(c.on_host_bytes) << " are in host memory";
+  const bool tell_held = report.own_known && c.held > 0;
+  out << mib(tell_held ? c.pinned_bytes - c.held_bytes : c.pinned_bytes) << " in "
+      << (tell_held ? c.pinned - c.held : c.pinned) << " " << words.storages
+      << " are pinned by running " << words.ops << " (largest " << mib(c.largest_pinned) << "), ";
+  if (tell_held) out << mib(c.held_bytes) << " are pinned by " << words.held_by << ", ";
+  out << mib(c.on_host_bytes) << " are in host memory";
   if (c.exposed > 0) {
     out << ", " << mib(c.exposed_bytes) << " cannot move because their pointers are exposed";
     if (*words.unexpose != '\0') out << " (" << words.unexpose << " lets them go)";
@@ -76,6 +99,12 @@ std::string shortage(const Report& report, const Words& words) {
   if (c.excluded > 0) out << ", " << mib(c.excluded_bytes) << " are excluded";
   if (c.small > 0) out << ", " << mib(c.small_bytes) << " are below the minimum size";
   if (c.idle > 0) out << ", " << mib(c.idle_bytes) << " are idle but did not move";
+  if (report.own_known && c.immovable > 0) {
+    out << ", " << mib(c.immovable_bytes) << " are in pools that nothing may leave";
+  }
+  if (report.own_known && unknown_bytes(report) > 0) {
+    out << ", " << mib(unknown_bytes(report)) << " are " << words.unknown;
+  }
   out << ". Device limit: " << limit(report.device_limit)
       << ", host limit: " << limit(report.host.limit) << " (" << mib(report.host.used)
       << " in use), minimum size: " << mib(report.min_bytes) << ". ";
@@ -84,11 +113,17 @@ std::string shortage(const Report& report, const Words& words) {
     out << "Host memory is at its limit: " << words.raise_host_limit << ". ";
   } else if (at_host_limit) {
     out << "The machine gives no more host memory. ";
-  } else if (report.device_limit > 0) {
-    out << "Raise the device limit, or " << words.need_less << ". ";
+  }
+  if (in_pieces(report)) {
+    out << "Enough is free, but not in one piece: " << words.join << ". ";
     return out.str();
   }
-  out << capitalised(words.need_less) << ". ";
+  const char* const helps = others_are_in_the_way(report) ? words.others : words.need_less;
+  if (report.device_limit > 0 && !at_host_limit) {
+    out << "Raise the device limit, or " << helps << ". ";
+  } else {
+    out << capitalised(helps) << ". ";
+  }
   return out.str();
 }
 

@@ -23,8 +23,10 @@ struct Report {
   std::size_t device_limit = 0;  // 0: none
   std::size_t wanted = 0;        // by the request that failed; 0: not known here
   std::string pool;              // where it failed, when `wanted` is known
-  std::size_t pool_bytes = 0;    // of all of it; 0: not known here
+  std::size_t pool_bytes = 0;    // of all that it has and could have; 0: not known here
   std::size_t pool_in_use = 0;
+  bool own_known = false;     // the next is
+  std::size_t own_bytes = 0;  // pinned by the op that makes the request
 };
 
 // One look at the engine, under its lock.
@@ -40,6 +42,11 @@ struct Words {
   const char* raise_host_limit;  // how, as in "raise it with ..."
   const char* need_less;  // "use smaller inputs ...": what helps when what is pinned is too much
   const char* unexpose;   // what lets exposed storages move again; "": nothing does
+  // Where `own_known`:
+  const char* held_by = "";  // who else pins storages, as in "pinned by ..."
+  const char* unknown = "";  // what memory in use may be that no known storage has
+  const char* join = "";     // how to make one of what is free in pieces
+  const char* others = "";   // what helps when it is not the op that uses too much
 };
 
 // Why there is no room, and what helps: whole sentences, each with a space after it.

@@ -75,7 +75,7 @@ void Switch::attach(Engine& engine, Owner& owner) {
 bool Switch::enable(std::chrono::milliseconds patience) {
   const std::lock_guard<std::mutex> switching(switching_);
   if (enabled()) return true;
-  const bool first = !ever_active_.exchange(true);
+  ever_active_ = true;
   {
     const EngineLock lock(engine_->mutex());
     state_ = State::kEnabling;
@@ -87,7 +87,8 @@ bool Switch::enable(std::chrono::milliseconds patience) {
       disable_();
       return false;
     }
-    owner_->settle(first);
+    owner_->settle(!settled_);
+    settled_ = true;
   } catch (...) {
     disable_();
     throw;

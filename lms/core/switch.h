@@ -80,6 +80,7 @@ class Switch {
   Engine* engine_ = nullptr;
   Owner* owner_ = nullptr;
   std::mutex switching_;  // one transition at a time; before the engine's lock
+  bool settled_ = false;  // once, with `first`; under `switching_`
   // Changed under the engine's lock.
   std::atomic<State> state_{State::kOff};
   std::atomic<bool> reclaiming_{false};

@@ -10,7 +10,12 @@ constexpr int Turns::kPatientTries;
 
 bool Turns::try_once_(const std::function<bool(Patience)>& try_to, Patience patience) {
   ++begun_;
-  if (try_to(patience)) return true;
+  try {
+    if (try_to(patience)) return true;
+  } catch (...) {
+    end();  // else it would count as one that runs, for ever
+    throw;
+  }
   end();
   return false;
 }

@@ -498,6 +498,7 @@ void Backend::release(lms::Key key) {
 }
 
 bool Backend::acquire(lms::Key key) {
+  ++looks;
   auto* storage = static_cast<Storage*>(key);
   if (storage->out_of_reach) return false;
   int strong = storage->strong.load();

@@ -268,6 +268,7 @@ class Backend final : public lms::Backend {
   lms::RouteCounts routes;
 
   Counts counts;                     // under the engine's lock
+  std::int64_t looks = 0;            // storages acquired to be looked at; under the engine's lock
   std::set<lms::Key> retained;       // under the engine's lock
   std::vector<std::string> journal;  // of the calls that move, when `journaling`
   bool journaling = false;

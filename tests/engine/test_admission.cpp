@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -393,6 +394,22 @@ TEST(turns_try_again_when_another_has_ended) {
   s.turns.end();
   CHECK(waiter.done() && begun);
   s.turns.end();
+}
+
+// One that fails otherwise than for want of room is over, too.
+TEST(turns_end_with_an_error) {
+  Others s;
+  for (int i = 0; i < 2; ++i) {
+    CHECK_THROWS(s.turns.begin([](Patience) -> bool { throw std::runtime_error("a copy failed"); },
+                               [] { return false; }),
+                 std::runtime_error);
+  }
+  std::atomic<bool> begun{true};
+  Waiter waiter(&s.clock, [&] { begun = s.begin(); });
+  const bool at_once = waiter.done();  // no other runs
+  s.clock.advance(Turns::kLongest);
+  CHECK(waiter.done() && !begun);
+  CHECK(at_once);
 }
 
 // A bad place is refused four times in a turn, and taken then.

@@ -416,6 +416,76 @@ TEST(engine_copies_make_way_for_evictions) {
   rig.check();
 }
 
+// A dead storage's copy serves nobody: host memory does not grow beside it.
+TEST(engine_takes_the_copies_of_the_dead_before_more_host_memory) {
+  Rig rig(64, 64 * kBytes);  // host segments of 64 storages
+  for (std::uint64_t i = 0; i < 600; ++i) {
+    StorageRef a = rig.make(i);
+    CHECK(rig.evict(a));
+    fake::Scope scope;
+    rig.engine->page_in(a.get(), stream(0), lms::Reclaim::kAllowed);  // and no op looks after it
+    CHECK(a->guarded);
+    a.reset();
+    rig.device.drain();
+  }
+  CHECK_EQ(rig.pool.stats().segments, 1u);
+  rig.check();
+}
+
+// Nor does the copy of what was written past every op, or given other memory.
+TEST(engine_takes_stale_copies_before_more_host_memory) {
+  Rig rig(8, 2 * kBytes);
+  StorageRef a = rig.make(1), b = rig.make(2), c = rig.make(3);
+  CHECK(rig.evict(a) && rig.evict(b));
+  rig.use(&a);
+  rig.use(&b);
+  rig.backend.write_pointer(a.get());
+  rig.write(a, 4, stream(0));
+  rig.device.drain();
+  CHECK(rig.evict(c));
+  CHECK_EQ(rig.pool.stats().segments, 1u);
+  CHECK(!a->guarded && b->guarded);
+  CHECK_EQ(rig.stats().silent_writes, 1);
+  rig.backend.write_pointer(b.get());  // the barrier is armed as before
+  rig.write(b, 5, stream(0));
+  CHECK(rig.evict(b));
+  CHECK(rig.has(a, 4) && rig.has(b, 5) && rig.has(c, 3));
+  rig.check();
+}
+
+// At the limit that is enough: copies of what lives stay.
+TEST(engine_takes_the_copies_of_the_dead_at_the_limit) {
+  Rig rig(8, 2 * kBytes);
+  rig.pool.set_limit(2 * kBytes);
+  StorageRef a = rig.make(1), b = rig.make(2), c = rig.make(3);
+  CHECK(rig.evict(a) && rig.evict(b));
+  rig.use(&a);
+  rig.use(&b);
+  a.reset();
+  CHECK(rig.evict(c));
+  CHECK(b->guarded);
+  CHECK_EQ(rig.stats().host_refused, 0);
+  CHECK(rig.has(b, 2) && rig.has(c, 3));
+  rig.check();
+}
+
+// With no need of the room, too: ops look at copies in turn.
+TEST(engine_lets_the_copies_of_the_dead_go) {
+  Rig rig;
+  std::vector<StorageRef> made;
+  for (std::uint64_t i = 0; i < 10; ++i) made.push_back(rig.make(i));
+  for (StorageRef& storage : made) CHECK(rig.evict(storage));
+  for (StorageRef& storage : made) rig.use(&storage);
+  StorageRef kept = std::move(made.front());
+  made.clear();
+  StorageRef other = rig.make(11);
+  for (int i = 0; i < 5; ++i) rig.use(&other);
+  rig.device.drain();
+  CHECK_EQ(rig.pool.stats().used, kBytes);
+  CHECK(kept->guarded && rig.has(kept, 0));
+  rig.check();
+}
+
 // ---- order
 
 TEST(engine_evicts_after_every_stream) {
@@ -668,6 +738,48 @@ TEST(engine_respects_the_minimum_size) {
   rig.check();
 }
 
+// What is too small is not even looked at before the rest did not suffice.
+TEST(engine_does_not_look_at_what_is_too_small) {
+  Rig rig(256);
+  rig.engine->set_min_bytes(kBytes);
+  std::vector<StorageRef> small;
+  for (std::uint64_t i = 0; i < 100; ++i) small.push_back(rig.make(i, kBytes / 2));
+  StorageRef large = rig.make(200);
+  fake::Scope scope;
+  const auto before = rig.backend.looks;
+  CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kFromMinimum).size(), 1u);
+  CHECK_EQ(rig.backend.looks - before, 1);
+  const auto all = rig.engine->candidates(0, lms::Sizes::kAny);
+  CHECK_EQ(all.size(), 101u);
+  CHECK(all.front().key == small.front().get() && all.back().key == large.get());
+  rig.use(&small.front());
+  CHECK(rig.engine->candidates(0, lms::Sizes::kAny).back().key == small.front().get());
+  rig.engine->set_min_bytes(0);
+  const auto now = rig.engine->candidates(0, lms::Sizes::kFromMinimum);
+  CHECK_EQ(now.size(), 101u);
+  CHECK(now.front().key == small[1].get() && now.back().key == small.front().get());
+  rig.check();
+}
+
+// An op may give a storage more memory than it was known with.
+TEST(engine_looks_at_what_has_grown) {
+  Rig rig;
+  rig.engine->set_min_bytes(kBytes);
+  StorageRef a = rig.make(1, kBytes / 2), b = rig.make(2, kBytes / 2);
+  {
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&a, Access::kWrite}});
+    rig.backend.replace(a.get(), kBytes, [](const void*, void*) {});
+    rig.engine->leave(frame);
+    rig.backend.replace(b.get(), kBytes, [](const void*, void*) {});
+    rig.engine->note(nullptr, b.get(), stream(0));
+  }
+  fake::Scope scope;
+  CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kFromMinimum).size(), 2u);
+  rig.check();
+}
+
 TEST(engine_leaves_what_cannot_move) {
   Rig rig;
   StorageRef a = rig.make(1);
@@ -822,6 +934,48 @@ TEST(engine_keeps_the_dead_while_pinned) {
 
 // An owner that is not counted says when it dies, under a pin or not: from then on its frame must
 // not touch it.
+TEST(engine_tells_what_a_frame_has_pinned) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2, 2 * kBytes), c = rig.make(3);
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&a, Access::kRead}, {&b, Access::kRead}, {&a, Access::kRead}});
+  rig.engine->pin(c.get(), stream(0));
+  CHECK_EQ(rig.engine->bytes_of(frame), 3 * kBytes);
+  CHECK_EQ(rig.engine->census(0).pinned_bytes, 4 * kBytes);
+  CHECK_EQ(rig.engine->census(0).held_bytes, kBytes);
+  rig.engine->unpin(c.get());
+  rig.engine->leave(frame);
+  CHECK(rig.engine->all_out().empty());
+  CHECK(rig.engine->evict(b.get()));
+  CHECK(rig.engine->all_out() == std::vector<lms::Key>{b.get()});
+  rig.check();
+}
+
+// An op that runs many others, and is still running.
+TEST(engine_lets_go_of_what_died_under_a_long_op) {
+  Rig rig;
+  fake::Scope outer;
+  Engine::Frame frame;
+  StorageRef input = rig.make(1), result = rig.make(2);
+  for (std::uint64_t i = 0; i < 20000; ++i) {
+    fake::Scope inner;
+    rig.enter(&frame, {{&input, Access::kRead}});
+    StorageRef temporary = rig.backend.create(kBytes, stream(0));
+    rig.engine->note(&frame, temporary.get(), stream(0));
+    if (i == 3) rig.engine->note(&frame, result.get(), stream(0));
+    rig.device.drain();
+  }
+  CHECK(rig.backend.retained.size() < 1000);
+  CHECK(rig.stats().pinned.count.current < 1000);
+  CHECK(!rig.engine->evict(input.get()) && !rig.engine->evict(result.get()));
+  rig.engine->leave(frame);
+  CHECK_EQ(rig.stats().pinned.count.current, 0);
+  CHECK_EQ(rig.stats().pinned.bytes.current, 0);
+  CHECK(rig.engine->evict(input.get()) && rig.engine->evict(result.get()));
+  rig.check();
+}
+
 TEST(engine_forgets_the_pinned_at_once) {
   Rig rig;
   StorageRef a = rig.make(1), b = rig.make(2);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -142,6 +143,7 @@ class FakePool final : public lms::Space {
 struct Operands final : lms::Pins {
   Operands(FakePool* fake_pool, std::string of_op) : pool(*fake_pool), names(std::move(of_op)) {}
   bool pin() override {
+    if (++pins == throw_at) throw std::runtime_error("a copy failed");
     pinned = pool.pin(names);
     return pinned;
   }
@@ -154,6 +156,7 @@ struct Operands final : lms::Pins {
   FakePool& pool;
   std::string names;
   bool pinned = false;
+  int pins = 0, throw_at = 0;
 };
 
 struct Scene {
@@ -209,6 +212,14 @@ TEST(placement_puts_operands_beside_the_hole) {
   CHECK(s.place(9));
   CHECK_EQ(s.pool.picture(), "aaaa.P..........");
   CHECK(s.has(9));
+}
+
+// Whatever becomes of the operands.
+TEST(placement_gives_the_hole_back) {
+  Scene s(".....Paaaa......", "a");
+  s.operands.throw_at = 3;
+  CHECK_THROWS(s.place(9), std::runtime_error);
+  CHECK(s.has(10));
 }
 
 // Where the operands do not fit beside the hole, they take a part of it.

@@ -82,6 +82,7 @@ class World {
     while (!dead_pins_.empty()) unpin_dead_(0);
     compare_all_();
     for (const TensorPtr& tensor : tensors_) {
+      fake::Scope scope;
       for (; tensor->user_pins > 0; --tensor->user_pins) engine_->unpin(tensor->storage.get());
       drop_order_(tensor.get());
     }

@@ -56,6 +56,10 @@ struct Rig {
     request.bytes = units * kUnit;
     return room(request);
   }
+  void unpin(std::size_t index) {
+    fake::Scope scope;
+    engine.unpin(made[index].get());
+  }
   // Which storages are on the host.
   std::vector<std::size_t> out() const {
     std::vector<std::size_t> result;
@@ -128,7 +132,7 @@ TEST(reclaim_evicts_neighbours) {
   CHECK(rig.room(2) != nullptr);
   CHECK(rig.route == Route::kEvictSome);
   rig.check_out({2, 3});
-  rig.engine.unpin(rig.made[1].get());
+  rig.unpin(1);
 }
 
 // Only the whole of another pool's segment can go to the device, for a new one of this pool.
@@ -163,7 +167,7 @@ TEST(reclaim_evicts_all_at_last) {
   CHECK(rig.room(3) != nullptr);
   CHECK(rig.route == Route::kEvictAll);
   rig.check_out({1, 2, 3, 4, 5});
-  rig.engine.unpin(rig.made[0].get());
+  rig.unpin(0);
 }
 
 TEST(reclaim_moves_small_ones_after_the_rest) {
@@ -192,7 +196,7 @@ TEST(reclaim_stops_without_everything) {
   request.everything = false;
   CHECK(rig.room(request) == nullptr);
   rig.check_out({});
-  rig.engine.unpin(rig.made[1].get());
+  rig.unpin(1);
 }
 
 // A segment that is as large as usual does not fit beside what is in use, one for the request does,
@@ -208,7 +212,7 @@ TEST(reclaim_shrinks_the_segment_at_last) {
   CHECK(rig.route == Route::kEvictAll);
   rig.check_out({1});
   CHECK_EQ(rig.backend.segments(), 2u);
-  rig.engine.unpin(rig.made[0].get());
+  rig.unpin(0);
 }
 
 // Whatever was used least recently, wherever it lies: the limit is on what is in use, not on a
@@ -224,7 +228,7 @@ TEST(reclaim_comes_below_a_limit) {
   CHECK_EQ(rig.backend.in_use(), 5 * kUnit);
   CHECK(rig.room(5) == nullptr);
   rig.check_out({0, 2, 3});
-  rig.engine.unpin(rig.made[1].get());
+  rig.unpin(1);
 }
 
 TEST(reclaim_ends_when_host_memory_is_full) {
@@ -283,7 +287,7 @@ TEST(reclaim_finds_nothing_idle) {
   rig.make(2);
   for (const StorageRef& storage : rig.made) rig.engine.pin(storage.get(), stream(0));
   CHECK(rig.room(1) == nullptr);
-  for (const StorageRef& storage : rig.made) rig.engine.unpin(storage.get());
+  for (std::size_t i = 0; i < rig.made.size(); ++i) rig.unpin(i);
 }
 
 TEST(reclaim_makes_a_hole) {
@@ -295,13 +299,13 @@ TEST(reclaim_makes_a_hole) {
   rig.engine.pin(rig.made[3].get(), stream(0));
   CHECK(!lms::make_hole(rig.engine, lists, 0, 2 * kUnit));
   rig.check_out({});  // what is idle is not all that is in the way
-  rig.engine.unpin(rig.made[3].get());
+  rig.unpin(3);
   rig.engine.set_min_bytes(2 * kUnit);  // and small does as well
   CHECK(lms::make_hole(rig.engine, lists, 0, 2 * kUnit));
   rig.check_out({2, 3});
   CHECK(lms::make_hole(rig.engine, lists, 0, 2 * kUnit));  // it is there
   rig.check_out({2, 3});
-  rig.engine.unpin(rig.made[1].get());
+  rig.unpin(1);
   CHECK_EQ(rig.device.failure(), "");
 }
 
@@ -318,10 +322,10 @@ TEST(reclaim_makes_a_hole_at_the_end) {
   CHECK(lms::make_hole_at_end(rig.engine, lists, 0, 2 * kUnit));
   rig.check_out({2, 3});
   rig.memory.capacity = 2 * kUnit;
-  rig.engine.unpin(rig.made[4].get());
+  rig.unpin(4);
   CHECK(!lms::make_hole_at_end(rig.engine, lists, 0, 3 * kUnit));
   rig.check_out({2, 3});
-  rig.engine.unpin(rig.made[1].get());
+  rig.unpin(1);
   CHECK_EQ(rig.device.failure(), "");
 }
 

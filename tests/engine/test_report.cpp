@@ -10,7 +10,19 @@
 
 namespace {
 
-constexpr lms::Words kWords = {"tensors", "operations", "raise LIMIT", "use less", "release()"};
+constexpr lms::Words kWords = {"tensors", "operations", "raise LIMIT", "use less", "release()",
+                               "pin()",   "nobody's",   "join them",   "let go"};
+
+// Of an op that asks for 2 MiB where 8 are attainable.
+lms::Report of_an_op() {
+  lms::Report report;
+  report.wanted = 2 << 20;
+  report.pool = "GPU 0";
+  report.pool_bytes = 8 << 20;
+  report.pool_in_use = 8 << 20;
+  report.own_known = true;
+  return report;
+}
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -64,6 +76,38 @@ TEST(report_says_what_helps) {
   CHECK(has(lms::shortage(report, kWords), "Host memory is at its limit: raise LIMIT. Use less. "));
   report.stats.host_refused = 1;
   report.stats.host_short = false;  // but not any more
+  CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
+}
+
+TEST(report_accounts_for_every_byte) {
+  lms::Report report = of_an_op();
+  lms::Census& c = report.census;
+  c.pinned = 3;
+  c.pinned_bytes = 3 << 20;
+  c.held = 1;
+  c.held_bytes = 1 << 20;
+  c.immovable = 1;
+  c.immovable_bytes = 1 << 20;
+  c.excluded = 1;
+  c.excluded_bytes = 1 << 20;
+  const std::string text = lms::shortage(report, kWords);
+  CHECK(has(text, "2.00 MiB in 2 tensors are pinned by running operations"));
+  CHECK(has(text, ", 1.00 MiB are pinned by pin(), 0.00 MiB are in host memory"));
+  CHECK(has(text, ", 1.00 MiB are in pools that nothing may leave, 3.00 MiB are nobody's. "));
+}
+
+// To use less helps only an op that is too large by itself.
+TEST(report_says_who_is_in_the_way) {
+  lms::Report report = of_an_op();
+  report.own_bytes = 6 << 20;
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Let go. "));
+  report.own_bytes = 7 << 20;
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Use less. "));
+  report.device_limit = 8 << 20;
+  CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
+  report.pool_in_use = 6 << 20;
+  CHECK(has(lms::shortage(report, kWords), "Enough is free, but not in one piece: join them. "));
+  report.own_known = false;
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
 }
 
