@@ -87,9 +87,11 @@ std::string shortage(const Report& report, const Words& words) {
     out << "Large Model Support is on: ";
   }
   const bool tell_held = report.own_known && c.held > 0;
-  out << mib(tell_held ? c.pinned_bytes - c.held_bytes : c.pinned_bytes) << " in "
-      << (tell_held ? c.pinned - c.held : c.pinned) << " " << words.storages
-      << " are pinned by running " << words.ops << " (largest " << mib(c.largest_pinned) << "), ";
+  const std::size_t by_ops = tell_held ? c.pinned - c.held : c.pinned;
+  out << mib(tell_held ? c.pinned_bytes - c.held_bytes : c.pinned_bytes) << " in " << by_ops << " "
+      << words.storages << " are pinned by running " << words.ops;
+  if (by_ops > 0 || !tell_held) out << " (largest " << mib(c.largest_pinned) << ")";
+  out << ", ";
   if (tell_held) out << mib(c.held_bytes) << " are pinned by " << words.held_by << ", ";
   out << mib(c.on_host_bytes) << " are in host memory";
   if (c.exposed > 0) {

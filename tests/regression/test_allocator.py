@@ -187,7 +187,7 @@ def test_out_of_memory_says_what_was_pinned(lms: Any, device: Any) -> None:
         torch.cat(kept[1:])  # 70 MiB of operands
     text = str(caught.value)
     for part in (
-        "Large Model Support is on",
+        "Large Model Support could not make room for 10.00 MiB on GPU 0, of which",
         "are pinned by running operators (largest 10.00 MiB)",
         "10.00 MiB are excluded",
         "Device limit: none, host limit: none",
@@ -201,6 +201,37 @@ def test_out_of_memory_says_what_was_pinned(lms: Any, device: Any) -> None:
     lms.include(kept[0])
     total = sum(float(t.sum()) for t in kept)
     assert total == sum(range(8)) * 10 * MIB // 4
+
+
+def test_out_of_memory_says_who_is_in_the_way(lms: Any, device: Any) -> None:
+    device.limit(64 * MIB)
+    hold = [block(10) for _ in range(6)]
+    with lms.pin(*hold), pytest.raises(torch.OutOfMemoryError) as caught:
+        block(6)
+    text = str(caught.value)
+    assert "Tried to allocate 6.00 MiB" in text  # not the segment that it would take
+    assert "could not make room for 6.00 MiB on GPU 0, of which 60.00 MiB of 64.00 MiB" in text
+    assert "60.00 MiB are pinned by torch.cuda.lms.pin()" in text
+    assert "Let go of what the operator does not use" in text
+    assert "smaller inputs" not in text
+
+
+def test_out_of_memory_names_what_is_in_pieces(lms: Any, device: Any) -> None:
+    device.limit(20 * MIB)
+    kept = [block(2) for _ in range(10)]
+    with lms.pin(*kept[::2]), pytest.raises(torch.OutOfMemoryError) as caught:
+        block(6)
+    assert "Enough is free, but not in one piece" in str(caught.value)
+
+
+def test_out_of_memory_accounts_for_what_nobody_knows(lms: Any, device: Any) -> None:
+    device.limit(64 * MIB)
+    raw = torch.cuda.caching_allocator_alloc(40 * MIB)
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match=r"40\.00 MiB are not of tensors that it"):
+            block(30)
+    finally:
+        torch.cuda.caching_allocator_delete(raw)
 
 
 def test_out_of_memory_names_exposed_pointers(lms: Any, device: Any) -> None:
@@ -547,3 +578,114 @@ def test_a_tensor_in_host_memory_dies_after_an_error(program: Any, sim: Any) -> 
         """
     )
     assert "raised: CUDA error" in out and "alive" in out
+
+
+# ---- what nobody needs any more
+
+
+def test_copies_of_the_dead_make_no_host_memory_grow(lms: Any, device: Any) -> None:
+    """A tensor that was read has a host copy until it dies, and not longer."""
+    for i in range(200):
+        x = block(1, i)
+        assert torch.ops.lms.evict(x)
+        assert x.sum().item() == i * x.numel()
+        del x
+    assert lms.stats()["lms.host.reserved_bytes_peak"] == 64 * MIB  # the smallest there is
+
+
+@pytest.mark.parametrize(
+    ("how", "chaos"),
+    [(how, False) for how in ("resize_", "set_", "typed", "set_storage")]
+    + [("resize_", True), ("typed", True)],  # a kernel of set_ looks at the pointer
+)
+def test_to_free_what_is_out_takes_no_room(lms: Any, device: Any, how: str, chaos: bool) -> None:
+    device.limit(64 * MIB)
+    torch.ops.lms.set_chaos(chaos)
+    lms.disable()
+    lms.enable()
+    x = block(30, 7)
+    torch.ops.lms.evict(x)
+    assert torch.ops.lms.on_host(x)
+    y = block(60)
+    with lms.pin(y):
+        before = lms.stats()
+        if how == "resize_":
+            x.untyped_storage().resize_(0)
+            assert x.untyped_storage().nbytes() == 0
+        elif how == "typed":
+            x.storage().resize_(0)
+        elif how == "set_":
+            x.set_()
+        else:
+            x.set_(torch.UntypedStorage(0, device="cuda"))
+        after = lms.stats()
+        assert after["lms.paged_in"] == before["lms.paged_in"]
+        assert after["lms.on_host"] == 0
+        assert x.untyped_storage().data_ptr() == 0
+    x.untyped_storage().resize_(4 * MIB)
+    x.set_(x.untyped_storage(), 0, (MIB,)) if how.startswith("set") else None
+    x.view(-1)[:MIB].fill_(5)
+    del y
+    assert (x.view(-1)[:MIB].cpu() == 5).all()
+
+
+# ---- what no operator has touched
+
+
+@pytest.mark.parametrize("make", ["empty", "empty_strided", "empty_like", "new_empty", "inference"])
+def test_what_is_empty_can_move(lms: Any, device: Any, make: str) -> None:
+    like = block(1 / 64)
+    made = {
+        "empty": lambda: torch.empty(MIB, device="cuda"),
+        "empty_strided": lambda: torch.empty_strided((MIB,), (1,), device="cuda"),
+        "empty_like": lambda: torch.empty_like(like, memory_format=torch.preserve_format),
+        "new_empty": lambda: like.new_empty(MIB),
+        "inference": lambda: torch.inference_mode()(torch.empty)(MIB, device="cuda"),
+    }[make]()
+    lms.reclaim()
+    assert torch.ops.lms.on_host(made)
+    assert torch.empty(3).device.type == "cpu" and torch.empty(0, 3, device="meta").is_meta
+
+
+# ---- lists, when another process takes memory
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_lists_when_the_device_has_less_than_before(lms: Any, sim: Any, whole: bool) -> None:
+    """The size of a part is found when it is enabled; less may be free when a list comes."""
+    if not whole:
+        torch.ops.lms.set_part_bytes(20 * MIB)
+    a = [block(2, i) for i in range(10)]
+    b = [block(2, 1) for _ in range(10)]
+    lms.reclaim()
+    torch.cuda.empty_cache()
+    sim.capacity = 12 * MIB
+    torch._foreach_add_(a, b)
+    sim.capacity = 1 << 30
+    assert all((t == i + 1).all().item() for i, t in enumerate(a))
+
+
+def test_a_list_that_never_fits_says_so(lms: Any, sim: Any) -> None:
+    a, b = [block(20, 1) for _ in range(2)], [block(20, 1) for _ in range(2)]
+    lms.reclaim()
+    torch.cuda.empty_cache()
+    sim.capacity = 30 * MIB
+    with pytest.raises(torch.OutOfMemoryError):
+        torch._foreach_add_(a, b)
+    sim.capacity = 1 << 30
+    assert intact([torch.zeros(0), *a[:1]])
+
+
+def test_a_python_operator_lets_its_dead_go(lms: Any, device: Any) -> None:
+    pinned = 0
+
+    @torch.library.custom_op("lms_tests::many", mutates_args=())
+    def many(x: torch.Tensor) -> torch.Tensor:
+        nonlocal pinned
+        for _ in range(3000):
+            x = x + 1
+        pinned = torch.cuda.lms.stats()["pinned.all.current"]
+        return x
+
+    assert many(torch.zeros(4, device="cuda"))[0].item() == 3000
+    assert pinned < 1000

@@ -204,3 +204,17 @@ def test_training_in_a_graph_beside_what_does_not_fit(lms: Any, device: Any, mod
     device.mode(mode)
     assert run(graphed=True) == want
     assert lms.stats()["lms.paged_out"] > 0
+
+
+def test_a_page_in_ahead_of_need_during_a_capture(lms: Any) -> None:
+    """There is no room for it then, which is no error."""
+    ahead, x = block(4, 3), block(1, 1)
+    assert torch.ops.lms.evict(ahead)
+    x.mul_(1)
+    torch.cuda.synchronize()
+    came = []
+    graph = captured(lambda: (x.mul_(1), came.append(torch.ops.lms.page_in_if_free(ahead))))
+    assert came == [False]
+    del graph
+    assert torch.ops.lms.page_in_if_free(ahead)
+    assert (ahead == 3).all().item()

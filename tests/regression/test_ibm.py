@@ -184,6 +184,12 @@ def test_what_cannot_be_done_is_said_when_cuda_is_initialised(program: Any) -> N
     assert "set_enabled_lms(True)" in out  # where it was asked for
     out = program(code, env={"PYTORCH_LMS": "yes"}, fails=True)
     assert "so far" in out and "PYTORCH_LMS takes 1, 0, or" in out
+    # Where it was asked for, and not who imported torch: the message is the last line.
+    assert out.splitlines()[-1].startswith("ValueError: PYTORCH_LMS takes 1, 0, or")
+    assert "import torch" not in out
+    out = program(code.replace("torch.cuda.set_enabled_lms(True)", ""), fails=True,
+                  env={"PYTORCH_LMS": "1", "LMS_DEBUG": "mayhem"})  # fmt: skip
+    assert out.splitlines()[-1] == "ValueError: LMS_DEBUG knows the mode 'chaos', got 'mayhem'"
 
 
 # ---- limits

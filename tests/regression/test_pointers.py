@@ -612,3 +612,43 @@ def test_disabling_with_more_out_than_fits(lms: Any, device: Any) -> None:
     torch.cuda.synchronize()
     assert all((t.cpu() == i).all() for i, t in enumerate(kept))
     assert not any(on_host(t) for t in kept)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_list_of_a_storage_brings_it_in_once(lms: Any, device: Any, typed: bool) -> None:
+    x = torch.arange(3000, dtype=torch.uint8, device="cuda")
+    storage = x.storage() if typed else x.untyped_storage()
+    torch.ops.lms.set_chaos(True)
+    try:
+        lms.reclaim()
+        before = lms.stats()["lms.paged_in_bytes"]
+        assert storage.tolist() == [i % 256 for i in range(3000)]
+        assert lms.stats()["lms.paged_in_bytes"] - before <= 4 * 3000
+    finally:
+        lms.disable()
+        torch.ops.lms.set_chaos(False)
+
+
+def test_a_profiler_in_chaos_mode(program: Any) -> None:
+    """It looks at pointers, and nothing may be thrown from within it."""
+    out = program(
+        """
+        import torch
+        from torch.profiler import profile
+        torch.cuda.lms.enable(min_size=0)
+        model = torch.nn.Linear(64, 64).cuda()
+        x = torch.ones(4, 64, device="cuda")
+        with profile(with_stack=True, record_shapes=True, profile_memory=True) as run:
+            for _ in range(2):
+                model(x).sum().backward()
+        assert len(run.events()) > 0
+        assert torch.ops.lms.on_host(x)
+        try:
+            torch.cuda.lms.pointers._raw_pointer(x)
+        except RuntimeError as error:
+            assert "LMS_DEBUG=chaos" in str(error)
+            print("refused again")
+        """,
+        env={"LMS_DEBUG": "chaos"},
+    )
+    assert "refused again" in out and "Exception in RecordFunction" not in out

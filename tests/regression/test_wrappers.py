@@ -88,3 +88,11 @@ def test_other_subclasses_have_memory(lms: Any) -> None:
     lms.exclude(x)
     lms.reclaim()
     assert not on_host(x)
+
+
+def test_what_is_refused_is_not_excluded(lms: Any) -> None:
+    wrapper = Wrapper(torch.ones(1 << 16, device="cuda"))
+    for _ in range(2):
+        with pytest.raises(TypeError, match="cannot be reached"):
+            lms.exclude(wrapper)
+        assert not torch.ops.lms.excluded(wrapper)

@@ -328,13 +328,13 @@ void* Allocator::obtain_last(Request* request) {
     return base()->raw_alloc_with_stream(request->bytes, request->stream);
   } catch (const OutOfReach&) {
     count_oom(request->device, 1);
-    C10_THROW_ERROR(
-        OutOfMemoryError,
-        c10::str("CUDA out of memory. Tried to allocate ", request->bytes, " bytes on GPU ",
-                 static_cast<int>(request->device), ". ", describe(request->device)));
-  } catch (const OutOfMemoryError& error) {
     C10_THROW_ERROR(OutOfMemoryError,
-                    c10::str(error.what_without_backtrace(), " ", describe(request->device)));
+                    c10::str("CUDA out of memory. Tried to allocate ", request->bytes,
+                             " bytes on GPU ", static_cast<int>(request->device), ". ",
+                             describe(request->device, request->bytes)));
+  } catch (const OutOfMemoryError& error) {
+    C10_THROW_ERROR(OutOfMemoryError, c10::str(error.what_without_backtrace(), " ",
+                                               describe(request->device, request->bytes)));
   }
 }
 

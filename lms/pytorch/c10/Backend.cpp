@@ -149,6 +149,29 @@ bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
   return true;
 }
 
+bool Backend::drop_if_out(StorageImpl* storage) {
+  if (pointer_of(*storage).get_deleter() != &release_host_context || !drop_memory(storage)) {
+    return false;
+  }
+  if (poison_) {
+    allow_access(storage);
+  }
+  return true;
+}
+
+void Backend::refuse(::lms::Key key) {
+  if (!poison_) {
+    return;
+  }
+  allow_access(storage_of(key));
+  if (refusing_) {
+    refuse_access(
+        storage_of(key),
+        "LMS_DEBUG=chaos: this storage is in host memory and was accessed outside of an operator. "
+        "Code that takes a raw pointer must hold the tensor with torch.cuda.lms.pin() first.");
+  }
+}
+
 void Backend::retain(::lms::Key key) {
   adopt(storage_of(key));
   add_weak(storage_of(key));
@@ -269,12 +292,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   replace_pointer(storage, DataPtr(poison_ ? nullptr : host.ptr, context.release(),
                                    &release_host_context, Device(kCUDA, device)));
   ++on_host_;
-  if (poison_) {
-    refuse_access(
-        storage,
-        "LMS_DEBUG=chaos: this storage is in host memory and was accessed outside of an operator. "
-        "Code that takes a raw pointer must hold the tensor with torch.cuda.lms.pin() first.");
-  }
+  refuse(key);
   free_settled(from.ptr);
 }
 
@@ -284,6 +302,9 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   auto* host = pointer_of(*storage).cast_context<HostContext>(&release_host_context);
   TORCH_INTERNAL_ASSERT(host != nullptr);
   CUDAGuard guard(host->device);
+  if (reclaim == ::lms::Reclaim::kNone && capturing(stream_of(stream))) {
+    return {};
+  }
   TORCH_CHECK(
       !capturing(stream_of(stream)),
       "A tensor in host memory is used while a CUDA graph is captured, and cannot be brought "

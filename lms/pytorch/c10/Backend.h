@@ -33,11 +33,17 @@ class Backend final : public ::lms::Backend {
   void set_host(::lms::HostPool* host) { host_ = host; }
   // Set before the first page-out: null pointers that throw instead of host pointers.
   void set_poison(bool poison) { poison_ = poison; }
+  // With poison: whether they throw. A storage that is out is told by `refuse`.
+  void set_refusing(bool refusing) { refusing_ = refusing; }
+  void refuse(::lms::Key key);
   size_t on_host() const { return on_host_.load(); }
 
   // False when the storage is not the engine's to manage; without its lock also, rarely, while
   // another thread moves it.
   static bool may_manage(const StorageImpl& storage) noexcept;
+
+  // Ends the bytes of a storage on the host. False when it is not there, or its size is fixed.
+  bool drop_if_out(StorageImpl* storage);
 
   // Adds to the streams of a storage on the host. False when it is not there.
   static bool record_stream(const DataPtr& pointer, CUDAStream stream);
@@ -65,6 +71,7 @@ class Backend final : public ::lms::Backend {
   ::lms::HostPool* host_ = nullptr;
   std::atomic<size_t> on_host_{0};
   bool poison_ = false;
+  bool refusing_ = true;
   ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed
 };
 

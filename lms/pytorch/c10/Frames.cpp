@@ -41,6 +41,8 @@ thread_local int engine_depth = 0;
       return ::lms::Access::kWrite;
     case Access::kOverwrite:
       return ::lms::Access::kOverwrite;
+    case Access::kHold:
+      return ::lms::Access::kHold;
   }
   return ::lms::Access::kWrite;
 }
@@ -68,6 +70,17 @@ void expose_to_capture(::lms::Key key, ::lms::Stream stream) {
   if (C10_UNLIKELY(capturing(static_cast<cudaStream_t>(stream)))) {
     state().engine.expose(key, stream);
   }
+}
+
+const ::lms::Engine::Frame& current_frame() { return this_frame().frame; }
+
+void note(StorageImpl* storage) {
+  const ThreadFrame& mine = this_frame();
+  if (mine.depth > 0) {
+    return;
+  }
+  EngineScope scope;
+  state().engine.note(nullptr, storage, stream_for(storage), mine.lane);
 }
 
 OpGuard::OpGuard() { ++this_frame().depth; }

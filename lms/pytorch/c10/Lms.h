@@ -20,6 +20,7 @@ enum class Access : uint8_t {
   kRead,
   kWrite,
   kOverwrite,  // every byte is written before any is read
+  kHold,       // not accessed: the bytes only have to stay where they are
 };
 
 struct Use {
@@ -47,6 +48,10 @@ class C10_CUDA_API OpGuard {
   ::lms::Engine::Overwritten overwritten_;
   intrusive_ptr<StorageImpl> target_;  // that it is of
 };
+
+// Makes known what was made by no op that has an OpGuard, so that it can be moved out before one
+// uses it. What is made while an op of this thread runs is left to that.
+C10_CUDA_API void note(StorageImpl* storage);
 
 // Around an op that runs without pins because Large Model Support is off: enabling waits for it.
 class C10_CUDA_API UnpinnedOp {
@@ -86,6 +91,9 @@ C10_CUDA_API size_t min_size();
 // After every op everything unpinned is evicted, and what is out has a null pointer that throws.
 C10_CUDA_API void set_chaos(bool chaos);
 C10_CUDA_API bool chaos() noexcept;
+// Whether, in chaos mode, a look at the pointer of what is out throws. From now on, and for what is
+// out already.
+C10_CUDA_API void set_refusing(bool refusing);
 
 C10_CUDA_API void pin(StorageImpl* storage);
 C10_CUDA_API void unpin(StorageImpl* storage);
@@ -96,6 +104,9 @@ C10_CUDA_API void set_excluded(StorageImpl* storage, bool excluded);
 C10_CUDA_API bool excluded(StorageImpl* storage);
 C10_CUDA_API bool on_host(StorageImpl* storage);
 C10_CUDA_API bool evict(StorageImpl* storage);
+// Frees the memory of a storage that is out: it is of no bytes from now on, and nothing comes in.
+// False, and nothing is done, for any other.
+C10_CUDA_API bool drop_if_out(StorageImpl* storage);
 // Brings in what is out if room is free: nothing else makes way. Whether it is resident now.
 C10_CUDA_API bool page_in_if_free(StorageImpl* storage);
 
@@ -108,7 +119,8 @@ C10_CUDA_API void count_allocations() noexcept;
 C10_CUDA_API std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device);
 C10_CUDA_API void reset_peak_stats(DeviceIndex device);
 C10_CUDA_API void reset_accumulated_stats(DeviceIndex device);
-// For out-of-memory messages: what is pinned, the limits, and what would help.
-C10_CUDA_API std::string describe(DeviceIndex device);
+// For out-of-memory messages: what is in use by whom, the limits, and what would help. `wanted` is
+// what this thread asked for, in bytes; 0: not known.
+C10_CUDA_API std::string describe(DeviceIndex device, size_t wanted = 0);
 
 }  // namespace c10::cuda::lms

@@ -33,6 +33,9 @@ inline ::lms::Stream stream_for(const StorageImpl* storage) {
   return current_stream(storage->device().index());
 }
 
+// The pins of the op that this thread runs.
+const ::lms::Engine::Frame& current_frame();
+
 // A graph keeps the pointers that it captured, for all its replays.
 void expose_to_capture(::lms::Key key, ::lms::Stream stream);
 

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
 #include <c10/cuda/lms/core/report.h>
 
+#include <algorithm>
 #include <array>
+#include <mutex>
+#include <string>
 #include <utility>
 
 namespace c10::cuda::lms {
@@ -16,9 +22,27 @@ constexpr std::array<const char*, ::lms::kRoutes> kRouteNames = {"freelist",    
                                                                  "reclaim_all", "cudamalloc_retry"};
 
 constexpr ::lms::Words kWords = {
-    "storages", "operators", "raise it with torch.cuda.lms.enable(host_limit=...)",
+    "storages",
+    "operators",
+    "raise it with torch.cuda.lms.enable(host_limit=...)",
     "use smaller inputs for the operator that failed: everything it uses at once must fit",
-    "torch.cuda.lms.release_pointer"};
+    "torch.cuda.lms.release_pointer",
+    "torch.cuda.lms.pin() or collectives",
+    "not of tensors that it knows (made before it was turned on and not used since, or "
+    "workspaces)",
+    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "let go of what the operator does not use and cannot move, as named above: it would fit alone"};
+
+// Bytes that the allocator holds on the device or, within all limits, could.
+size_t attainable(DeviceIndex device, size_t reserved) {
+  const CUDAGuard guard(device);
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const double fraction = CUDACachingAllocator::getMemoryFraction(device);
+  const auto allowed = static_cast<size_t>(fraction * static_cast<double>(total));
+  const size_t limit = device_limit();
+  return std::min({reserved + free, allowed, limit == 0 ? SIZE_MAX : limit});
+}
 
 ::lms::RouteCounts& routes_of(DeviceIndex device) {
   return detail::routes[static_cast<size_t>(device)];
@@ -82,13 +106,25 @@ void reset_accumulated_stats(DeviceIndex device) {
   routes_of(device).reset();
 }
 
-std::string describe(DeviceIndex device) {
+std::string describe(DeviceIndex device, size_t wanted) {
   if (!reclaiming()) {
     return "";
   }
+  const bool comes_in = in_engine();  // one of the op's own operands
   EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
   ::lms::Report report = ::lms::report(state().engine, state().host, device);
   report.device_limit = device_limit();
+  if (wanted > 0) {
+    const auto stats = CUDACachingAllocator::getDeviceStats(device);
+    report.wanted = wanted;
+    report.pool = "GPU " + std::to_string(device);
+    report.pool_in_use = static_cast<size_t>(stats.allocated_bytes[0].current);
+    report.pool_bytes = attainable(device, static_cast<size_t>(stats.reserved_bytes[0].current));
+    report.own_known = true;
+    const size_t own = state().engine.bytes_of(current_frame());
+    report.own_bytes = comes_in ? own - std::min(own, wanted) : own;
+  }
   return ::lms::shortage(report, kWords);
 }
 

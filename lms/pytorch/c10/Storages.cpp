@@ -64,6 +64,12 @@ bool evict(StorageImpl* storage) {
   return reclaiming() && state().engine.evict(storage);
 }
 
+bool drop_if_out(StorageImpl* storage) {
+  EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  return !state().engine.pinned(storage) && state().backend.drop_if_out(storage);
+}
+
 bool page_in_if_free(StorageImpl* storage) {
   EngineScope scope;
   return state().engine.page_in(storage, stream_for(storage), ::lms::Reclaim::kNone);

@@ -93,6 +93,15 @@ void set_chaos(bool chaos) {
       "Support first.");
 }
 
+void set_refusing(bool refusing) {
+  EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  state().backend.set_refusing(refusing);
+  for (const ::lms::Key key : state().engine.all_out()) {
+    state().backend.refuse(key);
+  }
+}
+
 bool chaos() noexcept { return detail::lms_switch.chaos(); }
 
 }  // namespace c10::cuda::lms

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/empty_ops.h>
+#include <ATen/ops/empty_strided_ops.h>
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
 #include <torch/csrc/lms/foreach.h>
@@ -11,6 +13,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -90,9 +93,9 @@ class Call {
 
   template <class F>
   bool in_parts(size_t bytes, const F& f) const {
-    return run_in_parts(op_.schema(), bytes, stack_, [&](Stack* arguments) {
+    return run_in_parts(op_.schema(), bytes, stack_, [&](Stack* arguments, Room room) {
       Call part(op_, keys_, arguments, facts_);
-      f(part);
+      return f(part, room);
     });
   }
 
@@ -166,6 +169,45 @@ class Listener final : public c10::OpRegistrationListener {
   }
 };
 
+// Factories of empty tensors, by which all others make theirs, have a kernel of their own on this
+// key, because no argument tells the device. These do as it does, and make the result known.
+at::Tensor noted(at::Tensor made) {
+  if (c10::cuda::lms::active()) {
+    each_storage(
+        made, [](const at::Tensor&, c10::StorageImpl* storage) { c10::cuda::lms::note(storage); });
+  }
+  return made;
+}
+
+at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                 std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+  const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
+  return noted(
+      at::_ops::empty_memory_format::redispatch(keys, size, dtype, layout, device, pin, format));
+}
+
+at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pin) {
+  const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
+  return noted(at::_ops::empty_strided::redispatch(keys, size, stride, dtype, layout, device, pin));
+}
+
+class Silent final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+void hook_factories() {
+  Silent silent;  // to replace a kernel is worth a warning
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  static auto* const library = new torch::Library(torch::Library::IMPL, "aten",
+                                                  DispatchKey::BackendSelect, __FILE__, __LINE__);
+  library->impl("empty.memory_format", TORCH_FN(empty));
+  library->impl("empty_strided", TORCH_FN(empty_strided));
+}
+
 // Composite operators only call others, which are hooked themselves; factories have a kernel of
 // their own on this key and take no tensor of the device.
 bool wants_hook(const c10::OperatorHandle& op) {
@@ -227,6 +269,7 @@ size_t install() {
     return 0;
   }
   registry().installed = true;
+  hook_factories();
   auto& dispatcher = c10::Dispatcher::singleton();
   // Calls back at once for every operator there is: all become pending.
   registry().listener = dispatcher.addRegistrationListener(std::make_unique<Listener>());

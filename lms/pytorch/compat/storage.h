@@ -29,6 +29,9 @@ DataPtr& pointer_of(StorageImpl& storage) noexcept;
 const DataPtr& pointer_of(const StorageImpl& storage) noexcept;
 // The old pointer's deleter does not run: its memory has a new owner.
 void replace_pointer(StorageImpl* storage, DataPtr&& pointer);
+// Frees its memory: it has no bytes from now on. False, and nothing is done, where its size is
+// fixed.
+bool drop_memory(StorageImpl* storage);
 // Whether the bytes are others' as well, so that a write would give the storage a block of its own.
 bool shares_bytes(const DataPtr& pointer) noexcept;
 

@@ -96,6 +96,15 @@ inline void replace_pointer(StorageImpl* storage, DataPtr&& pointer) {
   storage->set_data_ptr_noswap(std::move(pointer));
 }
 
+inline bool drop_memory(StorageImpl* storage) {
+  if (!storage->resizable()) {
+    return false;
+  }
+  storage->set_data_ptr_noswap(DataPtr(nullptr, pointer_of(*storage).device()));
+  storage->set_nbytes(0);
+  return true;
+}
+
 inline bool shares_bytes(const DataPtr& pointer) noexcept {
   return c10::impl::cow::is_cow_data_ptr(pointer);
 }

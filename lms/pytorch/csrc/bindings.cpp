@@ -23,7 +23,6 @@ namespace engine = c10::cuda::lms;
 // Parameters and moments of one optimiser step are pinned together: a sixteenth of the device keeps
 // such a call far below the working set of other operators.
 constexpr size_t kPartsPerDevice = 16;
-constexpr size_t kLeastPart = size_t{1} << 20;
 
 size_t part_bytes_under(size_t device_limit) {
   size_t free = 0, total = 0;
@@ -138,6 +137,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("set_min_size(int bytes) -> ()", [](int64_t b) { engine::set_min_size(bytes_of(b)); });
   m.def("set_chaos(bool chaos) -> ()", [](bool chaos) { engine::set_chaos(chaos); });
   m.def("chaos() -> bool", [] { return engine::chaos(); });
+  m.def("set_refusing(bool refusing) -> ()", [](bool on) { engine::set_refusing(on); });
   m.def("set_part_bytes(int bytes) -> ()", [](int64_t b) { set_part_bytes(bytes_of(b)); });
   m.def("part_bytes() -> int", [] { return static_cast<int64_t>(part_bytes()); });
   m.def("install_pending() -> int", [] { return static_cast<int64_t>(install_pending()); });
@@ -157,6 +157,9 @@ TORCH_LIBRARY(lms, m) {
   m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);
   m.def("identity(Storage storage) -> int", &identity);
   m.def("evict(Tensor tensor) -> bool", &for_any<&engine::evict>);
+  m.def("drop_if_out(Storage storage) -> bool", [](const c10::Storage& storage) {
+    return engine::drop_if_out(storage.unsafeGetStorageImpl());
+  });
   m.def("page_in_if_free(Tensor tensor) -> bool", &for_any<&engine::page_in_if_free>);
   m.def("reclaim_inactive(int device) -> int", [](int64_t device) {
     return static_cast<int64_t>(engine::reclaim_inactive(index_of(device)));

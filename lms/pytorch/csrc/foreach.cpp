@@ -40,7 +40,7 @@ c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_
 }  // namespace
 
 bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* stack,
-                  c10::function_ref<void(Stack*)> run) {
+                  c10::function_ref<bool(Stack*, Room)> run) {
   const auto& parameters = schema.arguments();
   const size_t first = stack->size() - parameters.size();
 
@@ -96,7 +96,10 @@ bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* s
     for (size_t i = 0; i < arguments.size(); ++i) {
       part.push_back(slice(parameters[i], arguments[i], length, begin, end));
     }
-    run(&part);
+    if (!run(&part, end - begin > 1 ? Room::kTell : Room::kThrow)) {
+      part_bytes = sum / 2;
+      continue;
+    }
     for (size_t i = 0; i < results.size(); ++i) {
       for (const c10::IValue& item : part[i].toListRef()) {
         results[i].push_back(item.toTensor());

@@ -6,13 +6,19 @@
 #include <c10/util/FunctionRef.h>
 #include <torch/csrc/lms/op_facts.h>
 
+#include <cstdint>
+
 namespace torch::lms {
+
+// What a call does when its operands find no room together.
+enum class Room : uint8_t { kTell, kThrow };
 
 // Optimisers pass all parameters, gradients and moments in one call, which would pin them all.
 // Runs such a call in parts of at most `part_bytes` of tensors (at least one of each list), each by
-// `run`, which finds its arguments on the stack and leaves its results there. The results are as of
-// one call. Returns false, with nothing done, when the call is better left whole.
+// `run`, which finds its arguments on the stack and leaves its results there. When it returns false
+// the part is made smaller; one that cannot be is to throw. The results are as of one call. Returns
+// false, with nothing done, when the call is better left whole.
 bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, torch::jit::Stack* stack,
-                  c10::function_ref<void(torch::jit::Stack*)> run);
+                  c10::function_ref<bool(torch::jit::Stack*, Room)> run);
 
 }  // namespace torch::lms

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/lms/op_facts.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_set>
 
@@ -48,6 +49,17 @@ bool writes_silently(const std::string& op, const c10::Argument& argument) {
   return contains(op, "_rnn") || contains(op, "moving_avg");
 }
 
+// Gives `self` another storage, and looks at the bytes of neither, unless the overload has sizes,
+// for which the new one may have to grow.
+bool is_set(const c10::FunctionSchema& schema, const std::string& op) {
+  if (op != "set_") {
+    return false;
+  }
+  const auto& arguments = schema.arguments();
+  return std::none_of(arguments.begin() + 1, arguments.end(),
+                      [](const c10::Argument& argument) { return argument.name() == "size"; });
+}
+
 bool may_hold_tensor(const c10::Argument& argument) {
   const auto kind = argument.type()->kind();
   return contains(argument.type()->str(), "Tensor") || kind == c10::TypeKind::StorageType ||
@@ -77,8 +89,10 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
       const auto* alias = argument.alias_info();
       const bool written = !trusted || (alias && alias->isWrite()) || writes_silently(op, argument);
       const bool overwritten = trusted && index == 0 && (op == "zero_" || op == "copy_");
+      const bool held = trusted && ((index == 0 && op == "set_") || is_set(schema, op));
       const Access write = overwritten ? Access::kOverwrite : Access::kWrite;
-      facts.tensors.push_back({index, written ? write : Access::kRead});
+      const Access access = written ? write : Access::kRead;
+      facts.tensors.push_back({index, held ? Access::kHold : access});
     }
     ++index;
   }

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from . import graphs, launches, library, pointers, sizes, statistics
+from . import graphs, launches, library, pointers, profiling, sizes, statistics
 
 Size = Union[int, str]
 
@@ -55,6 +55,7 @@ def _prepare(ops: Any) -> None:
     ops.count_allocations()
     pointers.install()
     launches.install()
+    profiling.install()
 
 
 def _hand_over(settings: Dict[str, int]) -> None:
@@ -139,6 +140,7 @@ def enable(
         load()  # which may wait for who initialises CUDA: not under the lock
         _switch(True, given)
     else:
+        parse_debug(os.environ.get("LMS_DEBUG", ""))  # later its error has a longer way
         store(wanted=True, **given)
         torch.cuda._lazy_call(settle)
 
@@ -209,8 +211,13 @@ def _require_memory(tensor: torch.Tensor) -> None:
 def exclude(target: Union[torch.Tensor, torch.nn.Module]) -> None:
     r"""Keep a tensor, or the parameters and buffers of a module, on the device."""
     for tensor in _on_devices(target):
-        load().exclude(tensor, True)
-        _require_memory(tensor)
+        before = load().excluded(tensor)
+        library.ops().exclude(tensor, True)
+        try:
+            _require_memory(tensor)
+        except TypeError:
+            library.ops().exclude(tensor, before)
+            raise
 
 
 def include(target: Union[torch.Tensor, torch.nn.Module]) -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PYTORCH_LMS: no edit to the program."""
+"""PYTORCH_LMS and LMS_DEBUG: no edit to the program."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from . import api, library, sizes
 
@@ -37,15 +38,33 @@ def parse(value: str) -> Optional[Dict[str, int]]:
 
 
 def read() -> None:
-    """Takes note of the variable. Who never uses CUDA is not told of a mistake in it."""
+    """Takes note of the variables. Who never uses CUDA is not told of a mistake in them."""
     global _asked, _mistake
     _asked = _mistake = None
     try:
         _asked = parse(os.environ.get("PYTORCH_LMS", ""))
+        if _asked is not None:
+            api.parse_debug(os.environ.get("LMS_DEBUG", ""))
     except ValueError as error:
-        _mistake = error
+        _asked, _mistake = None, error
+        cuda: Any = sys.modules["torch.cuda"]  # torch may be being imported
+        if not cuda.is_initialized():
+            cuda._lazy_init = _refusing(cuda._lazy_init)
     if _asked is not None:
         api.store(wanted=True, **_asked)
+
+
+def _refusing(initialise: Callable[[], None]) -> Callable[[], None]:
+    """Instead of `initialise`: what it calls itself would tell of the mistake under the stack of
+    whoever imported torch."""
+
+    @functools.wraps(initialise)
+    def lazy_init() -> Any:
+        if _mistake is not None:
+            raise ValueError(str(_mistake))
+        return initialise()
+
+    return lazy_init
 
 
 def act() -> None:

@@ -81,7 +81,7 @@ def _expose_tensor(tensor: torch.Tensor) -> None:
 
 
 def _expose_storage(storage: torch.UntypedStorage) -> None:
-    library.ops().expose(_view_of(storage))
+    library.ops().expose(view_of(storage))
 
 
 def _pointer(
@@ -113,7 +113,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
-def _view_of(storage: torch.UntypedStorage) -> torch.Tensor:
+def view_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
@@ -168,7 +168,7 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
         if not library.active():
             return function(*args, **kwargs)
         views = [
-            _view_of(value)
+            view_of(value)
             for value in args
             if isinstance(value, torch.UntypedStorage) and value.device.type == "cuda"
         ]
@@ -177,6 +177,30 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         finally:
             library.ops().unpin_all(views)
+
+    return wrapper
+
+
+def _resizing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For `storage.resize_`: to free what is out takes no room."""
+    pinned = _pinned(function)
+
+    @functools.wraps(function)
+    def wrapper(storage: Any, size: Any) -> Any:
+        if size == 0 and storage.device.type == "cuda" and library.active():
+            library.ops().drop_if_out(storage)
+        return pinned(storage, size)
+
+    return wrapper
+
+
+def _iterating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For `list(storage)`: brings the bytes in once, not for each element."""
+
+    @functools.wraps(function)
+    def wrapper(storage: Any) -> Any:
+        out = storage.device.type == "cuda" and library.active()
+        return function(storage.cpu() if out else storage)
 
     return wrapper
 
@@ -211,7 +235,6 @@ def install() -> None:
     )
     storage._share_cuda_ = _before(storage._share_cuda_, _share)  # type: ignore[method-assign]
     for name in (
-        "resize_",
         "copy_",
         "fill_",
         "_write_file",
@@ -219,6 +242,9 @@ def install() -> None:
         "__setitem__",
     ):
         setattr(storage, name, _pinned(getattr(storage, name)))
+    storage.resize_ = _resizing(storage.resize_)  # type: ignore[method-assign]
+    for kind in (storage, torch.TypedStorage):
+        kind.__iter__ = _iterating(kind.__iter__)  # type: ignore[method-assign]
     storage.__getitem__ = _item(storage.__getitem__)  # type: ignore[method-assign]
 
     # Operators defined from now on get the boundary before they can be called.
