@@ -119,6 +119,12 @@ def test_operands_take_no_more_than_they_need(memory, eager_moves):
     assert memory("operands_take_what_they_need", 64) is True
 
 
+@pytest.mark.parametrize("kind", ["result", "operands"])
+def test_an_operation_that_needs_nearly_all(memory, eager_moves, kind):
+    """All of the pool but the 64th that is for small tensors."""
+    assert memory("nearly_all", 64, kind) == [2.0, True]
+
+
 def test_operands_do_not_lie_between(memory, eager_moves):
     """Before an operation takes most of the pool, its operand moves out of the middle."""
     assert memory("operands_between", 64) == 3 * [40.0 * 2**18]

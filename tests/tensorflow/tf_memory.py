@@ -3,6 +3,7 @@
 [ARGUMENT]` prints one JSON value."""
 
 import json
+import random
 import sys
 import time
 
@@ -148,6 +149,24 @@ def many_operands():
         sums.append(float(tf.reduce_sum(rows)))
         del held, between, rows
     return sums
+
+
+def nearly_all(kind):
+    """One operation with operands and result of 62 MiB in a pool of 64, cut up by others."""
+    sizes = random.Random(1)
+    held = {}
+    for i in range(200):
+        held[i % 60] = tf.fill((int(sizes.uniform(0.2, 3) * ONE),), float(i % 60))
+        if i % 3 == 0:
+            held["small", i % 60] = tf.fill((sizes.randrange(1, 900),), 1.0)
+        if i % 7 == 0:
+            held.pop(sizes.choice(list(held)))
+    if kind == "result":
+        found = float(tf.tile(tf.fill((int(7.75 * ONE),), 2.0), [7])[-1])
+    else:
+        terms = [tf.fill((int(15.5 * ONE),), float(i)) for i in range(3)]
+        found = float(raw.AddN(inputs=terms)[-1]) - 1.0
+    return [found, all(float(x[0]) == k for k, x in held.items() if not isinstance(k, tuple))]
 
 
 # ---- lists
