@@ -182,6 +182,10 @@ def test_room_of_small_tensors_comes_back(memory):
     assert memory("room_of_small", 48) == 2.0
 
 
+def test_what_nearly_fills_the_pool_leaves_the_rest(memory, eager_moves):
+    assert memory("beside_most", 48) == 44.0
+
+
 def test_small_tensors_under_a_limit(memory, eager_moves):
     """Room for small tensors is made as for others where a limit is below the pool."""
     assert memory("small_under_a_limit", 48) == [float(100 * sum(range(36))), True, 0]

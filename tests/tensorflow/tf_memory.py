@@ -169,6 +169,12 @@ def nearly_all(kind):
     return [found, all(float(x[0]) == k for k, x in held.items() if not isinstance(k, tuple))]
 
 
+def beside_most():
+    """A sum over what nearly fills the pool."""
+    most = tf.fill((22, 2 * ONE), 2.0)
+    return float(tf.reduce_sum(most, axis=0)[-1])
+
+
 # ---- lists
 
 

@@ -255,16 +255,18 @@ def compiled():
 
 
 def compiled_variables():
-    held = variables(range(LAYERS))
+    """Whose memory others share: else they keep the memory that they have."""
 
     @tf.function(jit_compile=True)
-    def double(variable):
-        variable.assign(variable * 2.0 + 1.0)
+    def fill(variable, by):
+        variable.assign(tf.ones((20 * ONE,)) * by)
 
-    for _ in range(2):
-        for variable in held:
-            double(variable)
-    return [float(tf.reduce_max(v)) for v in held] == [4.0 * i + 3.0 for i in range(LAYERS)]
+    held, before = [], []
+    for i in range(3):
+        held.append(tf.Variable(tf.fill((20 * ONE,), float(i))))
+        before.append(held[-1].read_value())
+        fill(held[-1], tf.constant(i + 3.0))
+    return [float(tf.reduce_max(x)) for x in before + held] == [float(i) for i in range(6)]
 
 
 if __name__ == "__main__":
