@@ -173,11 +173,9 @@ def program(
         done: Forked | subprocess.CompletedProcess[str]
         if forks is None or fresh:
             kind = pytestconfig.stash[KIND]
+            command = lms_device.child_command(kind, sys.executable, memory, mode)
             done = subprocess.run(
-                [
-                    *lms_device.child_command(kind, sys.executable, memory, mode),
-                    *(str(script), *arguments),
-                ],
+                [*command, str(script), *arguments],
                 env=variables,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
