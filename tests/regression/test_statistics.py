@@ -125,6 +125,31 @@ def test_settings_are_read_back(device: Any) -> None:
     assert lms.settings() == {**want, "min_size": 8192, "enabled": False}
 
 
+def test_host_memory_has_a_limit_unless_one_is_set(program: Any) -> None:
+    """A share of the machine's memory for each process; the summary says of what."""
+    out = program(
+        """
+        import os, torch
+        lms = torch.cuda.lms
+        lms.enable()
+        assert lms.settings()["host_limit"] is None
+        assert "host a share of the memory" in lms.summary()
+        torch.ones(1, device="cuda")
+        limit = lms.settings()["host_limit"]
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert 0 < limit <= 3 * machine // 16 and limit == lms.stats()["lms.host.limit"]
+        assert "(3/4 of the " in lms.summary() and ", among 4 processes)" in lms.summary()
+        lms.enable(host_limit="1GiB")
+        assert "host 1.0 GiB, " in lms.summary()
+        lms.enable(host_limit=0)
+        assert "host none, " in lms.summary()
+        print("fine")
+        """,
+        env={"LOCAL_WORLD_SIZE": "4"},
+    )
+    assert "fine" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [

@@ -2,6 +2,7 @@
 """The Python API: IBM's names, limits, exclusion, the environment switch, and wrong use."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def test_environment_switch(api):
     on, options = api("options", env=env, fresh=True)
     assert on and options["device_limit"] == 64 * MIB and options["host_limit"] == 1 << 30
     assert api("options", env={"TF_LMS": "0"}, fresh=True)[0] is False
+
+
+def test_host_memory_has_a_limit_unless_one_is_set(api):
+    """A share of the machine's memory for each process; the summary says of what."""
+    limit, share, given = api("host_share", env={"SLURM_NTASKS_PER_NODE": "4"}, fresh=True)
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < limit <= 3 * machine // 16
+    assert "(3/4 of the " in share and ", among 4 processes)" in share
+    assert "host 1.0 GiB, " in given
 
 
 def test_the_setter_stores(api):

@@ -105,6 +105,13 @@ def options():
     return [config.get_lms_enabled(), config.get_lms_options()]
 
 
+def host_share():
+    """The host limit and the summary, before one is set and after."""
+    found = [config.get_lms_options()["host_limit"], stats.lms_summary()]
+    config.set_lms_options(host_limit="1GiB")
+    return [*found, stats.lms_summary()]
+
+
 def stored():
     """Turned on where nothing can act on it, then asked before and after the first operation."""
     config.set_lms_enabled(True)

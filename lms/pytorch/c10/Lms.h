@@ -85,6 +85,8 @@ C10_CUDA_API void set_soft_limit(size_t bytes);
 C10_CUDA_API size_t soft_limit() noexcept;
 C10_CUDA_API void set_host_limit(size_t bytes);
 C10_CUDA_API size_t host_limit();
+// Of what the host limit is a share; "" when somebody has set another.
+C10_CUDA_API std::string host_share();
 // Storages below this size move only if nothing else makes room.
 C10_CUDA_API void set_min_size(size_t bytes);
 C10_CUDA_API size_t min_size();

@@ -6,6 +6,7 @@
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/core/engine.h>
 #include <c10/cuda/lms/core/host_pool.h>
+#include <c10/cuda/lms/core/host_share.h>
 #include <c10/cuda/lms/core/switch.h>
 
 // What the files of this folder share.
@@ -18,6 +19,7 @@ struct State {
 
   PinnedMemory memory;
   ::lms::HostPool host{memory};
+  const ::lms::HostShare host_share = ::lms::host_share();  // the limit unless one is set
   Backend backend;
   ::lms::Engine engine{backend, host, {kSmallBytes}};
 };

@@ -58,6 +58,7 @@ class Owner final : public ::lms::Switch::Owner {
 State& state() {
   static auto* state = [] {
     auto* made = new State;
+    made->host.set_limit(made->host_share.limit());
     made->backend.set_host(&made->host);
     detail::lms_switch.attach(made->engine, switch_owner());
     return made;

@@ -134,6 +134,8 @@ TORCH_LIBRARY(lms, m) {
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);
   m.def("set_soft_limit(int bytes) -> ()", [](int64_t b) { engine::set_soft_limit(bytes_of(b)); });
   m.def("set_host_limit(int bytes) -> ()", [](int64_t b) { engine::set_host_limit(bytes_of(b)); });
+  m.def("host_limit() -> int", [] { return static_cast<int64_t>(engine::host_limit()); });
+  m.def("host_share() -> str", [] { return engine::host_share(); });
   m.def("set_min_size(int bytes) -> ()", [](int64_t b) { engine::set_min_size(bytes_of(b)); });
   m.def("set_chaos(bool chaos) -> ()", [](bool chaos) { engine::set_chaos(chaos); });
   m.def("chaos() -> bool", [] { return engine::chaos(); });

@@ -19,7 +19,8 @@ Runtime::Runtime() {
   lms_switch.attach(engine, SwitchOwner());
   // Upstream's own variable for pinned memory is the limit of ours as well.
   const char* limit = std::getenv("TF_GPU_HOST_MEM_LIMIT_IN_MB");
-  if (limit != nullptr && std::atoll(limit) > 0) host.set_limit(std::atoll(limit) << 20);
+  const int64_t mib = limit == nullptr ? 0 : std::atoll(limit);
+  host.set_limit(mib > 0 ? static_cast<size_t>(mib) << 20 : host_share.limit());
 }
 
 void Runtime::OnDevice(const SessionOptions& options, const std::string& name, Allocator* allocator,

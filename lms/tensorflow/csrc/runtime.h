@@ -10,6 +10,7 @@
 #include "tensorflow/core/common_runtime/lms/backend.h"
 #include "tensorflow/core/common_runtime/lms/core/engine.h"
 #include "tensorflow/core/common_runtime/lms/core/host_pool.h"
+#include "tensorflow/core/common_runtime/lms/core/host_share.h"
 #include "tensorflow/core/common_runtime/lms/core/turns.h"
 #include "tensorflow/core/common_runtime/lms/exclusions.h"
 #include "tensorflow/core/common_runtime/lms/host_memory.h"
@@ -39,6 +40,7 @@ class Runtime {
 
   HostBytes host_bytes;
   ::lms::HostPool host{host_bytes};
+  const ::lms::HostShare host_share = ::lms::host_share();  // the limit unless one is set
   Backend backend;
   ::lms::Engine engine{backend, host};
   Pools pools;

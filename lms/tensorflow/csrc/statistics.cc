@@ -76,6 +76,13 @@ std::string OfNode(int node, const ::lms::HostStats::Node& stats) {
   return out.str();
 }
 
+// Of what the host limit is a share; nothing when somebody has set another.
+std::string HostShare() {
+  const ::lms::HostShare& share = Runtime::Get().host_share;
+  const size_t limit = Runtime::Get().host.stats().limit;
+  return limit != 0 && limit == share.limit() ? text(share) : "";
+}
+
 }  // namespace
 
 void NotePeaks(Pool* pool) {
@@ -120,7 +127,7 @@ std::string Statistics() {
     out << separator << OfNode(node.first, node.second);
     separator = ", ";
   }
-  out << "}}";
+  out << "}, \"host_share\": \"" << HostShare() << "\"}";
   return out.str();
 }
 

@@ -38,7 +38,9 @@ def set_lms_options(device_limit=None, host_limit=None, min_size=None):
 
     Args:
       device_limit: Most bytes of each device's pool that tensors may take; 0 for the whole pool.
-      host_limit: Most bytes of host memory that tensors may move to; 0 for no limit.
+      host_limit: Most bytes of host memory that tensors may move to; 0 for no limit. Unless
+        it is set, 3/4 of the machine's memory, or of the cgroup's where that is less, divided by
+        the processes that a launcher (MPI, Slurm) began on the machine.
       min_size: Tensors smaller than this many bytes move only if nothing else makes room.
 
     Sizes are integers or strings such as "8GiB".

@@ -15,7 +15,8 @@ from tensorflow.python.util.tf_export import tf_export
 @tf_export("experimental.lms_statistics")
 def lms_statistics():
     """All statistics: {"enabled": bool, "devices_made": whether TensorFlow has made its devices,
-    "devices": [one dict for each device], "host": {NUMA node: dict}}."""
+    "devices": [one dict for each device], "host": {NUMA node: dict},
+    "host_share": of what the host limit is a share, "" when it was set}."""
     text = library().TF_LmsStatistics()
     try:
         found = json.loads(ctypes.string_at(text).decode())

@@ -31,10 +31,11 @@ def lms_summary():
     def limit(name):
         return sizes.text(options[name]) if options[name] > 0 else "none"
 
+    share = f" ({statistics['host_share']})" if statistics["host_share"] else ""
     lines = [
         f"Large Model Support: {_state(statistics)}"
         + (" (chaos mode)" if library().TF_LmsGetOption(b"chaos") > 0 else ""),
-        f"  limits: device {limit('device_limit')}, host {limit('host_limit')},"
+        f"  limits: device {limit('device_limit')}, host {limit('host_limit')}{share},"
         f" minimum size {sizes.text(options['min_size'])}",
     ]
     for number, s in enumerate(statistics["devices"]):

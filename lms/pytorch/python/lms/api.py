@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 import torch
 
@@ -26,10 +26,10 @@ _SETTERS = {
 # the lock, together with what the library has of it; which is not held while CUDA is initialised,
 # because that may come back here, by settle, in whichever thread is at it.
 _lock = threading.RLock()
-_settings: Dict[str, int] = {
+_settings: Dict[str, Optional[int]] = {
     "device_limit": 0,
     "soft_limit": 0,
-    "host_limit": 0,
+    "host_limit": None,  # the library's own, which is known once it is loaded
     "min_size": DEFAULT_MIN_SIZE,
 }
 _wanted = False
@@ -50,6 +50,7 @@ def _prepare(ops: Any) -> None:
     chaos = parse_debug(os.environ.get("LMS_DEBUG", ""))
     statistics.before_loading()
     _hand_over(_settings)
+    _settings["host_limit"] = ops.host_limit()
     if chaos:
         ops.set_chaos(True)
     ops.count_allocations()
@@ -58,10 +59,10 @@ def _prepare(ops: Any) -> None:
     profiling.install()
 
 
-def _hand_over(settings: Dict[str, int]) -> None:
+def _hand_over(settings: Mapping[str, Optional[int]]) -> None:
     """All or none: only the device limit can fail, and comes first."""
     for name in _SETTERS:
-        if name in settings:
+        if settings.get(name) is not None:
             getattr(library.ops(), _SETTERS[name])(settings[name])
 
 
@@ -73,10 +74,12 @@ def parse_debug(modes: str) -> bool:
     return "chaos" in modes.split(",")
 
 
-def store(wanted: Optional[bool] = None, **given: Size) -> None:
-    """Sets sizes by name, all or none, and whether it is to be on."""
+def store(wanted: Optional[bool] = None, **given: Optional[Size]) -> None:
+    """Sets sizes by name (None: the library's own), all or none, and whether it is to be on."""
     global _wanted
-    parsed = {name: sizes.parse(name, size) for name, size in given.items()}
+    parsed = {
+        name: None if size is None else sizes.parse(name, size) for name, size in given.items()
+    }
     with _lock:
         if library.loaded():
             _hand_over(parsed)
@@ -127,7 +130,9 @@ def enable(
         device_limit: most bytes the allocator may reserve on each device; 0 for no limit but the
             device's own. Reaching it moves tensors out; what cannot fit in it raises
             :class:`torch.OutOfMemoryError`.
-        host_limit: most bytes of pinned host memory; 0 for no limit.
+        host_limit: most bytes of pinned host memory; 0 for no limit. Unless it is set, 3/4 of the
+            machine's memory, or of the cgroup's where that is less, divided by the processes that
+            a launcher (torchrun, MPI, Slurm) began on the machine.
         min_size: tensors smaller than this many bytes move only if nothing else makes room (1 MiB
             unless set).
 
@@ -151,8 +156,8 @@ def disable() -> None:
     _switch(False, {})
 
 
-def limits() -> Dict[str, int]:
-    """The limits and the minimum size, in bytes."""
+def limits() -> Dict[str, Optional[int]]:
+    """The limits and the minimum size, in bytes. None: not known before the library is loaded."""
     return dict(_settings)
 
 
@@ -163,7 +168,8 @@ def is_enabled() -> bool:
 
 def settings() -> Dict[str, Any]:
     r"""The settings: ``enabled``, ``device_limit``, ``soft_limit``, ``host_limit``, ``min_size``
-    (bytes, 0 for no limit) and ``chaos``."""
+    (bytes, 0 for no limit) and ``chaos``. A ``host_limit`` that nobody has set is ``None`` until
+    CUDA is initialised."""
     return {
         "enabled": is_enabled(),
         **_settings,

@@ -77,5 +77,5 @@ def act() -> None:
     api.settle()
     if library.enabled():
         limits = api.limits()  # the program may have set others since
-        shown = "".join(f", {name} {sizes.text(limits[name])}" for name in _asked)
+        shown = "".join(f", {name} {sizes.text(limits[name] or 0)}" for name in _asked)
         print(f"PYTORCH_LMS: Large Model Support is on{shown}", file=sys.stderr)

@@ -38,7 +38,7 @@ def set_limit_lms(limit: int) -> None:
 
 def get_limit_lms() -> int:
     r"""The soft limit in bytes."""
-    return api.limits()["soft_limit"]
+    return api.limits()["soft_limit"] or 0
 
 
 def set_size_lms(size: int) -> None:
@@ -48,7 +48,7 @@ def set_size_lms(size: int) -> None:
 
 def get_size_lms() -> int:
     r"""The size in bytes below which a tensor moves only if nothing else makes room."""
-    return api.limits()["min_size"]
+    return api.limits()["min_size"] or 0
 
 
 def reclaim_inactive() -> None:

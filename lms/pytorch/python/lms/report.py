@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -20,16 +20,27 @@ def _state() -> str:
     return "off" if library.loaded() else "off (never enabled)"
 
 
+def _limit(size: Optional[int]) -> str:
+    return sizes.text(size) if size else "none"
+
+
+def _host_limit(limits: Dict[str, Optional[int]]) -> str:
+    if limits["host_limit"] is None:
+        return "a share of the memory"
+    share = library.ops().host_share() if library.loaded() else ""
+    return _limit(limits["host_limit"]) + (f" ({share})" if share else "")
+
+
 def summary(device: Device = None) -> str:
     r"""A few lines that say whether Large Model Support is on and what it did."""
     lines = [f"Large Model Support: {_state()}"]
     if not library.loaded() and not api.is_enabled():
         return lines[0]
-    limits = {name: sizes.text(size) if size else "none" for name, size in api.limits().items()}
+    limits = api.limits()
     lines += [
-        f"  limits: device {limits['device_limit']}, host {limits['host_limit']},"
-        f" minimum size {sizes.text(api.limits()['min_size'])}",
-        f"  soft limit (set_limit_lms): {limits['soft_limit']}",
+        f"  limits: device {_limit(limits['device_limit'])}, host {_host_limit(limits)},"
+        f" minimum size {sizes.text(limits['min_size'] or 0)}",
+        f"  soft limit (set_limit_lms): {_limit(limits['soft_limit'])}",
     ]
     if not library.loaded() or not torch.cuda.is_initialized():  # as in a child of a fork
         return "\n".join(lines)
