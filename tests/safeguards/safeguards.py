@@ -52,6 +52,8 @@ class Safeguard:
     since: tuple[int, ...] = ()
     build: str = "plain17"
     options: tuple[str, ...] = ()
+    # Without it nothing fails, but the test does not end; else a test without an end shows nothing.
+    hangs: bool = False
 
 
 def load(kind: str, folder: Path = HERE) -> list[Safeguard]:
