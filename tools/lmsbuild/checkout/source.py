@@ -23,7 +23,7 @@ from lmsbuild.base.errors import (
     TreeStateError,
     cat_file,
 )
-from lmsbuild.base.git import TRUSTING, Git, Repository, entries, git, has_git, open_at
+from lmsbuild.base.git import TRUSTING, Git, Repository, entries, git, has_git, is_bare, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir, cache_path, full_path
 from lmsbuild.checkout import debian
@@ -411,8 +411,7 @@ def _is_archive(name: str) -> bool:
 
 
 def _is_repository(path: Path) -> bool:
-    bare = (path / "HEAD").is_file() and (path / "objects").is_dir()
-    return path.is_dir() and (bare or has_git(path))
+    return path.is_dir() and (is_bare(path) or has_git(path))
 
 
 def _from_clone(way: _Way, path: Path) -> Source:

@@ -9,6 +9,7 @@ from lmsbuild.base.git.repository import (
     checkout_git,
     checkout_top,
     has_git,
+    is_bare,
     open_at,
 )
 from lmsbuild.base.git.trees import ABSENT, Entry, Raw, changed, entries, folder
@@ -30,5 +31,6 @@ __all__ = [
     "folder",
     "git",
     "has_git",
+    "is_bare",
     "open_at",
 ]

@@ -293,7 +293,7 @@ def open_at(path: Path) -> Repository:
     place = path.absolute()  # git is run in it
     if has_git(place):
         found: Repository | None = _opened(place, place / ".git", place)
-    elif _is_bare(place):
+    elif is_bare(place):
         found = _opened(place, place, None)
     else:
         found = checkout_git(place)
@@ -302,7 +302,7 @@ def open_at(path: Path) -> Repository:
     return found.variant(variables=_ALONE)
 
 
-def _is_bare(folder: Path) -> bool:
+def is_bare(folder: Path) -> bool:
     """One that lacks a part is a damaged one, and not a part of what it lies in."""
     parts = (folder / "HEAD").is_file(), (folder / "objects").is_dir(), (folder / "refs").is_dir()
     return sum(parts) >= 2
