@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -196,23 +197,21 @@ def _ready(
 ) -> Prepared:  # fmt: skip
     """Environments by name with a wheel and one beside it, and the device for them."""
     target, device = wanted.target, wanted.device
-    with console.step("environments") as step:
-        made = {
-            kind: prepare(
-                target,
-                wanted.prefix + kind,
-                Contents(
-                    wheel=file,
-                    python=wanted.python,
-                    on_gpu=device.kind == "cuda",
-                    tools=wanted.tools,
-                    beside=beside,
-                ),
-                console,
-                wanted.inside,
-            )
-            for kind, (file, beside) in wheels.items()
-        }
+
+    def make(kind: str) -> Environment:
+        wheel, beside = wheels[kind]
+        contents = Contents(
+            wheel=wheel,
+            python=wanted.python,
+            on_gpu=device.kind == "cuda",
+            tools=wanted.tools,
+            beside=beside,
+        )
+        return prepare(target, wanted.prefix + kind, contents, console, wanted.inside)
+
+    # Side by side: pip unpacks a wheel on one processor.
+    with console.step("environments") as step, ThreadPoolExecutor(len(wheels)) as pool:
+        made = dict(zip(wheels, pool.map(make, wheels), strict=True))
         step.note = "reused" if all(one.reused for one in made.values()) else "made"
     with console.step("device") as step:
         step.note = device.name
