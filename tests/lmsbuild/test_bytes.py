@@ -427,7 +427,7 @@ def test_export_command(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         patch.write_bytes(content)
 
 
-@pytest.fixture(scope="module", params=["bullseye", "trixie"])
+@pytest.fixture(scope="module", params=["bullseye", pytest.param("trixie", marks=pytest.mark.slow)])
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a git of another version."""
     try:

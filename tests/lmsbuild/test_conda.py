@@ -375,7 +375,7 @@ def test_full_disk_leaves_no_package(
 # Other packages ----------------------------------------------------------------------------------
 
 
-@pytest.mark.default
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("powerpc64le-linux-gnu-g++") is None, reason="no cross compiler for ppc64le"
 )

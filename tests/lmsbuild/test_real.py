@@ -23,7 +23,15 @@ from lmsbuild.tags.frameworks import resolve, targets
 pytestmark = pytest.mark.net
 
 
-@pytest.mark.parametrize("label", [target.label for target in targets(Project(REPOSITORY))])
+# The default tier: the series that needs least of the disk.
+DEFAULT = "pytorch:v2.6.0"
+LABELS = [
+    pytest.param(target.label, marks=[] if target.label == DEFAULT else pytest.mark.slow)
+    for target in targets(Project(REPOSITORY))
+]
+
+
+@pytest.mark.parametrize("label", LABELS)
 def test_series_on_the_real_source(
     label: str, real_project: Project, tmp_path: Path, console: Console
 ) -> None:

@@ -149,7 +149,7 @@ def test_what_is_no_manifest_is_refused(text: str, tmp_path: Path) -> None:
         read(file)
 
 
-@pytest.mark.default
+@pytest.mark.slow
 def test_conda_packages_are_made_again(world: World, official: Path, console: Console) -> None:
     """Those of the release's own wheel; a difference is explained, and others are left alone."""
     give_conda(world)

@@ -123,6 +123,7 @@ def test_pictures(tmp_path: Path) -> None:
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.net
 def test_old_python_builds_what_has_no_wheel(
     world: World, tmp_path: Path, console: Console

@@ -47,6 +47,11 @@ def choice() -> dict[str, str]:
     return {entry["file"]: entry["default"] for entry in SELECTION if "default" in entry}
 
 
+def also_off(file: str) -> bool:
+    """Whether the default tier runs the choice of `file` with Large Model Support off, too."""
+    return any(entry["file"] == file and entry.get("off", False) for entry in SELECTION)
+
+
 def configurations(stock: str, lms: str) -> list[Configuration]:
     chaos = {"PYTORCH_LMS": "min_size=0", "LMS_DEBUG": "chaos"}
     return [
