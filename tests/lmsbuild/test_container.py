@@ -173,6 +173,7 @@ def on_real_tag(*command: str, base_image: str) -> Any:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_suite_of_v2_6_0(
     real_project: Project, debian: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

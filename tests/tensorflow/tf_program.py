@@ -10,6 +10,7 @@ import json
 import os
 import random
 import sys
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -75,10 +76,10 @@ class Attention(layers.Layer):
         return self.out(tf.reshape(mixed, (batch, length, width)))
 
 
-def transformer(batch):
-    """A pre-norm transformer of eight layers on 256 tokens."""
+def transformer(batch, depth=8):
+    """A pre-norm transformer of `depth` layers on 256 tokens."""
     entry = x = layers.Input((256, 64), batch_size=batch)
-    for _ in range(8):
+    for _ in range(depth):
         x = layers.Add()([x, Attention(64, 4)(layers.LayerNormalization()(x))])
         inner = layers.Dense(256, activation="relu")(layers.LayerNormalization()(x))
         x = layers.Add()([x, layers.Dense(64)(inner)])
@@ -90,6 +91,7 @@ MODELS = {
     "resnet": (resnet, 4, (64, 64, 3), (10,)),
     "unet3d": (unet3d, 384, (16, 16, 16, 1), (16, 16, 16, 1)),
     "transformer": (transformer, 4, (256, 64), (256, 64)),
+    "shallow": (partial(transformer, depth=4), 4, (256, 64), (256, 64)),
 }
 
 
