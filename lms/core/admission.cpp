@@ -66,7 +66,7 @@ std::int64_t Admission::reservable_() const {
 // What an op lacks is known only when its operands cannot move any more, so the first that will
 // lack room is found before it begins.
 Admission::Need Admission::need_of_(const Op& op) const {
-  if (under_pressure()) return Need::kRoom;
+  if (op.alone || under_pressure()) return Need::kRoom;
   const std::int64_t demand = op.gathers ? op.operand_bytes : op.demand;
   if (demand == Demand::kUnknown) {
     const bool known = is_small(op.operand_bytes) || demand_.tried(op.id, op.operand_bytes);
@@ -76,7 +76,7 @@ Admission::Need Admission::need_of_(const Op& op) const {
 }
 
 void Admission::ask(Op* op) {
-  op->demand = demand_.of(op->id, op->operand_bytes);
+  op->demand = op->alone ? Demand::kUnknown : demand_.of(op->id, op->operand_bytes);
   switch (need_of_(*op)) {
     case Need::kNothing:
       return;
@@ -87,7 +87,7 @@ void Admission::ask(Op* op) {
       set_under_pressure();
       break;
   }
-  if (op->demand == Demand::kUnknown && is_small(op->operand_bytes)) {
+  if (op->demand == Demand::kUnknown && !op->alone && is_small(op->operand_bytes)) {
     op->demand = op->operand_bytes;
   }
   const std::int64_t room = reservable_();

@@ -81,6 +81,7 @@ class Admission {
     std::int64_t operand_bytes = 0;
     bool gathers = false;      // its result is as large as all of its operands
     bool independent = false;  // as in Reservation
+    bool alone = false;        // may take all there is: it found no room beside others
     // From here on `ask` fills it in.
     std::int64_t demand = 0;  // what room is made for, in bytes; Demand::kUnknown: all there is
     bool reserved = false;

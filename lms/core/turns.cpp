@@ -1,12 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "turns.h"
 
+#include <algorithm>
+
 #include "admission.h"
 
 namespace lms {
+namespace {
+
+constexpr std::int64_t kLooks = -1;
+
+}  // namespace
 
 constexpr Clock::Duration Turns::kLongest;
+constexpr Clock::Duration Turns::kDropTime;
+constexpr Clock::Duration Turns::kLook;
 constexpr int Turns::kPatientTries;
+
+// A kernel that lacks memory.
+struct Turns::Lacking {
+  Lacking(Lack its_lack, int its_own) : lack(its_lack), own(its_own) {}
+  const Lack lack;
+  const int own;
+  // How many ops had ended when it last looked in vain. Until it has looked again after an end, it
+  // may be about to find what that op left, and counts as one that runs.
+  std::int64_t failed_at = kLooks;
+  bool gives_up = false;
+};
 
 bool Turns::try_once_(const std::function<bool(Patience)>& try_to, Patience patience) {
   ++begun_;
@@ -21,7 +41,7 @@ bool Turns::try_once_(const std::function<bool(Patience)>& try_to, Patience pati
 }
 
 bool Turns::begin(const std::function<bool(Patience)>& try_to,
-                  const std::function<bool()>& others_end) {
+                  const std::function<bool()>& others_end, bool fits_alone) {
   if (try_once_(try_to, Patience::kPatient)) return true;
   std::lock_guard<std::mutex> turn(turn_);
   const Clock::Time start = clock_.now();
@@ -33,15 +53,19 @@ bool Turns::begin(const std::function<bool(Patience)>& try_to,
     if (try_once_(try_to, patient ? Patience::kPatient : Patience::kImpatient)) return true;
     if (last) return false;
     const std::int64_t own = before + 1;  // its own end is one of them
-    const bool alone = begun_.load() == 0 && ended_.load() == own;
+    const bool none_runs = alone(0) && ended_.load() == own;
     if (others_end()) longest = Reservations::kStuck;
-    last = alone || !wait_for_end_(own, start + longest);
+    if (none_runs && clock_.now() < start + kDropTime && fits_alone) {
+      wait_for_end_(own, clock_.now() + kLook);
+    } else {
+      last = none_runs || !wait_for_end_(own, start + longest);
+    }
   }
 }
 
 void Turns::end() {
-  --begun_;
   ++ended_;
+  --begun_;
   if (waiting_.load() > 0) {
     std::lock_guard<std::mutex> lock(mutex_);
     changed_.notify_all();
@@ -49,31 +73,63 @@ void Turns::end() {
   let_go_();
 }
 
-bool Turns::wait(const std::function<bool()>& take, int own) {
-  const Clock::Time deadline = clock_.now() + kLongest;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    lacking_ += own;
-  }
+bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone) {
+  const Clock::Time start = clock_.now();
+  Lacking me(lack, own);
+  std::unique_lock<std::mutex> lock(mutex_);
+  lacking_.push_back(&me);
+  ++waiting_;
   bool taken = false;
-  for (bool last = false;;) {
+  for (bool again = true; again;) {
     const std::int64_t seen = ended_.load();
+    lock.unlock();
     taken = take();
-    if (!taken && !last && gives_up_(seen, own)) return false;
-    if (taken || last) break;
-    last = !wait_for_end_(seen, deadline);
+    lock.lock();
+    if (taken) break;
+    me.failed_at = seen;
+    again = wait_to_look_(&me, start, fits_alone, &lock);
+    me.failed_at = kLooks;
+    me.gives_up = false;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  lacking_ -= own;
+  lacking_.erase(std::find(lacking_.begin(), lacking_.end(), &me));
+  --waiting_;
+  changed_.notify_all();  // those that are left may be all that lack memory
   return taken;
 }
 
-// Whether nothing runs that may leave memory. One that gives up does: it is about to end.
-bool Turns::gives_up_(std::int64_t seen, int own) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (begun_.load() > lacking_ || ended_.load() != seen) return false;
-  lacking_ -= own;
-  return true;
+// Waits until there may be memory. False when it is time to give up.
+bool Turns::wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
+                          std::unique_lock<std::mutex>* lock) {
+  const Clock::Time now = clock_.now();
+  const bool for_drops = fits_alone && now < start + kDropTime;
+  Clock::Time until = std::min(start + kLongest, now + kDropTime);
+  while (ended_.load() == me->failed_at && clock_.now() < until) {
+    choose_who_gives_up_();
+    if (me->gives_up) {
+      const bool begins_anew =
+          me->lack == Lack::kBeginsAnew || (me->lack == Lack::kBeginsAgain && !alone(me->own));
+      if (begins_anew || !for_drops) return false;
+      until = std::min(until, now + kLook);
+    }
+    clock_.wait_until(changed_, *lock, until);
+  }
+  return clock_.now() < start + kLongest;
+}
+
+// Once nothing runs that may leave memory. Who gives up does: its op is about to end.
+void Turns::choose_who_gives_up_() {
+  const std::int64_t begun = begun_.load();
+  const std::int64_t ended = ended_.load();
+  std::int64_t lacking = 0;
+  Lacking* chosen = nullptr;
+  for (Lacking* one : lacking_) {
+    if (one->gives_up || one->failed_at != ended) return;
+    lacking += one->own;
+    if (chosen == nullptr || one->lack >= chosen->lack) chosen = one;
+  }
+  if (chosen == nullptr || begun > lacking) return;
+  chosen->gives_up = true;
+  changed_.notify_all();
 }
 
 // Whether more ops have ended than were `seen`.

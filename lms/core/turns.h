@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "clock.h"
 
@@ -16,6 +17,15 @@ namespace lms {
 enum class Patience : std::uint8_t {
   kPatient,    // a place that halves the room of its kernel is no place, while others will end
   kImpatient,  // any place will do
+};
+
+// What becomes of the op of a kernel that gets no memory. When all that run lack some, one of those
+// gives up for which the last of these holds that holds for any.
+enum class Lack : std::uint8_t {
+  kOutsideOps,   // it is no op's thread: nothing comes free when it gives up
+  kFails,        // an error
+  kBeginsAgain,  // it lets go of all and begins anew, not for the first time
+  kBeginsAnew,   // the same, for the first time
 };
 
 // The ops of the process that have begun, among them those whose kernels lack memory; and those
@@ -29,6 +39,13 @@ class Turns {
   // others, it tries as long as a reservation waits.
   static constexpr Clock::Duration kLongest{10000};
 
+  // How long one tries that fits alone when no end of an op can help it any more, but a reference
+  // that is dropped outside of ops: the executor's to the operands of one that has ended, or
+  // Python's. And how often it looks. Longer makes the error come later where none is dropped,
+  // shorter fails more of those for which one is.
+  static constexpr Clock::Duration kDropTime{2000};
+  static constexpr Clock::Duration kLook{20};
+
   // Trades running beside other ops for a better place: how often an op rather waits for another
   // one's end than begins where its kernel may lack room.
   static constexpr int kPatientTries = 4;
@@ -39,30 +56,37 @@ class Turns {
 
   // Tries to begin an op until that returns true. A try that fails has let go of everything. False
   // when no other op runs, or none ends any more, and the last try found no room either.
-  // `others_end` tells whether an op runs that ends without the help of others.
-  bool begin(const std::function<bool(Patience)>& try_to, const std::function<bool()>& others_end);
+  // `others_end` tells whether an op runs that ends without the help of others, `fits_alone`
+  // whether the pool has room for this one.
+  bool begin(const std::function<bool(Patience)>& try_to, const std::function<bool()>& others_end,
+             bool fits_alone);
   // An op that began is over.
   void end();
 
-  // The kernel of an op that runs lacks memory: tries to `take` it until that returns true, again
-  // whenever another op has ended. False after kLongest, and at once when all that run lack memory
-  // themselves: the last of them gives up, so that the others find what it leaves. `own` is how
-  // many of those that began are this thread's, one within the other.
-  bool wait(const std::function<bool()>& take, int own);
+  // A kernel lacks memory: tries to `take` it until that returns true, again whenever another op
+  // has ended. False after kLongest; and, for one of them, once all that run lack memory, so that
+  // the others find what its op leaves. `own` is how many of those that began are this thread's,
+  // one within the other.
+  bool wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone);
+  // Whether none has begun but these.
+  bool alone(int own) const { return begun_.load() <= own; }
 
  private:
+  struct Lacking;
   bool try_once_(const std::function<bool(Patience)>& try_to, Patience patience);
   bool wait_for_end_(std::int64_t seen, Clock::Time deadline);
-  bool gives_up_(std::int64_t seen, int own);
+  bool wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
+                     std::unique_lock<std::mutex>* lock);
+  void choose_who_gives_up_();
 
   const std::function<void()> let_go_;
   Clock& clock_;
   std::mutex turn_;                     // held by the op that tries again
   std::atomic<std::int64_t> begun_{0};  // that have begun, or are trying to, and not ended
-  std::atomic<std::int64_t> ended_{0};
+  std::atomic<std::int64_t> ended_{0};  // counted before begun_ is, so that no end is missed
   std::atomic<int> waiting_{0};
-  std::int64_t lacking_ = 0;  // of those that have begun: their kernels lack memory
-  std::mutex mutex_;          // of the line before it, and for the one after it
+  std::vector<Lacking*> lacking_;  // in the order in which they came to lack memory
+  std::mutex mutex_;               // of the line before it, and for the one after it
   std::condition_variable changed_;
 };
 

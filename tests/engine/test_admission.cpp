@@ -27,6 +27,7 @@ namespace {
 using fake::ManualClock;
 using lms::Admission;
 using lms::Demand;
+using lms::Lack;
 using lms::Patience;
 using lms::Reservation;
 using lms::Reservations;
@@ -321,6 +322,19 @@ TEST(admission_of_one_that_may_wait) {
   CHECK(op.demand == Demand::kUnknown && !op.running);
 }
 
+// Whatever it took before, and although there seems to be room.
+TEST(admission_of_one_that_found_no_room) {
+  Scene s;
+  s.learn(op_of(1, 50), 10);
+  s.admission.set_under_pressure();
+  s.learn(op_of(1, 50), 70);
+  Admission::Op op = op_of(1, 50);
+  op.alone = true;
+  const Admission::Op asked = s.learn(op, 10);
+  CHECK(asked.reserved && asked.demand == Demand::kUnknown);
+  CHECK_EQ(asked.reservation.bytes, 50 + 5600);
+}
+
 TEST(admission_makes_no_more_room_than_there_is) {
   Scene s;
   s.admission.set_under_pressure();
@@ -345,11 +359,12 @@ struct Others {
   std::atomic<int> let_go{0};
   Turns turns{[this] { ++let_go; }, clock};
   std::atomic<bool> they_end{false};
+  std::atomic<bool> fits_alone{false};
   std::atomic<bool> room{false};
   std::atomic<int> patient{0}, impatient{0};
 
   void begin_another() {
-    CHECK(turns.begin([](Patience) { return true; }, [] { return true; }));
+    CHECK(turns.begin([](Patience) { return true; }, [] { return true; }, false));
   }
   bool begin() {
     return turns.begin(
@@ -357,7 +372,7 @@ struct Others {
           ++(patience == Patience::kPatient ? patient : impatient);
           return room.load();
         },
-        [this] { return they_end.load(); });
+        [this] { return they_end.load(); }, fits_alone);
   }
 };
 
@@ -401,7 +416,7 @@ TEST(turns_end_with_an_error) {
   Others s;
   for (int i = 0; i < 2; ++i) {
     CHECK_THROWS(s.turns.begin([](Patience) -> bool { throw std::runtime_error("a copy failed"); },
-                               [] { return false; }),
+                               [] { return false; }, false),
                  std::runtime_error);
   }
   std::atomic<bool> begun{true};
@@ -474,15 +489,24 @@ TEST(turns_end_although_others_end) {
 
 // A kernel that lacks memory, of an op in a thread of its own.
 struct Lacking {
-  explicit Lacking(Others* others)
-      : waiter(&others->clock, [this, others] {
+  explicit Lacking(Others* others, Lack lack = Lack::kFails)
+      : waiter(&others->clock, [this, others, lack] {
           others->begin_another();
-          taken = others->turns.wait([this] { return room.load(); }, /*own=*/1);
+          taken =
+              others->turns.wait([this] { return look(); }, lack, /*own=*/1, others->fits_alone);
           ended = true;
           while (!may_end) std::this_thread::yield();
           others->turns.end();
         }) {}
-  std::atomic<bool> room{false}, taken{false}, ended{false}, may_end{true};
+  ~Lacking() { may_look = may_end = true; }  // of a test that fails
+  bool look() {
+    const bool found = room;
+    ++looks;
+    while (!may_look) std::this_thread::yield();
+    return found;
+  }
+  std::atomic<int> looks{0};
+  std::atomic<bool> room{false}, taken{false}, ended{false}, may_look{true}, may_end{true};
   Waiter waiter;
 };
 
@@ -522,6 +546,96 @@ TEST(turns_give_up_where_all_lack_memory) {
   CHECK(waits.waiter.done() && waits.taken);
 }
 
+// One that still looks has not looked in vain: it may be about to find memory, and to end.
+TEST(turns_do_not_give_up_while_another_looks) {
+  Others s;
+  s.begin_another();
+  Lacking first(&s);
+  CHECK(!first.waiter.done());
+  first.room = true;
+  first.may_look = false;
+  const int looks = first.looks;
+  s.turns.end();
+  while (first.looks == looks) std::this_thread::yield();
+  Lacking second(&s);
+  CHECK(!second.waiter.done());
+  first.may_end = false;
+  first.may_look = true;
+  while (!first.ended) std::this_thread::yield();
+  CHECK(!second.waiter.done());  // nor before its op is over
+  second.room = first.may_end = true;
+  CHECK(second.waiter.done() && first.taken && second.taken);
+}
+
+// Who can begin anew gives up before one whose op would fail, and that before the last error.
+TEST(turns_give_up_what_can_begin_anew) {
+  for (const Lack lack : {Lack::kBeginsAgain, Lack::kBeginsAnew}) {
+    Others s;
+    s.begin_another();
+    Lacking begins(&s, lack);
+    CHECK(!begins.waiter.done());
+    Lacking fails(&s, Lack::kFails);
+    CHECK(!fails.waiter.done());
+    begins.may_end = false;
+    s.turns.end();
+    while (!begins.ended) std::this_thread::yield();
+    CHECK(!begins.taken && !fails.waiter.done());
+    fails.room = begins.may_end = true;
+    CHECK(fails.waiter.done() && fails.taken);
+    while (!begins.waiter.done()) std::this_thread::yield();
+  }
+}
+
+// Nothing comes free when a thread outside of ops gives up: then another does as well.
+TEST(turns_give_up_although_a_thread_outside_of_ops_has) {
+  Others s;
+  std::atomic<bool> ended{false};
+  Waiter outside(&s.clock, [&] {
+    s.begin_another();  // its op, which waits for it
+    s.turns.wait([] { return false; }, Lack::kOutsideOps, /*own=*/0, /*fits_alone=*/false);
+    ended = true;
+    s.turns.end();
+  });
+  CHECK(!outside.done());
+  Lacking fails(&s);
+  CHECK(!fails.waiter.done());
+  CHECK(!ended && s.clock.now() == lms::Clock::Time(0));
+  s.clock.advance(Turns::kLongest);
+  CHECK(outside.done() && fails.waiter.done() && !fails.taken);
+}
+
+// A reference that is dropped is no op's end: what it leaves is looked for, but not for long.
+TEST(turns_wait_for_references) {
+  for (const bool is_dropped : {true, false}) {
+    Others s;
+    s.fits_alone = true;
+    Lacking kernel(&s);
+    CHECK(!kernel.waiter.done());
+    const int looks = kernel.looks;
+    s.clock.advance(Turns::kLook);
+    while (kernel.looks == looks) std::this_thread::yield();
+    CHECK(!kernel.waiter.done());
+    kernel.room = is_dropped;
+    s.clock.advance(is_dropped ? Turns::kLook : Turns::kDropTime);
+    CHECK(kernel.waiter.done() && kernel.taken == is_dropped);
+  }
+}
+
+// The same for the operands of an op.
+TEST(turns_begin_when_references_are_dropped) {
+  for (const bool is_dropped : {true, false}) {
+    Others s;
+    s.fits_alone = true;
+    std::atomic<bool> begun{false};
+    Waiter waiter(&s.clock, [&] { begun = s.begin(); });
+    CHECK(!waiter.done());
+    s.room = is_dropped;
+    s.clock.advance(is_dropped ? Turns::kLook : Turns::kDropTime);
+    CHECK(waiter.done() && begun == is_dropped);
+    if (begun) s.turns.end();
+  }
+}
+
 // ---- random programs
 
 // Memory of which each op that runs has its operands, once although several have them, and what its
@@ -548,6 +662,12 @@ class Memory {
     std::lock_guard<std::mutex> lock(mutex_);
     left_ -= bytes;
     return left_ >= 0;
+  }
+  bool take_if_free(std::int64_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (left_ < bytes) return false;
+    left_ -= bytes;
+    return true;
   }
   std::int64_t size(std::size_t operand) const { return sizes_[operand]; }
 
@@ -634,7 +754,7 @@ class Program {
           admission_.suspend(&op);
           return false;
         },
-        [&] { return admission_.others_end(); });
+        [&] { return admission_.others_end(); }, /*fits_alone=*/false);
     if (!begun) {
       fail_("no room for operands");
     } else {
@@ -710,6 +830,100 @@ TEST(admission_random_programs_that_wait) {
   for (long seed = first; seed < first + harness::option("seeds", 10); ++seed) {
     Program program(static_cast<std::uint64_t>(seed), /*all_independent=*/false);
     program.run(static_cast<std::size_t>(harness::option("threads", 4)),
+                harness::option("ops", 60));
+  }
+}
+
+// Ops that began without a look at them, because there seemed to be room, and whose kernels lack
+// memory together: each of them fits alone, and begins anew when it gives up.
+class Lackers {
+ public:
+  explicit Lackers(std::uint64_t seed) : seed_(seed), memory_(kPool, sizes_(seed)) {}
+
+  void run(std::size_t threads, long ops) {
+    alarm(100);
+    std::vector<std::thread> workers;
+    for (std::size_t t = 0; t < threads; ++t) {
+      workers.emplace_back([this, t, ops] {
+        fake::Random random(seed_ * 1000 + t);
+        for (long i = 0; i < ops; ++i) op_(&random);
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    CHECK_EQ(failed_.load(), 0);
+  }
+
+ private:
+  static constexpr std::int64_t kPool = 64000;
+  static constexpr std::size_t kOperands = 12;
+
+  static std::vector<std::int64_t> sizes_(std::uint64_t seed) {
+    fake::Random random(seed);
+    std::vector<std::int64_t> sizes;
+    for (std::size_t i = 0; i < kOperands; ++i) {
+      sizes.push_back(kPool / 64 + static_cast<std::int64_t>(random.below(kPool / 4)));
+    }
+    return sizes;
+  }
+
+  void op_(fake::Random* random) {
+    const std::vector<std::size_t> operands{random->below(kOperands)};
+    Admission::Op op;
+    op.operand_bytes = memory_.size(operands[0]);
+    const std::int64_t most = kPool - op.operand_bytes;
+    const std::int64_t demand = most - static_cast<std::int64_t>(random->below(kPool / 2));
+    op.independent = true;
+    while (!try_(&op, operands, demand)) {
+      if (op.alone && turns_.alone(0)) ++failed_;
+      op.alone = true;
+    }
+  }
+
+  // As the adaptor does: a first time unseen, from then on alone.
+  bool try_(Admission::Op* op, const std::vector<std::size_t>& operands, std::int64_t demand) {
+    if (op->alone) admission_.ask(op);
+    const bool begun = turns_.begin([&](Patience) { return memory_.pin(operands); },
+                                    [&] { return admission_.others_end(); }, /*fits_alone=*/false);
+    bool taken = false;
+    if (begun) {
+      admission_.run(op);
+      const Lack lack = op->alone ? Lack::kBeginsAgain : Lack::kBeginsAnew;
+      taken = turns_.wait([&] { return memory_.take_if_free(demand); }, lack, /*own=*/1,
+                          /*fits_alone=*/false);
+      if (!taken && op->alone && turns_.alone(1)) ++failed_;
+      if (taken) memory_.take(-demand);
+      memory_.unpin(operands);
+    }
+    admission_.end(op, taken ? demand : Demand::kUnknown);
+    if (begun) turns_.end();
+    return taken;
+  }
+
+  struct Bytes final : lms::Space {
+    std::int64_t bytes() const override { return kPool; }
+    std::int64_t limit() const override { return kPool; }
+    bool has(std::int64_t) const override { return false; }
+    bool make(std::int64_t) override { return true; }
+    void evict_idle() override {}
+    void* set_aside(std::int64_t) override { return nullptr; }
+    void give_back(void*) override {}
+  };
+
+  const std::uint64_t seed_;
+  Memory memory_;
+  Bytes room_;
+  ManualClock clock_;  // time stands still
+  Admission admission_{room_, clock_};
+  Turns turns_{[] {}, clock_};
+  std::atomic<int> failed_{0};
+};
+
+// None fails, and all end: options as above.
+TEST(turns_random_programs) {
+  const long first = harness::option("first", 0);
+  for (long seed = first; seed < first + harness::option("seeds", 10); ++seed) {
+    Lackers lackers(static_cast<std::uint64_t>(seed));
+    lackers.run(static_cast<std::size_t>(harness::option("threads", 6)),
                 harness::option("ops", 60));
   }
 }

@@ -205,3 +205,28 @@ def test_ops_that_do_not_fit_together(memory):
     """Many threads, and room for one of these ops at a time: none takes what another lacks."""
     stock = memory("ops_that_do_not_fit_together", None, wheel="stock", env={})
     assert memory("ops_that_do_not_fit_together", 56) == stock
+
+
+@pytest.mark.parametrize("threads", [2, 8, 16])
+def test_threads_whose_operations_fit_alone(memory, eager_moves, threads):
+    """Those that lack what the others hold let go of all, and begin anew: none fails."""
+    assert memory("threads_that_fit_alone", 48, str(threads)) == []
+
+
+def test_what_python_lets_go_of_is_waited_for(memory, eager_moves):
+    assert memory("let_go_by_another_thread", 48) == 2.0
+
+
+def test_free_memory_in_pieces_is_named(memory, eager_moves):
+    said, seconds, _ = memory("pieces", 48)
+    assert "Enough is free, but not in one piece" in said
+    assert "fewer operations at a time" not in said
+    assert seconds < 8
+
+
+def test_a_tensor_that_is_parsed_without_room(memory, eager_moves):
+    """Says once what Large Model Support knows."""
+    said, seconds, _ = memory("parsed", 48)
+    assert said.count("Large Model Support could not make room for") == 1
+    assert "constant" not in said and "fewer operations at a time" not in said
+    assert seconds < 8

@@ -94,6 +94,16 @@ def test_restored(outside, tmp_path):
     assert outside("restore", tmp_path) == [True, True]
 
 
+def test_restored_in_parts(outside, made_in_the_framework, tmp_path):
+    """68 MiB, in a pool of 48."""
+    assert outside("restored_in_parts", tmp_path) == float(17 << 20)  # as a float32
+
+
+def test_batches_in_a_full_pool(outside, made_in_the_framework):
+    """Are made outside of it."""
+    assert outside("batches_in_a_full_pool") is True
+
+
 def test_saved_and_restored_by_a_saver(outside, tmp_path):
     assert outside("saver", tmp_path) == [True, True]
 

@@ -5,6 +5,7 @@
 import json
 import random
 import sys
+import threading
 import time
 
 import numpy as np
@@ -308,6 +309,66 @@ def constants():
         most = [tf.reduce_max(one * by) for one in held]
         wanted = [[i * x for i in range(40)] for x in (1.0, 3.0)]
         return [session.run(most, {by: x}) for x in (1.0, 3.0)] == wanted
+
+
+def threads_that_fit_alone(count):
+    """Threads whose operations take 34 of 48 MiB, with the operands of the others in the way."""
+    tf.config.threading.set_inter_op_parallelism_threads(8)
+    inputs = [filled(2, i) for i in range(int(count))]
+    ready = threading.Barrier(len(inputs))
+    wrong = []
+
+    @tf.function(input_signature=[tf.TensorSpec((2 * ONE,))])
+    def largest(x):
+        return tf.reduce_max(tf.tile(tf.reverse(x, [0]), [16]))
+
+    largest.get_concrete_function()
+
+    def work(number):
+        ready.wait()
+        for _ in range(8):
+            try:
+                found = float(largest(inputs[number]))
+            except tf.errors.ResourceExhaustedError as error:
+                found = str(error)
+            if found != number:
+                wrong.append(found)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return wrong
+
+
+def let_go_by_another_thread():
+    held = [memoryview(filled(40))]
+    waiting = threading.Timer(0.5, held.clear)
+    waiting.start()
+    return float(filled(30, 2)[5])
+
+
+def said_of(function):
+    start = time.time()
+    try:
+        function()
+    except tf.errors.ResourceExhaustedError as error:
+        return [str(error), time.time() - start]
+
+
+def pieces():
+    """30 of 48 MiB, of which 4 in the middle cannot move."""
+    before, middle = filled(20), memoryview(filled(4))
+    del before
+    said = said_of(lambda: filled(30))
+    return [*said, len(middle)]
+
+
+def parsed():
+    text = tf.io.serialize_tensor(np.ones(20 * ONE, "float32"))
+    full = memoryview(filled(40))
+    return [*said_of(lambda: tf.io.parse_tensor(text, tf.float32)), len(full)]
 
 
 def ops_that_do_not_fit_together():

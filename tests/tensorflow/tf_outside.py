@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -122,6 +123,33 @@ def assigned_in_a_full_pool():
 
 
 # ---- files
+
+
+def restored_in_parts(folder):
+    """Numbers that threads of the kernel's own read, because there are 16 Mi of them or more."""
+    variable = tf.Variable(np.arange(17 << 20, dtype="float32"))
+    checkpoint = tf.train.Checkpoint(v=variable)
+    path = checkpoint.write(os.path.join(folder, "saved"))
+    checkpoint.read(path)
+    return float(variable[-1])
+
+
+def batches_in_a_full_pool():
+    full = fill_pool()
+    rows = np.ones((40, ONE // 2), "float32")
+    dataset = tf.data.Dataset.from_tensor_slices(rows).map(lambda x: x * 2.0)
+    sums = [float(tf.reduce_sum(x)) for x in dataset.batch(8)]
+    return sums == 5 * [8.0 * ONE] and len(full) > 0
+
+
+def batch_beyond_the_limit():
+    tf.config.experimental.set_lms_options(device_limit=8 * MIB)
+    dataset = tf.data.Dataset.range(4).map(lambda i: tf.fill((4 * ONE,), tf.cast(i, tf.float32)))
+    start = time.time()
+    try:
+        return [float(tf.reduce_max(x)) for x in dataset.batch(4)]
+    except tf.errors.ResourceExhaustedError as error:
+        return [str(error), time.time() - start]
 
 
 def digest(prefix):

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/frame.h"
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <utility>
 
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/lms/backend.h"
 #include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/core/placement.h"
@@ -14,12 +17,71 @@
 #include "tensorflow/core/common_runtime/lms/statistics.h"
 #include "tensorflow/core/common_runtime/lms/switch.h"
 #include "tensorflow/core/lib/core/errors.h"
+#include "tensorflow/core/platform/mutex.h"
 
 namespace tensorflow {
 namespace lms {
 namespace {
 
-thread_local OpFrame* running = nullptr;  // the frame of the kernel that this thread runs
+thread_local OpFrame* running = nullptr;   // the frame of the kernel that this thread runs
+thread_local OpFrame* entering = nullptr;  // the one that it pins
+thread_local int kernels = 0;              // that this thread runs, asynchronous ones, too
+std::atomic<int> kernels_on_host{0};       // of all threads
+
+// This thread runs a kernel.
+class InKernel {
+ public:
+  explicit InKernel(const OpKernel* kernel) : on_host_(FactsOf(*kernel).on_host) {
+    ++kernels;
+    if (on_host_) ++kernels_on_host;
+  }
+  ~InKernel() {
+    --kernels;
+    if (on_host_) --kernels_on_host;
+  }
+  InKernel(const InKernel&) = delete;
+  InKernel& operator=(const InKernel&) = delete;
+
+ private:
+  const bool on_host_;
+};
+
+// Why a thread outside of ops got no memory: the error is of an op that waits for that thread.
+class Outside {
+ public:
+  void Note(const std::string& why) {
+    mutex_lock lock(mu_);
+    why_ = why;
+    ++count_;
+  }
+  int64_t count() const { return count_; }
+  std::string why() {
+    mutex_lock lock(mu_);
+    return why_;
+  }
+
+ private:
+  mutex mu_;
+  std::string why_;
+  std::atomic<int64_t> count_{0};
+};
+auto& outside = *new Outside;
+
+// Whether a kernel may be given the tensor to write into.
+bool IsSole(const Tensor& tensor) {
+  return DMAHelper::buffer(&tensor) != nullptr && Tracker::IsOnly(tensor);
+}
+
+// Whether a run that got no memory leaves no trace, but for what it wrote into its inputs.
+bool Repeatable(const OpKernel* kernel) {
+  const auto plain = [](DataType type) {
+    return type != DT_RESOURCE && type != DT_VARIANT && !IsRefType(type);
+  };
+  const auto& ins = kernel->input_types();
+  const auto& outs = kernel->output_types();
+  return FactsOf(*kernel).repeatable && std::all_of(ins.begin(), ins.end(), plain) &&
+         std::all_of(outs.begin(), outs.end(), plain);
+}
 
 }  // namespace
 
@@ -27,7 +89,10 @@ OpFrame::OpFrame(OpKernel* kernel, OpKernelContext* context)
     : kernel_(kernel),
       context_(context),
       pool_(Runtime::Get().pools.Of(context->device()->GetAllocator(AllocatorAttributes()))),
-      operands_(kernel, context, pool_) {}
+      operands_(kernel, context, pool_),
+      nested_(running != nullptr),
+      repeatable_(pool_ != nullptr && !nested_ && Repeatable(kernel)),
+      outside_before_(outside.count()) {}
 
 OpFrame::~OpFrame() {
   if (pool_ != nullptr) pool_->admission.end(&op_, ::lms::Demand::kUnknown);
@@ -40,18 +105,100 @@ void OpFrame::CountTaken(const Pool* pool, size_t bytes) {
 }
 
 void OpFrame::NoteShortage(const Pool* pool, size_t bytes) {
+  if (kernels == 0) outside.Note(Shortage(pool, bytes));
   if (running == nullptr || running->pool_ != pool) return;
   running->refused_ = Shortage(pool, bytes);
+  running->repeatable_ = running->MayRunAgain();  // a kernel may go on, and write what it gets then
+}
+
+void OpFrame::ForgetShortage() {
+  if (running != nullptr) running->refused_.clear();
+}
+
+size_t OpFrame::OwnBytes(const Pool* pool, size_t bytes) {
+  size_t own = 0;
+  if (entering != nullptr && entering->pool_ == pool) {
+    const size_t all = entering->operands_.PinnedBytes();
+    own += all - std::min(all, bytes);
+  }
+  for (const OpFrame* frame = running; frame != nullptr; frame = frame->outer_) {
+    if (frame->pool_ == pool) own += frame->operands_.PinnedBytes() + frame->taken_;
+  }
+  return own;
+}
+
+::lms::Lack OpFrame::LackOfThread() {
+  if (running == nullptr) return ::lms::Lack::kOutsideOps;
+  if (!running->MayRunAgain()) return ::lms::Lack::kFails;
+  return running->op_.alone ? ::lms::Lack::kBeginsAgain : ::lms::Lack::kBeginsAnew;
+}
+
+// A kernel may write into an input that nobody else refers to, and cannot be run again then. What
+// has other references gets one more, so that it does not come to be the only one meanwhile.
+void OpFrame::NoteInputs() {
+  if (!repeatable_) return;
+  sole_.assign(context_->num_inputs(), false);
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (!context_->has_input(i)) continue;
+    sole_[i] = IsSole(context_->input(i));
+    if (!sole_[i]) shared_.push_back(context_->input(i));
+  }
+}
+
+bool OpFrame::MayRunAgain() const {
+  if (!repeatable_) return false;
+  for (int i = 0; i < context_->num_inputs(); ++i) {
+    if (sole_[i] && !IsSole(context_->input(i))) return false;
+  }
+  return true;
+}
+
+bool OpFrame::GotNoMemory() const {
+  return !refused_.empty() && errors::IsResourceExhausted(context_->status());
+}
+
+// Whoever else lacks memory finds it before the context dies.
+void OpFrame::DropOutputs() {
+  for (int i = 0; i < context_->num_outputs(); ++i) {
+    if (IsRefType(context_->expected_output_dtype(i))) continue;
+    delete context_->release_output(i).tensor;
+  }
+}
+
+bool OpFrame::BeginsAnew() {
+  if (!GotNoMemory() || !Active() || !MayRunAgain()) return false;
+  ::lms::Turns& turns = Runtime::Get().turns;
+  const ::lms::Clock::Time now = ::lms::Clock::steady().now();
+  if (!op_.alone) refused_first_ = now;
+  const bool in_vain = turns.alone(1) || now >= refused_first_ + ::lms::Turns::kLongest;
+  if (op_.alone && in_vain) return false;
+  DropOutputs();
+  // The context offers no way to take an error back.
+  const_cast<Status&>(context_->status()) = Ok();
+  shared_.clear();
+  refused_.clear();
+  taken_ = 0;
+  operands_.Unpin();
+  pool_->admission.end(&op_, ::lms::Demand::kUnknown);
+  turns.end();
+  op_ = ::lms::Admission::Op();
+  op_.alone = true;
+  return true;
 }
 
 // The kernel's own words say no more than the shape that it could not have.
 void OpFrame::Explain() {
-  if (refused_.empty() || !errors::IsResourceExhausted(context_->status())) return;
-  // The context offers no way to say more of an error.
-  errors::AppendToMessage(const_cast<Status*>(&context_->status()), refused_);
+  const bool may_wait = !op_.independent && outside.count() != outside_before_;
+  if (refused_.empty() && may_wait) refused_ = outside.why();
+  if (GotNoMemory()) {
+    // The context offers no way to say more of an error.
+    errors::AppendToMessage(const_cast<Status*>(&context_->status()), refused_);
+    DropOutputs();
+  }
 }
 
 void OpFrame::Run(const std::function<void()>& kernel) {
+  NoteInputs();
   outer_ = running;
   running = this;
   kernel();
@@ -70,8 +217,8 @@ int OpFrame::Depth() {
 }
 
 void OpFrame::AwaitReservation() {
-  const bool nested = running != nullptr;  // part of an op that has its own
-  if (pool_ == nullptr || nested || pool_->admission.begins_unseen()) return;
+  if (pool_ == nullptr || nested_) return;
+  if (!op_.alone && pool_->admission.begins_unseen()) return;
   op_.id = Id();
   op_.operand_bytes = operands_.Bytes();
   op_.gathers = FactsOf(*kernel_).gathers;
@@ -79,12 +226,15 @@ void OpFrame::AwaitReservation() {
 }
 
 bool OpFrame::pin() {
+  entering = this;
   try {
     operands_.Pin();
+    entering = nullptr;
     return true;
   } catch (const OutOfMemory& error) {
     shortage_ = error.what();
   }
+  entering = nullptr;
   operands_.Unpin();
   return false;
 }
@@ -100,7 +250,8 @@ Status OpFrame::Enter() {
   ::lms::Turns& turns = Runtime::Get().turns;
   bool begun = false;
   if (pool_ == nullptr) {
-    begun = turns.begin([this](::lms::Patience) { return pin(); }, [] { return false; });
+    begun = turns.begin([this](::lms::Patience) { return pin(); }, [] { return false; },
+                        /*fits_alone=*/false);
   } else {
     ::lms::Placement placement(*pool_, pool_->admission, *this);
     const auto place = [&](::lms::Patience patience) {
@@ -108,7 +259,9 @@ Status OpFrame::Enter() {
       pool_->admission.suspend(&op_);
       return false;
     };
-    begun = turns.begin(place, [this] { return pool_->admission.others_end(); });
+    begun = turns.begin(
+        place, [this] { return pool_->admission.others_end(); },
+        pool_->FitsAlone(operands_.Bytes()));
   }
   if (!begun) {
     return errors::ResourceExhausted("OOM when bringing in the inputs of ", kernel_->name(), " (",
@@ -120,6 +273,7 @@ Status OpFrame::Enter() {
 
 void OpFrame::Exit() {
   Explain();
+  shared_.clear();
   operands_.NoteResults();
   operands_.Unpin();
   if (pool_ != nullptr) {
@@ -133,17 +287,20 @@ void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<voi
     const ::lms::UnpinnedOp counted;
     if (!Active()) return run();  // still: enabling waits for this op now
   }
+  const InKernel in_kernel(kernel);
   if (OpFrame::IsTransparent(*kernel, context)) {
     run();
     return;
   }
   OpFrame frame(kernel, context);
-  const Status status = frame.Enter();
-  if (!status.ok()) {
-    context->SetStatus(status);
-    return;
-  }
-  frame.Run(run);
+  do {
+    const Status status = frame.Enter();
+    if (!status.ok()) {
+      context->SetStatus(status);
+      return;
+    }
+    frame.Run(run);
+  } while (frame.BeginsAnew());
   frame.Exit();
 }
 
@@ -159,6 +316,7 @@ void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel
     run(std::move(done));
     return;
   }
+  const InKernel in_kernel(kernel);
   auto* frame = new OpFrame(kernel, context);
   const Status status = frame->Enter();
   if (!status.ok()) {
@@ -192,7 +350,8 @@ class CopyPin {
   bool Begin() {
     const auto others_end = [this] { return pool_->admission.others_end(); };
     const auto pin = [this](::lms::Patience) { return Pin(); };
-    if (!Runtime::Get().turns.begin(pin, others_end)) return false;
+    const bool fits_alone = pool_->FitsAlone(static_cast<int64_t>(buffer_->size()));
+    if (!Runtime::Get().turns.begin(pin, others_end, fits_alone)) return false;
     NotePeaks(pool_);
     return true;
   }
@@ -256,13 +415,20 @@ Status ConstantShortage(const Allocator* allocator, const TensorProto& constant)
   const int64_t bytes =
       TensorShape(constant.tensor_shape()).num_elements() * DataTypeSize(constant.dtype());
   if (pool->has(bytes)) return Ok();
+  if (running != nullptr) {  // its own error says why
+    return errors::ResourceExhausted("OOM when making a tensor of ", bytes, " bytes");
+  }
   return errors::ResourceExhausted("OOM when making a constant: ",
                                    Shortage(pool, static_cast<size_t>(bytes)));
 }
 
 Allocator* AllocatorOfKernel(Allocator* usual) {
-  return OpFrame::RunsOnHost() && Runtime::Get().pools.Of(usual) != nullptr ? cpu_allocator_base()
-                                                                            : usual;
+  if (!Active()) return usual;
+  const Pool* pool = Runtime::Get().pools.Of(usual);
+  if (pool == nullptr) return usual;
+  const bool filled = !pool->admission.begins_unseen();
+  const bool on_host = kernels > 0 ? OpFrame::RunsOnHost() : kernels_on_host > 0 || filled;
+  return on_host ? cpu_allocator_base() : usual;
 }
 
 bool OpFrame::IsTransparent(const OpKernel& kernel, OpKernelContext* context) {

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tensorflow/core/common_runtime/lms/backend.h"
 #include "tensorflow/core/common_runtime/lms/core/admission.h"
+#include "tensorflow/core/common_runtime/lms/core/clock.h"
 #include "tensorflow/core/common_runtime/lms/core/placement.h"
+#include "tensorflow/core/common_runtime/lms/core/turns.h"
 #include "tensorflow/core/common_runtime/lms/operands.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -37,8 +40,9 @@ void NoteConstant(const Tensor& tensor);
 // it cannot be made.
 Status ConstantShortage(const Allocator* allocator, const TensorProto& constant);
 
-// What a device of the CPU gives a kernel memory of: `usual`, or for one that runs on the host
-// wherever its tensors are, none of a pool.
+// What a device of the CPU gives memory of: `usual`, or none of a pool. That is for kernels which
+// run on the host wherever their tensors are, and, unless a pool has plenty, for threads that no op
+// waits for in turn: those that read a checkpoint, or make batches of data.
 Allocator* AllocatorOfKernel(Allocator* usual);
 
 // One op that runs: when it may begin, and its end.
@@ -51,6 +55,9 @@ class OpFrame final : private ::lms::Pins {
 
   // When it fails, nothing is pinned and the kernel must not run.
   Status Enter();
+  // Whether the kernel got no memory that it may get yet. Then nothing is pinned, the context is as
+  // it was, and the op is to Enter again: from now on beside no others.
+  bool BeginsAnew();
   // The kernel is done. Its context must still be alive.
   void Exit();
 
@@ -65,8 +72,13 @@ class OpFrame final : private ::lms::Pins {
   static int Depth();
   // This thread has memory from the pool: counts it for the op that it runs, if any.
   static void CountTaken(const Pool* pool, size_t bytes);
-  // It does not get them: the error of its op, if it has one, says why.
+  // It does not get them, or it does after all: the error of its op, if it has one, says why.
   static void NoteShortage(const Pool* pool, size_t bytes);
+  static void ForgetShortage();
+  // What the ops that this thread runs have of the pool, but for `bytes` that are to come in.
+  static size_t OwnBytes(const Pool* pool, size_t bytes);
+  // What becomes of this thread's op if its kernel gets no memory.
+  static ::lms::Lack LackOfThread();
 
  private:
   ::lms::OpId Id() const;
@@ -74,7 +86,11 @@ class OpFrame final : private ::lms::Pins {
   bool pin() override;
   void unpin() override;
   std::size_t count() const override { return operands_.pinned(); }
+  bool GotNoMemory() const;
   void Explain();
+  void DropOutputs();
+  void NoteInputs();
+  bool MayRunAgain() const;
 
   OpKernel* const kernel_;
   OpKernelContext* const context_;
@@ -82,6 +98,14 @@ class OpFrame final : private ::lms::Pins {
   Pool* const pool_;          // of the device that it runs on, null if that has none of ours
   Operands operands_;
   ::lms::Admission::Op op_;
+  const bool nested_;  // part of an op that has a reservation
+  // Inputs that the kernel cannot be given to write into, because they have another reference; and
+  // which of all had none when it began.
+  std::vector<Tensor> shared_;
+  std::vector<bool> sole_;
+  bool repeatable_;
+  const int64_t outside_before_;  // shortages of threads outside of ops
+  ::lms::Clock::Time refused_first_{};
   int64_t taken_ = 0;     // bytes of the pool so far, by the thread that runs the kernel
   std::string shortage_;  // why it was not pinned
   std::string refused_;   // why the kernel did not get memory

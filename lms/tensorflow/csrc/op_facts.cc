@@ -149,6 +149,11 @@ bool IsStateful(const std::string& type) {
   return !OpRegistry::Global()->LookUpOpDef(type, &op).ok() || op->is_stateful();
 }
 
+// They write their inputs, which no type of theirs tells.
+bool WritesInputs(const std::string& type) {
+  return type.find("Inplace") != std::string::npos || type == "_ParallelConcatUpdate";
+}
+
 OpFacts Find(const std::string& type) {
   OpFacts facts;
   facts.by_reference = ByReference().count(type) > 0;
@@ -157,6 +162,7 @@ OpFacts Find(const std::string& type) {
   facts.reads_variables = ReadsVariables().count(type) > 0;
   facts.reads_variable = type == "ReadVariableOp" || type == "_ReadVariablesOp";
   facts.reads_lists = ReadsLists().count(type) > 0;
+  facts.repeatable = !IsStateful(type) && !WritesInputs(type);
   facts.gathers = Gathers().count(type) > 0;
   facts.on_host = OnHost().count(type) > 0;
   facts.adds_lists = type == "AddN";

@@ -21,6 +21,8 @@ struct OpFacts {
   bool reads_variable = false;
   // May keep an input, or hand its pointer to somebody, beyond its own run.
   bool keeps_inputs = false;
+  // Keeps nothing between two runs: one that got no memory may be run again.
+  bool repeatable = false;
   // What it makes is one tensor of all that it reads.
   bool gathers = false;
   // Runs on the CPU wherever its tensors are, and writes them to a file or reads them from one.

@@ -205,6 +205,8 @@ void Operands::Pin() {
   if (pool_ != nullptr) NotePeaks(pool_);
 }
 
+size_t Operands::PinnedBytes() const { return Runtime::Get().engine.bytes_of(frame_); }
+
 int64_t Operands::Bytes() const {
   Runtime& runtime = Runtime::Get();
   if (facts_.on_host) return 0;

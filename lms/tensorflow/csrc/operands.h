@@ -43,6 +43,7 @@ class Operands {
   void Unpin();
   // Buffers.
   size_t pinned() const { return pinned_; }
+  size_t PinnedBytes() const;
   // Pins one more buffer, where it is. Under the engine's lock.
   void Hold(MovableBuffer* buffer);
   // The kernel is done: what it wrote has no valid host copy, and what it made may be movable. To

@@ -31,6 +31,7 @@ class Pool final : public ::lms::Space {
   void* TakeOrMakeRoom(size_t bytes, uint64_t freed_before);
   // What is free, within the device limit: no more than is asked for, unless there is plenty.
   void* TakeFree(size_t bytes, uint64_t freed_before);
+  bool FitsAlone(int64_t bytes) const { return bytes <= limit(); }
 
   // What admission and placement may do with it. Bytes.
   int64_t bytes() const override { return bytes_; }

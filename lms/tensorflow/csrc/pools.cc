@@ -62,12 +62,16 @@ bool Pools::Waits(const BfcAllocator* allocator) { return Active() && Of(allocat
 
 void* Pools::AllocateOrWait(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) {
   Pool* const pool = Of(allocator);
+  if (!pool->FitsAlone(static_cast<int64_t>(bytes))) return nullptr;
   void* ptr = nullptr;
   const auto take = [&] {
     ptr = pool->Allocate(bytes, freed_before);
     return ptr != nullptr;
   };
-  Runtime::Get().turns.wait(take, OpFrame::Depth());
+  const bool fits_alone = pool->FitsAlone(static_cast<int64_t>(OpFrame::OwnBytes(pool, 0) + bytes));
+  const bool taken =
+      Runtime::Get().turns.wait(take, OpFrame::LackOfThread(), OpFrame::Depth(), fits_alone);
+  if (taken) OpFrame::ForgetShortage();
   return ptr;
 }
 

@@ -9,6 +9,7 @@
 
 #include "tensorflow/core/common_runtime/lms/bfc.h"
 #include "tensorflow/core/common_runtime/lms/core/report.h"
+#include "tensorflow/core/common_runtime/lms/frame.h"
 #include "tensorflow/core/common_runtime/lms/options.h"
 #include "tensorflow/core/common_runtime/lms/runtime.h"
 #include "tensorflow/core/common_runtime/lms/switch.h"
@@ -18,11 +19,19 @@ namespace lms {
 namespace {
 
 constexpr ::lms::Words kWords = {
-    "tensors", "operations",
+    "tensors",
+    "operations",
     "raise TF_GPU_HOST_MEM_LIMIT_IN_MB, or host_limit of tf.config.experimental.set_lms_options",
-    "use smaller inputs, or fewer operations at a time (inter_op_parallelism_threads): all "
-    "operands of one operation must fit",
-    ""};
+    "use smaller inputs: all that one operation reads and makes must fit",
+    "",
+    "the user",
+    "not of tensors that it knows (made by operations that run, or kept by queues and datasets)",
+    "let go of what is named above and cannot move",
+    "let go of what is named above and cannot move: the operation would fit alone"};
+
+// Instead of the last, where other operations run.
+constexpr char kFewer[] =
+    "run fewer operations at a time (inter_op_parallelism_threads): this one would fit alone";
 
 using Fields = std::vector<std::pair<const char*, int64_t>>;
 
@@ -139,7 +148,11 @@ std::string Shortage(const Pool* pool, size_t bytes) {
   report.pool = pool->name;
   report.pool_bytes = static_cast<size_t>(pool->bytes());
   report.pool_in_use = static_cast<size_t>(BfcAccess::Stats(pool->allocator).in_use);
-  std::string text = ::lms::shortage(report, kWords);
+  report.own_known = true;
+  report.own_bytes = OpFrame::OwnBytes(pool, bytes);
+  ::lms::Words words = kWords;
+  if (report.census.pinned_bytes > report.own_bytes) words.others = kFewer;
+  std::string text = ::lms::shortage(report, words);
   text.pop_back();  // the space after it
   return text;
 }
