@@ -61,6 +61,23 @@ class Builder:
         done = _run([str(program), *arguments])
         return dict(line.split() for line in done.stdout.splitlines())
 
+    def library(self, name):
+        """The library of `name`.cpp, whose operations tf.load_op_library loads."""
+        if shutil.which("g++") is None:
+            pytest.skip("needs g++")
+        new = version() >= (2, 14)
+        target = self.folder / (name + ".so")
+        _run([
+            "g++", "-std=c++17" if new else "-std=c++14", "-w", "-O1", "-DNDEBUG", "-shared",
+            "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=%d" % new, "-DEIGEN_MAX_ALIGN_BYTES=64",
+            "-include", "limits", "-include", "cstdint",
+            *("-I%s" % i for i in sorted(self.package.parent.glob("tensorflow*/include"))),
+            str(HERE / (name + ".cpp")), "-o", str(target), str(self.package / FRAMEWORK),
+            str(self.package / OFFICIAL), "-Wl,-rpath,%s" % self.package,
+            "-Wl,--allow-shlib-undefined",
+        ])  # fmt: skip
+        return target
+
 
 def _run(command):
     done = subprocess.run(

@@ -213,6 +213,14 @@ def test_threads_whose_operations_fit_alone(memory, eager_moves, threads):
     assert memory("threads_that_fit_alone", 48, str(threads)) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["given", "shared"])
+def test_an_operation_that_wrote_its_input_is_not_run_again(memory, eager_moves, builder, kind):
+    """It would write into it for the second time; one that was given no input begins anew."""
+    found = memory("written_input", 48, str(builder.library("add_one")), kind)
+    assert found == ("out of memory" if kind == "given" else [2.0, 2.0, 1.0])
+
+
 def test_what_python_lets_go_of_is_waited_for(memory, eager_moves):
     assert memory("let_go_by_another_thread", 48) == 2.0
 

@@ -342,6 +342,23 @@ def threads_that_fit_alone(count):
     return wrong
 
 
+def written_input(library, kind):
+    """An operation with its input in the middle of the pool writes into it, if nobody else refers
+    to it, and then asks for more than there is beside it."""
+    add = tf.load_op_library(library).add_one_and_more
+    before, x = filled(16), filled(2)
+
+    @tf.function
+    def given(x):
+        return add(x=tf.reverse(x, [0]), more=36 * ONE)
+
+    try:
+        found = given(x) if kind == "given" else add(x=x, more=36 * ONE)
+    except tf.errors.ResourceExhaustedError:
+        return "out of memory"
+    return [float(tf.reduce_min(found[0])), float(tf.reduce_max(found[0])), float(before[0])]
+
+
 def let_go_by_another_thread():
     held = [memoryview(filled(40))]
     waiting = threading.Timer(0.5, held.clear)
