@@ -396,7 +396,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   const bool clean = static_cast<bool>(entry->copy);
   HostRange range = entry->copy;
   if (!clean) {
-    range = host_room_(extent.bytes);
+    range = host_room_(extent.bytes, extent.device);
     stats_of_(extent.device).host_short = !range;
     if (!range) {
       ++stats_of_(extent.device).host_refused;
@@ -479,11 +479,11 @@ void Engine::use_on_(Entry* entry, Stream stream) {
 
 // More memory is taken from the machine only when no copy is kept in vain, and copies that only
 // save work make way when there is no more.
-HostRange Engine::host_room_(std::size_t bytes) {
-  HostRange range = host_.allocate(bytes, Growth::kNone);
-  if (!range && drop_useless_copies_()) range = host_.allocate(bytes, Growth::kNone);
-  if (!range) range = host_.allocate(bytes);
-  if (!range && drop_copies_(bytes) > 0) range = host_.allocate(bytes);
+HostRange Engine::host_room_(std::size_t bytes, int device) {
+  HostRange range = host_.allocate(bytes, Growth::kNone, device);
+  if (!range && drop_useless_copies_()) range = host_.allocate(bytes, Growth::kNone, device);
+  if (!range) range = host_.allocate(bytes, Growth::kAllowed, device);
+  if (!range && drop_copies_(bytes) > 0) range = host_.allocate(bytes, Growth::kAllowed, device);
   return range;
 }
 

@@ -293,7 +293,7 @@ class Engine {
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
                  Overwritten* old = nullptr);
   bool evict_(Entry* entry, const Extent& extent);
-  HostRange host_room_(std::size_t bytes);
+  HostRange host_room_(std::size_t bytes, int device);
   void keep_copy_(Entry* entry, HostRange range, const Extent& of);
   HostRange give_copy_(Entry* entry);
   void drop_copy_(Entry* entry);

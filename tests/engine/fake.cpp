@@ -118,15 +118,14 @@ std::string Device::failure() {
 
 constexpr std::size_t Arena::kAlignment;
 
-Arena::Arena(std::size_t bytes, std::size_t alignment)
-    : alignment_(alignment), memory_(new unsigned char[bytes + alignment]) {
+Arena::Arena(std::size_t bytes) : memory_(new unsigned char[bytes + kAlignment]) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
-  base_ = memory_.get() + (alignment - address % alignment) % alignment;
+  base_ = memory_.get() + (kAlignment - address % kAlignment) % kAlignment;
   spans_[0] = {bytes, true};
 }
 
 void* Arena::allocate(std::size_t bytes) {
-  const std::size_t want = (bytes + alignment_ - 1) / alignment_ * alignment_;
+  const std::size_t want = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   for (auto& span : spans_) {
     if (!span.second.free || span.second.bytes < want) continue;
     const std::size_t rest = span.second.bytes - want;
@@ -174,30 +173,58 @@ std::vector<Arena::Block> Arena::blocks() const {
   return blocks;
 }
 
-void* HostMemory::allocate(std::size_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+lms::HostMemory::Space HostMemory::reserve() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (no_space) return {};
+  std::unique_ptr<unsigned char[]> bytes(new unsigned char[space_]);
+  char* begin = reinterpret_cast<char*>(bytes.get());
+  spaces_[begin] = std::move(bytes);
+  return {begin, space_};
+}
+
+void HostMemory::unreserve(Space space) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (spaces_.erase(space.begin) == 0) throw std::logic_error("no such address space");
+}
+
+bool HostMemory::commit(char* segment, std::size_t bytes, int node) {
+  const auto call = on_the_way;  // which may take itself away
+  if (call) call();
+  const std::lock_guard<std::mutex> lock(mutex_);
   requests.push_back(bytes);
   if (refusals > 0) {
     --refusals;
-    return nullptr;
+    return false;
   }
-  if (used > capacity || bytes > capacity - used) return nullptr;
-  void* ptr = arena_.allocate(bytes);
-  if (ptr == nullptr) return nullptr;
+  if (used > capacity || bytes > capacity - used) return false;
+  const auto next = segments_.lower_bound(segment);
+  const bool overlaps = (next != segments_.end() && next->first < segment + bytes) ||
+                        (next != segments_.begin() &&
+                         std::prev(next)->first + std::prev(next)->second.bytes > segment);
+  if (overlaps) throw std::logic_error("there is memory already");
   used += bytes;
-  sizes_[ptr] = bytes;
-  std::memset(ptr, 0xcd, bytes);
-  return ptr;
+  const auto full = full_nodes.find(node);
+  segments_[segment] = {bytes, full == full_nodes.end() ? node : full->second};
+  std::memset(segment, 0xcd, bytes);
+  return true;
 }
 
-void HostMemory::release(void* ptr) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto size = sizes_.find(ptr);
-  if (size == sizes_.end()) throw std::logic_error("released what was not allocated");
-  std::memset(ptr, 0xdd, size->second);
-  used -= size->second;
-  sizes_.erase(size);
-  arena_.free(ptr);
+void HostMemory::decommit(char* segment, std::size_t bytes) {
+  const auto call = on_the_way;  // which may take itself away
+  if (call) call();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = segments_.find(segment);
+  if (found == segments_.end() || found->second.bytes != bytes) {
+    throw std::logic_error("gave back what there was not");
+  }
+  std::memset(segment, 0xdd, bytes);
+  used -= bytes;
+  segments_.erase(found);
+}
+
+int HostMemory::node_of(const char* segment) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return segments_.at(const_cast<char*>(segment)).node;
 }
 
 // ---- storages

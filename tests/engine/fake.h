@@ -106,7 +106,7 @@ class Device {
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 64;
-  explicit Arena(std::size_t bytes, std::size_t alignment = kAlignment);
+  explicit Arena(std::size_t bytes);
   void* allocate(std::size_t bytes);  // nullptr when there is no room
   void free(void* ptr);
   bool contains(const void* ptr) const;
@@ -125,32 +125,41 @@ class Arena {
     std::size_t bytes;
     bool free;
   };
-  std::size_t alignment_;
   std::unique_ptr<unsigned char[]> memory_;
   unsigned char* base_;
   std::map<std::size_t, Span> spans_;
 };
 
-// Segments that are neighbours in memory, with a capacity that can change. Released memory is
-// overwritten, so that whoever still uses it notices.
+// A machine's memory, with a capacity that can change, and address space for each NUMA node. What
+// is given back is overwritten, so that whoever still uses it notices; misuse throws.
 class HostMemory final : public lms::HostMemory {
  public:
-  explicit HostMemory(std::size_t bytes) : arena_(bytes, 512), capacity(bytes) {}
-  void* allocate(std::size_t bytes) override;
-  void release(void* ptr) override;
+  explicit HostMemory(std::size_t bytes, std::size_t space = 0)
+      : capacity(bytes), space_(space > 0 ? space : 4 * bytes) {}
+  Space reserve() override;
+  void unreserve(Space space) override;
+  bool commit(char* segment, std::size_t bytes, int node) override;
+  void decommit(char* segment, std::size_t bytes) override;
+  int node_of(const char* segment) override;
+  int node_near(int device) override { return device; }
 
- private:
-  Arena arena_;
-
- public:
   std::atomic<std::size_t> capacity;
   std::atomic<std::size_t> used{0};
-  std::atomic<int> refusals{0};  // so many of the next requests are refused
-  std::vector<std::size_t> requests;
+  std::atomic<int> refusals{0};       // so many of the next requests are refused
+  std::atomic<bool> no_space{false};  // there is no more address space
+  std::vector<std::size_t> requests;  // of `commit`
+  std::function<void()> on_the_way;   // called in `commit` and `decommit`
+  std::map<int, int> full_nodes;      // whose memory is of another node in fact
 
  private:
+  struct Segment {
+    std::size_t bytes;
+    int node;
+  };
+  const std::size_t space_;
   std::mutex mutex_;
-  std::map<void*, std::size_t> sizes_;
+  std::map<char*, std::unique_ptr<unsigned char[]>> spaces_;
+  std::map<char*, Segment> segments_;
 };
 
 class Backend;

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,6 +335,30 @@ def test_host_limit(lms: Any, device: Any) -> None:
     lms.enable(host_limit=0)  # with no room on either side nothing can change places
     assert intact(kept)
     kept += [block(2, i) for i in range(len(kept), 40)]
+    assert intact(kept)
+
+
+def test_host_memory_is_not_a_childs(lms: Any) -> None:
+    x = block(1, 0)
+    lms.reclaim()
+    flags = [
+        line.split()[1:]
+        for line in Path("/proc/self/smaps").read_text().split("\n")
+        if line.startswith("VmFlags:")
+    ]
+    assert any("dc" in mapping and "wr" in mapping for mapping in flags)  # not copied by a fork
+    assert intact([x])
+
+
+def test_host_memory_comes_ahead_of_need(lms: Any) -> None:
+    """By a thread: up to a sixteenth more than was in use at a time."""
+    torch.ops.lms.trim_host()
+    kept = [block(32, i) for i in range(4)]
+    lms.reclaim()
+    end = time.monotonic() + 60
+    while lms.stats()["lms.host.reserved_bytes"] < 192 * MIB:
+        assert time.monotonic() < end
+        time.sleep(0.01)
     assert intact(kept)
 
 

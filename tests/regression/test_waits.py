@@ -50,6 +50,21 @@ def test_a_host_range_is_used_again_after_the_copy_in(mode: str, device: Any) ->
     assert device.races() == []
 
 
+def test_a_range_goes_on_in_the_next_segment(mode: str, lms: Any, device: Any) -> None:
+    """Its copies, out, in and out of order, do not: CUDA refuses that."""
+    torch.ops.lms.trim_host()
+    kept = [(torch.arange(30 * N, dtype=torch.float32) + i).cuda() for i in range(5)]
+    assert lms.reclaim() >= 150 * MIB
+    for i in (4, 2, 0, 1, 3):
+        kept[i].add_(1)
+    lms.reclaim()
+    kept[2].zero_()
+    for i, x in enumerate(kept):
+        want = torch.zeros(30 * N) if i == 2 else torch.arange(30 * N, dtype=torch.float32) + i + 1
+        assert torch.equal(x.cpu(), want)
+    assert device.races() == []
+
+
 def test_a_host_range_that_dies_while_it_is_written_is_kept(mode: str, device: Any) -> None:
     side = torch.cuda.Stream()
     x = ramp(1).cuda()

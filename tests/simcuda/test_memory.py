@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import signal
 from typing import Any
 
@@ -63,6 +64,45 @@ def test_host_memory_limit(torch: Any) -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         torch.empty(1, pin_memory=True)
     del kept
+
+
+def test_registered_host_memory(torch: Any) -> None:
+    """It counts as pinned, once; a copy takes one registration, a kernel goes on to the next."""
+    runtime = device._runtime
+    assert runtime is not None
+    memory = mmap.mmap(-1, 3 * MIB)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    first, second = ctypes.c_void_p(begin), ctypes.c_void_p(begin + MIB)
+    size = ctypes.c_size_t
+    before = device.host_used
+    assert runtime.cudaHostRegister(first, size(MIB), 0) == 0
+    assert runtime.cudaHostRegister(second, size(MIB), 0) == 0
+    assert device.host_used == before + 2 * MIB
+    for offset, bytes_ in ((0, MIB), (4096, 4096), (MIB + 4096, 2 * MIB)):
+        at = ctypes.c_void_p(begin + offset)
+        assert runtime.cudaHostRegister(at, size(bytes_), 0) == 712  # registered already
+
+    x = torch.arange(2 * MIB // 4, dtype=torch.int32, device="cuda")
+    to, kind = ctypes.c_void_p(x.data_ptr()), 2
+    assert runtime.cudaMemcpy(first, to, size(2 * MIB), kind) == 1  # invalid value
+    assert runtime.cudaMemcpy(first, to, size(MIB), kind) == 0
+    half = ctypes.c_void_p(x.data_ptr() + MIB)
+    assert runtime.cudaMemcpy(second, half, size(MIB), kind) == 0
+    assert memory[: 2 * MIB] == x.cpu().numpy().tobytes()
+    addressable = runtime.__getattr__("simcuda_addressable")
+    assert addressable(first, size(2 * MIB)) == 2
+    assert addressable(first, size(2 * MIB + 1)) == 0
+
+    assert runtime.cudaHostUnregister(first) == 0
+    assert runtime.cudaHostUnregister(second) == 0
+    assert runtime.cudaHostUnregister(second) == 713
+    assert device.host_used == before
+    device.fail_next_host_allocs(1)
+    assert runtime.cudaHostRegister(first, size(MIB), 0) == 2
+    device.set_host_capacity(before + MIB)
+    assert runtime.cudaHostRegister(first, size(2 * MIB), 0) == 2
+    assert runtime.cudaHostRegister(first, size(MIB), 0) == 0
+    assert runtime.cudaHostUnregister(first) == 0
 
 
 FREED = """

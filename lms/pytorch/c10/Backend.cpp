@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/compat/write_barrier.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <memory>
@@ -76,18 +78,59 @@ void* alloc_free(size_t bytes, cudaStream_t stream) {
 
 }  // namespace
 
-void* PinnedMemory::allocate(size_t bytes) {
-  void* ptr = nullptr;
-  const cudaError_t err = C10_CUDA_ERROR_HANDLED(
-      cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
-  if (err != cudaSuccess) {
-    (void)cudaGetLastError();
-    return nullptr;
+int PinnedMemory::node_near(int device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto index = static_cast<size_t>(device);
+  while (nodes_.size() <= index) {
+    char address[16] = "";
+    const cudaError_t err = C10_CUDA_ERROR_HANDLED(
+        cudaDeviceGetPCIBusId(address, sizeof(address), static_cast<int>(nodes_.size())));
+    if (err != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+    nodes_.push_back(err == cudaSuccess ? ::lms::node_of_pci(address) : kAnyNode);
   }
-  return ptr;
+  device_ = static_cast<DeviceIndex>(device);
+  return nodes_[index];
 }
 
-void PinnedMemory::release(void* ptr) { C10_CUDA_IGNORE_ERROR(cudaFreeHost(ptr)); }
+// Nothing may leave these by an exception: the pool's helper calls them.
+bool PinnedMemory::pin(char* segment, size_t bytes) {
+  // A child has no part in it: a page that it shared would be copied when either writes, and then
+  // the device and the program would each have their own.
+  if (madvise(segment, bytes, MADV_DONTFORK) != 0) {
+    return false;
+  }
+  try {
+    const CUDAGuard guard(device_);
+    const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+    C10_CUDA_CHECK(
+        cudaHostRegister(segment, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return true;
+}
+
+void PinnedMemory::unpin(char* segment, size_t) {
+  try {
+    const CUDAGuard guard(device_);
+    const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+    C10_CUDA_CHECK(cudaHostUnregister(segment));
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();  // the driver is shutting down
+  }
+}
+
+// Between a device and a range of the pool.
+void Backend::copy_(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                    cudaStream_t stream) {
+  host_->for_parts(kind == cudaMemcpyDeviceToHost ? to : from, bytes, [&](size_t at, size_t part) {
+    C10_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(to) + at, static_cast<const char*>(from) + at,
+                                   part, kind, stream));
+  });
+}
 
 Acquired& acquired() {
   thread_local Acquired storages;
@@ -266,7 +309,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       order(user.device, out, user.stream);
     }
     DrainOnError drain(out);
-    C10_CUDA_CHECK(cudaMemcpyAsync(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out));
+    copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
     written = record_fence(device, out);
     // The block goes back to its stream's pool: what reuses it there must find the copy done. So
     // must whatever reads the host buffer past the op boundary.
@@ -331,7 +374,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       wait_fence(in, host->written);
     }
     DrainOnError drain(in);
-    C10_CUDA_CHECK(cudaMemcpyAsync(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in));
+    copy_(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in);
     *arrival = record_fence(host->device, in);
     wait_fence(host->home, *arrival);
     if (user != host->home) {
@@ -367,8 +410,7 @@ void Backend::refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream
   const cudaStream_t user = stream_of(stream);
   const cudaStream_t home = block_info(pointer.get()).stream;
   DrainOnError drain(user);
-  C10_CUDA_CHECK(cudaMemcpyAsync(pointer.get(), host.ptr, nbytes_of(*storage_of(key)),
-                                 cudaMemcpyHostToDevice, user));
+  copy_(pointer.get(), host.ptr, nbytes_of(*storage_of(key)), cudaMemcpyHostToDevice, user);
   *arrival = record_fence(device, user);
   if (user != home) {
     wait_fence(home, *arrival);  // frees there come after it

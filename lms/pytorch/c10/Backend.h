@@ -5,18 +5,28 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/compat/write_barrier.h>
 #include <c10/cuda/lms/core/engine.h>
+#include <c10/cuda/lms/core/host_memory.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <atomic>
+#include <mutex>
 #include <vector>
 
 namespace c10::cuda::lms {
 
-// Pinned memory of the CUDA driver.
-class PinnedMemory final : public ::lms::HostMemory {
+// Memory that CUDA has pinned, which every device can address.
+class PinnedMemory final : public ::lms::MappedMemory {
  public:
-  void* allocate(size_t bytes) override;
-  void release(void* ptr) override;
+  int node_near(int device) override;
+
+ private:
+  bool pin(char* segment, size_t bytes) override;
+  void unpin(char* segment, size_t bytes) override;
+
+  // Where it is pinned: a thread that names no device would make a context on the first.
+  std::atomic<DeviceIndex> device_{0};
+  std::mutex mutex_;
+  std::vector<int> nodes_;  // by device
 };
 
 // Translates between the engine's keys and StorageImpl, its streams and cudaStream_t. The state of
@@ -67,6 +77,7 @@ class Backend final : public ::lms::Backend {
  private:
   struct HostContext;
   static void release_host_context(void* context);
+  void copy_(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 
   ::lms::HostPool* host_ = nullptr;
   std::atomic<size_t> on_host_{0};

@@ -18,7 +18,7 @@ struct State {
   static constexpr size_t kSmallBytes = size_t{1} << 20;
 
   PinnedMemory memory;
-  ::lms::HostPool host{memory};
+  ::lms::HostPool host{memory, ::lms::HostPool::kSegmentBytes, ::lms::HostPool::Tended::kByThread};
   const ::lms::HostShare host_share = ::lms::host_share();  // the limit unless one is set
   Backend backend;
   ::lms::Engine engine{backend, host, {kSmallBytes}};

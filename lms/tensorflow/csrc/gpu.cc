@@ -3,6 +3,8 @@
 
 #include "tensorflow/core/common_runtime/lms/gpu.h"
 
+#include <sys/mman.h>
+
 #include <memory>
 #include <utility>
 
@@ -22,15 +24,19 @@ void OnGpu(const SessionOptions& options, const std::string& name, Allocator* al
   Runtime& runtime = Runtime::Get();
   std::unique_ptr<Transport> transport;
   if (runtime.pools.Of(allocator) == nullptr) {
-    HostBytes::Source pinned;
-    pinned.device = executor;
-    pinned.allocate = [](void* device, size_t bytes) {
-      return static_cast<se::StreamExecutor*>(device)->HostMemoryAllocate(bytes);
+    HostBytes::Pinning pinning;
+    pinning.device = executor;
+    pinning.pin = [](void* device, void* memory, size_t bytes) {
+      // A child has no part in it: a page that it shared would be copied when either writes, and
+      // then the device and the program would each have their own.
+      return madvise(memory, bytes, MADV_DONTFORK) == 0 &&
+             static_cast<se::StreamExecutor*>(device)->HostMemoryRegister(memory, bytes);
     };
-    pinned.release = [](void* device, void* ptr) {
-      static_cast<se::StreamExecutor*>(device)->HostMemoryDeallocate(ptr);
+    pinning.unpin = [](void* device, void* memory) {
+      static_cast<void>(static_cast<se::StreamExecutor*>(device)->HostMemoryUnregister(memory));
     };
-    runtime.host_bytes.SetSource(pinned);
+    const auto index = static_cast<int>(runtime.pools.end() - runtime.pools.begin());
+    runtime.host_bytes.SetPinning(pinning, index, executor->GetDeviceDescription().numa_node());
     transport = NewStreamTransport(executor, compute, host_to_device, device_to_host);
   }
   runtime.OnDevice(options, name, allocator, std::move(transport));

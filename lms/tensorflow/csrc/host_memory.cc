@@ -1,44 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/host_memory.h"
 
-#include <linux/mempolicy.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include "tensorflow/core/platform/mem.h"
-
 namespace tensorflow {
 namespace lms {
 
-void HostBytes::SetSource(const Source& source) {
+void HostBytes::SetPinning(const Pinning& pinning, int pool, int node) {
   mutex_lock lock(mu_);
-  source_ = source;
+  pinning_ = pinning;
+  nodes_[pool] = node;
 }
 
-void* HostBytes::allocate(std::size_t bytes) {
+int HostBytes::node_near(int pool) {
   mutex_lock lock(mu_);
-  void* ptr = source_.allocate != nullptr ? source_.allocate(source_.device, bytes)
-                                          : port::AlignedMalloc(bytes, ::lms::HostPool::kAlignment);
-  if (ptr != nullptr) owners_[ptr] = source_;
-  return ptr;
+  const auto node = nodes_.find(pool);
+  return node == nodes_.end() ? kAnyNode : node->second;
 }
 
-void HostBytes::release(void* ptr) {
-  mutex_lock lock(mu_);
-  const auto owner = owners_.find(ptr);
-  if (owner->second.release != nullptr) {
-    owner->second.release(owner->second.device, ptr);
-  } else {
-    port::AlignedFree(ptr);
+// Slow, so without the lock.
+bool HostBytes::pin(char* segment, size_t bytes) {
+  Pinning by;
+  {
+    mutex_lock lock(mu_);
+    by = pinning_;
   }
-  owners_.erase(owner);
+  if (by.pin == nullptr) return true;
+  if (!by.pin(by.device, segment, bytes)) return false;
+  mutex_lock lock(mu_);
+  pinned_by_[segment] = by;
+  return true;
 }
 
-int HostBytes::node(const void* ptr) {
-  int node = 0;
-  // Of the first page, which comes with this look at it. Fails where the kernel knows no nodes.
-  const auto failed = syscall(SYS_get_mempolicy, &node, nullptr, 0, ptr, MPOL_F_NODE | MPOL_F_ADDR);
-  return failed ? 0 : node;
+void HostBytes::unpin(char* segment, size_t) {
+  Pinning by;
+  {
+    mutex_lock lock(mu_);
+    const auto found = pinned_by_.find(segment);
+    if (found == pinned_by_.end()) return;
+    by = found->second;
+    pinned_by_.erase(found);
+  }
+  by.unpin(by.device, segment);
 }
 
 }  // namespace lms

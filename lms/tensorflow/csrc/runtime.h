@@ -39,7 +39,8 @@ class Runtime {
   bool devices_made() const { return devices_made_; }
 
   HostBytes host_bytes;
-  ::lms::HostPool host{host_bytes};
+  ::lms::HostPool host{host_bytes, ::lms::HostPool::kSegmentBytes,
+                       ::lms::HostPool::Tended::kByThread};
   const ::lms::HostShare host_share = ::lms::host_share();  // the limit unless one is set
   Backend backend;
   ::lms::Engine engine{backend, host};

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <thread>
 
+#include "tensorflow/core/common_runtime/lms/core/host_pool.h"
+
 namespace tensorflow {
 namespace lms {
 namespace {
@@ -22,6 +24,13 @@ class EventFence final : public ::lms::Fence {
   se::Event event;
 };
 
+// CUDA refuses a copy that goes on from one registration of host memory into the next.
+template <class Part>
+void InParts(const void* host, size_t bytes, const Part& part) {
+  const size_t segment = ::lms::HostPool::kSegmentBytes;
+  ::lms::for_parts(host, bytes, segment, part);
+}
+
 class StreamTransport final : public Transport {
  public:
   StreamTransport(se::StreamExecutor* executor, se::Stream* compute, se::Stream* in,
@@ -31,17 +40,21 @@ class StreamTransport final : public Transport {
   ::lms::Stream stream() override { return compute_; }
 
   ::lms::FencePtr ToHost(void* host, const void* device, size_t bytes) override {
-    const se::DeviceMemoryBase from(const_cast<void*>(device), bytes);
     out_->ThenWaitFor(compute_);
-    out_->ThenMemcpy(host, from, bytes);
+    InParts(host, bytes, [&](size_t at, size_t part) {
+      const se::DeviceMemoryBase from(static_cast<char*>(const_cast<void*>(device)) + at, part);
+      out_->ThenMemcpy(static_cast<char*>(host) + at, from, part);
+    });
     return BeforeLaterWork(out_);  // the block is reused on the compute stream
   }
 
   // The copy that filled `host` is over when the compute stream is: that waits for it.
   ::lms::FencePtr ToDevice(void* device, const void* host, size_t bytes) override {
-    se::DeviceMemoryBase to(device, bytes);
     in_->ThenWaitFor(compute_);  // the block's earlier owner
-    in_->ThenMemcpy(&to, host, bytes);
+    InParts(host, bytes, [&](size_t at, size_t part) {
+      se::DeviceMemoryBase to(static_cast<char*>(device) + at, part);
+      in_->ThenMemcpy(&to, static_cast<const char*>(host) + at, part);
+    });
     return BeforeLaterWork(in_);
   }
 

@@ -151,10 +151,22 @@ SIMCUDA_CUDA cudaError_t cudaFreeHost(void* pointer) {
 
 SIMCUDA_CUDA cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   Lock lock(state().mutex);
-  if (find_allocation(pointer)) return fail(cudaErrorHostMemoryAlreadyRegistered);
-  state().allocations[reinterpret_cast<uintptr_t>(pointer)] = {bytes, current_device(),
-                                                               Kind::kRegistered};
-  state().registered++;
+  auto& g = state();
+  const auto at = reinterpret_cast<uintptr_t>(pointer);
+  const auto next = g.allocations.lower_bound(at);
+  const bool runs_into_one = next != g.allocations.end() && next->first < at + bytes;
+  if (find_allocation(pointer) || runs_into_one) return fail(cudaErrorHostMemoryAlreadyRegistered);
+  const size_t mapped = round_up(bytes, kPage);
+  const bool full = g.host_capacity != 0 && g.host_used + mapped > g.host_capacity;
+  if (g.host_fault.fires() || full) {
+    g.counters.host_alloc_failed++;
+    return fail(cudaErrorMemoryAllocation);
+  }
+  g.allocations[at] = {bytes, current_device(), Kind::kRegistered};
+  g.registered++;
+  g.host_used += mapped;
+  g.host_peak = std::max(g.host_peak, g.host_used);
+  g.counters.host_alloc++;
   return cudaSuccess;
 }
 
@@ -167,7 +179,9 @@ SIMCUDA_CUDA cudaError_t cudaHostUnregister(void* pointer) {
   if (cudaError_t error = give_back("cudaHostUnregister", pointer, it->second.bytes)) return error;
   drain_device(lock, -1);
   state().registered--;
-  state().allocations.erase(reinterpret_cast<uintptr_t>(pointer));
+  state().host_used -= round_up(it->second.bytes, kPage);
+  state().counters.host_free++;
+  state().allocations.erase(it);
   return cudaSuccess;
 }
 
@@ -198,7 +212,16 @@ extern "C" int simcuda_addressable(const void* pointer, size_t bytes) {
   uintptr_t base = 0;
   Allocation* allocation = find_allocation(pointer, &base);
   if (allocation == nullptr) return 0;
-  if (reinterpret_cast<uintptr_t>(pointer) + bytes > base + allocation->bytes) return 0;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(pointer) + bytes;
+  // A kernel, unlike a copy, goes on from one registration to the next.
+  for (uintptr_t have = base + allocation->bytes; have < end;) {
+    const auto next = state().allocations.find(have);
+    if (allocation->kind != Kind::kRegistered || next == state().allocations.end() ||
+        next->second.kind != Kind::kRegistered) {
+      return 0;
+    }
+    have += next->second.bytes;
+  }
   if (allocation->on_device()) return 1;
   state().counters.mapped_accesses++;
   return 2;
