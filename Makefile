@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint style series bench sweep patches clean help
+.PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint style series bench bench-core sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD)"
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways"
+	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
 	@echo "make sweep          stock, plug-in and patch on the simulated device, into docs/plugin.md"
 	@echo "make patches        regenerate the runtime patch from lms/"
 
@@ -104,6 +105,9 @@ test-old: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/lmsbuild bench $(TAG)
+
+bench-core: $(STAMP)
+	$(BIN)/python tests/engine/bench.py
 
 # What the simulated device trains in minutes; resumes where it stopped.
 SWEEP := --device sim --minutes 60

@@ -31,6 +31,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "tsan": ("-std=c++17", "-O1", "-g1", "-fsanitize=thread"),
 }
+# Of no test: what is measured.
+BENCH = {"bench": ("-std=c++17", "-O2", "-DNDEBUG")}
 JOBS = 2
 KEEP_SECONDS = 14 * 24 * 3600
 
@@ -53,10 +55,13 @@ def case_names() -> list[str]:
     ]
 
 
-def build(variant: str, core: Path = CORE, cxx: str = "g++") -> Path:
-    """The test program in one variant, with the engine's sources from `core`."""
-    flags = (*VARIANTS[variant], *WARNINGS, "-pthread")
-    sources = [*sorted(core.glob("*.cpp")), *sorted(HERE.glob("*.cpp"))]
+def build(
+    variant: str, core: Path = CORE, cxx: str = "g++", tests: tuple[str, ...] = ("test_*",)
+) -> Path:
+    """The program of these tests in one variant, with the engine's sources from `core`."""
+    flags = (*{**VARIANTS, **BENCH}[variant], *WARNINGS, "-pthread")
+    chosen = [source for test in tests for source in sorted(HERE.glob(f"{test}.cpp"))]
+    sources = [*sorted(core.glob("*.cpp")), HERE / "fake.cpp", HERE / "harness.cpp", *chosen]
     headers = [*sorted(core.glob("*.h")), *sorted(HERE.glob("*.h"))]
     common = _digest(_compiler(cxx), *flags, *(h.name + h.read_text() for h in headers))
     root = cache_root()

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// What it costs to make room for an op that finds none, with many storages that are too small to be
+// victims: the same, because they are not looked at. `bench.py` prints what the case does.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "engine.h"
+#include "fake.h"
+#include "harness.h"
+#include "host_pool.h"
+#include "reclaim.h"
+
+namespace {
+
+constexpr std::size_t kLarge = std::size_t{8} << 20, kSmall = 4096, kMinimum = std::size_t{1} << 20;
+
+// A device with so many places for large storages, and as many for small ones as there are. There
+// are no bytes and no streams, so the time is the engine's and the core's.
+class Device final : public lms::Backend {
+ public:
+  struct Storage {
+    std::size_t bytes;
+    void* block;  // null: it is out
+    lms::HostRange host;
+  };
+
+  explicit Device(std::size_t places) : places_(places) {
+    for (char& place : places_) free_.push_back(&place);
+  }
+
+  void retain(lms::Key) override {}
+  void release(lms::Key) override {}
+  bool acquire(lms::Key) override { return true; }
+  bool dead(lms::Key) override { return false; }
+  lms::Extent locate(lms::Key key) override {
+    ++located;
+    const auto* storage = static_cast<Storage*>(key);
+    return {storage->block != nullptr ? lms::Place::kDevice : lms::Place::kHost,
+            storage->block != nullptr ? storage->block : storage->host.ptr, storage->bytes, 0};
+  }
+  void guard(lms::Key) override {}
+  bool unguard(lms::Key) override { return true; }
+  bool movable(const lms::Extent&) override { return true; }
+  void page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool,
+                const lms::StreamSet&) override {
+    auto* storage = static_cast<Storage*>(key);
+    free_.push_back(from.ptr);
+    storage->block = nullptr;
+    storage->host = host;
+  }
+  lms::HostRange page_in(lms::Key key, bool, lms::Stream, lms::Reclaim,
+                         lms::FencePtr* arrival) override {
+    auto* storage = static_cast<Storage*>(key);
+    storage->block = take();
+    if (storage->block == nullptr) throw fake::OutOfMemory();
+    *arrival = nullptr;
+    return storage->host;
+  }
+  void refill(lms::Key, lms::HostRange, lms::Stream, lms::FencePtr*) override {}
+  void join(lms::Stream, const lms::FencePtr&) override {}
+
+  void* take() {
+    Lists lists(*this);
+    lms::RoomRequest request;
+    request.bytes = kLarge;
+    if (!lists.take_free_block() && make_room(*engine, lists, request) == lms::Route::kNone) {
+      return nullptr;
+    }
+    return lists.taken;
+  }
+
+  lms::Engine* engine = nullptr;
+  std::size_t located = 0;
+
+ private:
+  class Lists final : public lms::BlockLists {
+   public:
+    explicit Lists(Device& device) : device_(device) {}
+    bool take_free_block() override {
+      if (device_.free_.empty()) return false;
+      taken = device_.free_.back();
+      device_.free_.pop_back();
+      return true;
+    }
+    bool take_new_segment() override { return false; }
+    std::vector<lms::Segment> segments(const lms::IdleMap& idle) override {
+      std::vector<lms::Segment> all(1);
+      all[0].can_hold = true;
+      all[0].releasable = false;
+      for (char& place : device_.places_) {
+        all[0].blocks.push_back(lms::used_block(&place, kLarge, idle));
+      }
+      return all;
+    }
+    void release_segments(const std::vector<std::size_t>&) override {}
+    void settle_and_release() override {}
+    std::size_t shortfall() override { return 0; }
+    void* taken = nullptr;
+
+   private:
+    Device& device_;
+  };
+
+  std::vector<char> places_;
+  std::vector<void*> free_;
+};
+
+}  // namespace
+
+// 64 large storages take turns on a device that has room for 32, so that each op misses.
+TEST(reclaim_cost) {
+  const auto small = static_cast<std::size_t>(harness::option("small", 1000));
+  const auto ops = static_cast<std::size_t>(harness::option("ops", 2000));
+  constexpr std::size_t kStorages = 64, kPlaces = 32;
+  class Memory final : public lms::MappedMemory {
+  } memory;
+  lms::HostPool pool(memory);
+  Device device(kPlaces);
+  lms::Engine engine(device, pool);
+  device.engine = &engine;
+  engine.set_min_bytes(kMinimum);
+
+  std::vector<char> small_blocks(small);
+  std::vector<Device::Storage> storages;
+  storages.reserve(kStorages + small);
+  for (std::size_t i = 0; i < small; ++i) storages.push_back({kSmall, &small_blocks[i], {}});
+  for (std::size_t i = 0; i < kStorages; ++i) storages.push_back({kLarge, nullptr, {}});
+  const auto large = [&](std::size_t i) { return &storages[small + i % kStorages]; };
+  for (std::size_t i = 0; i < small; ++i) engine.note(nullptr, &storages[i], nullptr);
+  for (std::size_t i = 0; i < kStorages; ++i) {
+    large(i)->block = device.take();
+    engine.note(nullptr, large(i), nullptr);
+  }
+
+  const auto missing_ops = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      lms::Engine::Frame frame;
+      const lms::Engine::Use use = {large(i), lms::Access::kWrite, 0, nullptr};
+      engine.enter(frame, &use, 1);
+      engine.leave(frame);
+    }
+  };
+  missing_ops(2 * kStorages);
+  device.located = 0;
+  const auto paged_in = engine.stats(0).paged_in;
+  const auto begin = std::chrono::steady_clock::now();
+  missing_ops(ops);
+  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+  CHECK_EQ(engine.stats(0).paged_in - paged_in, static_cast<std::int64_t>(ops));
+  const std::size_t looks = device.located / ops;
+  std::printf("%zu | %.0f | %zu\n", small, took.count() / static_cast<double>(ops), looks);
+  CHECK(looks < 3 * kPlaces);  // at the large ones alone
+}
