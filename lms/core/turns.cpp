@@ -42,13 +42,22 @@ bool Turns::try_once_(const std::function<bool(Patience)>& try_to, Patience pati
 
 bool Turns::begin(const std::function<bool(Patience)>& try_to,
                   const std::function<bool()>& others_end, bool fits_alone) {
-  if (try_once_(try_to, Patience::kPatient)) return true;
+  return try_once_(try_to, Patience::kPatient) || try_again(try_to, others_end, fits_alone);
+}
+
+bool Turns::try_again(const std::function<bool(Patience)>& try_to,
+                      const std::function<bool()>& others_end, bool fits_alone) {
   std::lock_guard<std::mutex> turn(turn_);
+  struct Unbar {
+    Turns& turns;
+    ~Unbar() { turns.bar_(false); }
+  } unbar{*this};
   const Clock::Time start = clock_.now();
   Clock::Duration longest = kLongest;
   bool last = false;
   for (int tries = 1;; ++tries) {
     const bool patient = !last && tries < kPatientTries;
+    if (!patient) bar_(true);
     const std::int64_t before = ended_.load();
     if (try_once_(try_to, patient ? Patience::kPatient : Patience::kImpatient)) return true;
     if (last) return false;
@@ -71,6 +80,31 @@ void Turns::end() {
     changed_.notify_all();
   }
   let_go_();
+}
+
+void Turns::start(bool independent, bool may_wait) {
+  if (may_wait && barred_.load()) {
+    const Clock::Time deadline = clock_.now() + kLongest;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (barred_.load() && dependent_.load() == 0 && clock_.now() < deadline) {
+      clock_.wait_until(changed_, lock, deadline);
+    }
+  }
+  ++begun_;
+  if (independent) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++dependent_;
+  changed_.notify_all();
+}
+
+void Turns::end_started(bool independent) {
+  if (!independent) --dependent_;
+  end();
+}
+
+void Turns::bar_(bool bar) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (barred_.exchange(bar) && !bar) changed_.notify_all();
 }
 
 bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone) {

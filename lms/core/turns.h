@@ -29,8 +29,9 @@ enum class Lack : std::uint8_t {
 };
 
 // The ops of the process that have begun, among them those whose kernels lack memory; and those
-// that found no room for their operands, which try again one at a time: each whenever another op
-// has ended. Thread-safe.
+// that found no room, which try again one at a time: each whenever another op has ended. An op
+// begins by tries, which may be all of it; or is started, and is tried again only when it lacked
+// room. Thread-safe.
 class Turns {
  public:
   // How long an op tries while those that run may never end. Trades time until the error of a
@@ -60,8 +61,21 @@ class Turns {
   // whether the pool has room for this one.
   bool begin(const std::function<bool(Patience)>& try_to, const std::function<bool()>& others_end,
              bool fits_alone);
+  // The same for one whose first try found no room.
+  bool try_again(const std::function<bool(Patience)>& try_to,
+                 const std::function<bool()>& others_end, bool fits_alone);
   // An op that began is over.
   void end();
+
+  // An op begins, without a try. While one that lacked room tries for the last times it waits, if
+  // it `may_wait`, so that those that run come to an end; but not while one runs that is not
+  // `independent`, as in Reservation: that may wait for this one.
+  void start(bool independent, bool may_wait);
+  // One that was started is over.
+  void end_started(bool independent);
+  bool barred() const { return barred_.load(); }
+  // Whether one runs that is independent. Not for a pool in which any was not started.
+  bool independent_run() const { return begun_.load() > dependent_.load(); }
 
   // A kernel lacks memory: tries to `take` it until that returns true, again whenever another op
   // has ended. False after kLongest; and, for one of them, once all that run lack memory, so that
@@ -78,6 +92,7 @@ class Turns {
   bool wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
                      std::unique_lock<std::mutex>* lock);
   void choose_who_gives_up_();
+  void bar_(bool bar);
 
   const std::function<void()> let_go_;
   Clock& clock_;
@@ -85,8 +100,10 @@ class Turns {
   std::atomic<std::int64_t> begun_{0};  // that have begun, or are trying to, and not ended
   std::atomic<std::int64_t> ended_{0};  // counted before begun_ is, so that no end is missed
   std::atomic<int> waiting_{0};
-  std::vector<Lacking*> lacking_;  // in the order in which they came to lack memory
-  std::mutex mutex_;               // of the line before it, and for the one after it
+  std::atomic<std::int64_t> dependent_{0};  // of those that were started: not independent
+  std::atomic<bool> barred_{false};         // one tries for the last times
+  std::vector<Lacking*> lacking_;           // in the order in which they came to lack memory
+  std::mutex mutex_;                        // of the line before it, and for the one after it
   std::condition_variable changed_;
 };
 

@@ -445,6 +445,62 @@ TEST(turns_lose_patience) {
   CHECK(waiter.done() && !begun);
 }
 
+// Eight that were started run; one that lacks room has lost its patience.
+struct Barred : Others {
+  std::atomic<bool> begun{false};
+  Waiter waiter{&clock, [this] {
+                  they_end = true;  // if not soon
+                  for (int i = 0; i < 8; ++i) turns.start(/*independent=*/true, /*may_wait=*/true);
+                  begun = begin();
+                }};
+
+  Barred() {
+    for (int tries = 2; tries <= Turns::kPatientTries; ++tries) {
+      CHECK(!waiter.done());
+      turns.end_started(/*independent=*/true);
+    }
+    CHECK(!waiter.done());
+    CHECK(turns.barred());
+  }
+  ~Barred() {
+    room = true;
+    turns.end_started(/*independent=*/true);
+    CHECK(waiter.done() && begun);
+    CHECK(!turns.barred());
+  }
+};
+
+// Those that run come to an end only when no others begin.
+TEST(turns_bar_what_would_begin) {
+  Barred s;
+  s.turns.start(/*independent=*/true, /*may_wait=*/false);
+  Waiter other(&s.clock, [&] { s.turns.start(/*independent=*/true, /*may_wait=*/true); });
+  CHECK(!other.done());
+  s.room = true;
+  s.turns.end_started(/*independent=*/true);
+  CHECK(other.done());
+}
+
+TEST(turns_bar_nothing_for_longer_than_ten_seconds) {
+  Barred s;
+  Waiter other(&s.clock, [&] { s.turns.start(/*independent=*/true, /*may_wait=*/true); });
+  CHECK(!other.done());
+  s.clock.advance(Turns::kLongest - kMoment);
+  CHECK(!other.done());
+  s.clock.advance(kMoment);
+  CHECK(other.done());
+}
+
+// One that runs may wait for one that would begin.
+TEST(turns_do_not_bar_what_another_may_wait_for) {
+  Barred s;
+  Waiter other(&s.clock, [&] { s.turns.start(/*independent=*/true, /*may_wait=*/true); });
+  CHECK(!other.done());
+  s.turns.start(/*independent=*/false, /*may_wait=*/false);
+  CHECK(other.done());
+  s.turns.end_started(/*independent=*/false);
+}
+
 // What runs may never end: an op out of memory is one after ten seconds.
 TEST(turns_end_after_ten_seconds) {
   Others s;

@@ -167,6 +167,101 @@ def test_the_first_enable_in_mid_run(program: Any) -> None:
     assert "equal after" in program(code, memory=256 * MIB)
 
 
+def test_operators_that_each_fit(program: Any) -> None:
+    """Two of them do not fit together: each waits for its turn, and none runs out of memory."""
+    out = program(
+        """
+        import sys, threading, torch
+        sys.setswitchinterval(1e-4)
+        torch.cuda.lms.enable(min_size=0)
+        OPS = (torch.sort, lambda x: x * 2 + 1, lambda x: torch.cat([x, x]))
+
+        def work(seed):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                stores = [torch.full((1 << 17,), float(seed + i), device="cuda") for i in range(3)]
+                for i in range(120):
+                    OPS[i % 3](stores[i % 3])
+                assert all(bool((x == seed + i).all()) for i, x in enumerate(stores))
+                done.append(seed)
+
+        done = []
+        threads = [threading.Thread(target=work, args=(10 * k,)) for k in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(done) == 2
+        assert torch.cuda.lms.stats()["pinned.all.current"] == 0
+        print("none was short")
+        """,
+        memory=4 * MIB,
+        mode="lazy",
+    )
+    assert "none was short" in out
+
+
+def test_an_operator_waits_for_the_pins_of_another_thread(program: Any) -> None:
+    """One that is written in Python keeps what it uses for as long as it runs."""
+    out = program(
+        """
+        import threading, time, torch
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> ()")
+        inside = threading.Event()
+
+        def slow(x):
+            inside.set()
+            time.sleep(1)
+
+        library.impl("slow", slow, "CUDA")
+        torch.cuda.lms.enable(min_size=0)
+        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
+        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
+        thread.start()
+        inside.wait()
+        total = y.add(1)  # does not fit beside x
+        assert float(total[0]) == 2
+        thread.join()
+        print("waited")
+        """,
+        memory=24 * MIB,
+    )
+    assert "waited" in out
+
+
+def test_who_holds_the_interpreter_does_not_wait(program: Any) -> None:
+    """Another thread's operator may need it to come to its end."""
+    out = program(
+        """
+        import ctypes, pathlib, threading, time, torch
+        core = ctypes.PyDLL(str(pathlib.Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> ()")
+        inside, over = threading.Event(), threading.Event()
+
+        def slow(x):
+            inside.set()
+            over.wait()
+
+        library.impl("slow", slow, "CUDA")
+        torch.cuda.lms.enable(min_size=0)
+        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
+        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
+        thread.start()
+        inside.wait()
+        operand, result = ctypes.c_void_p(y._cdata), ctypes.c_void_p()
+        start = time.monotonic()
+        failed = core.aoti_torch_clone(ctypes.byref(operand), ctypes.byref(result))
+        over.set()
+        thread.join()
+        assert failed and time.monotonic() - start < 9
+        print("did not wait")
+        """,
+        memory=24 * MIB,
+    )
+    assert "did not wait" in out
+
+
 def test_a_running_operator_without_pins_is_waited_for(program: Any) -> None:
     """An operator that began before the switch takes its time; what it uses must not move."""
     out = program(

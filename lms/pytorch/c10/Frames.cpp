@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
 #include <c10/cuda/lms/compat/storage.h>
+#include <c10/cuda/lms/core/turns.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
+#include <dlfcn.h>
 
+#include <functional>
 #include <utility>
 
 // What surrounds an op: its pins, and what is let go when no lock is held any more.
@@ -23,12 +29,67 @@ struct ThreadFrame {
   const ::lms::Lane lane = state().engine.open_lane();
   ::lms::Engine::Frame frame{lane};
   int depth = 0;
+  bool started = false;      // counts among the ops that run: its pins may be in others' way
+  bool independent = false;  // it ends without the help of another thread
+  bool in_turn = false;      // it tries again
 };
 
 ThreadFrame& this_frame() {
   thread_local ThreadFrame frame;
   return frame;
 }
+
+// Leaked, as the engine is.
+::lms::Turns& turns() {
+  static auto* turns = new ::lms::Turns([] {});
+  return *turns;
+}
+
+// PyTorch's own check for it is not set up in its wheels, and nothing here is linked to Python.
+bool holds_interpreter() {
+  static const auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  return check != nullptr && check() != 0;
+}
+
+// Another thread's op may need the interpreter to come to its end.
+bool may_wait() { return !in_engine() && !holds_interpreter(); }
+
+void start(ThreadFrame* mine, bool independent) {
+  turns().start(independent, turns().barred() && may_wait());
+  mine->started = true;
+  mine->independent = independent;
+}
+
+void end(ThreadFrame* mine) {
+  if (mine->started) {
+    mine->started = false;
+    turns().end_started(mine->independent);
+  }
+}
+
+// A segment for small requests while it lives, so that the first large one, which takes more than
+// it needs, leaves them room.
+class SmallSegment {
+ public:
+  explicit SmallSegment(DeviceIndex device) {
+    const CUDAGuard guard(device);
+    const ShortageScope scope;
+    try {
+      block_ = CUDACachingAllocator::raw_alloc(1);
+    } catch (const OutOfMemoryError&) {  // then there is none
+    }
+  }
+  ~SmallSegment() {
+    if (block_ != nullptr) {
+      CUDACachingAllocator::raw_delete(block_);
+    }
+  }
+  SmallSegment(const SmallSegment&) = delete;
+  SmallSegment& operator=(const SmallSegment&) = delete;
+
+ private:
+  void* block_ = nullptr;
+};
 
 thread_local int release_depth = 0;
 thread_local int engine_depth = 0;
@@ -83,7 +144,7 @@ void note(StorageImpl* storage) {
   state().engine.note(nullptr, storage, stream_for(storage), mine.lane);
 }
 
-OpGuard::OpGuard() { ++this_frame().depth; }
+OpGuard::OpGuard(bool independent) : independent_(independent) { ++this_frame().depth; }
 
 OpGuard::~OpGuard() {
   ThreadFrame& mine = this_frame();
@@ -95,19 +156,25 @@ OpGuard::~OpGuard() {
       TORCH_WARN("Large Model Support: a tensor has lost its bytes: ", error.what());
     }
   }
-  if (--mine.depth > 0 || mine.frame.empty()) {
+  if (--mine.depth > 0) {
     return;
   }
   EngineScope scope;
   try {
-    state().engine.leave(mine.frame);
-    detail::lms_switch.retire();
+    if (!mine.frame.empty()) {
+      state().engine.leave(mine.frame);
+      detail::lms_switch.retire();
+    }
   } catch (const std::exception& error) {  // chaos mode could not evict: the op itself succeeded
     TORCH_WARN("Large Model Support: ", error.what());
   }
+  end(&mine);  // before what the scope lets go, which may want the interpreter
 }
 
 void OpGuard::enter(const Use* uses, size_t count) {
+  if (ThreadFrame& mine = this_frame(); !mine.started && !mine.in_turn) {
+    start(&mine, independent_ && mine.depth == 1);
+  }
   EngineScope scope;
   SmallVector<::lms::Engine::Use, 8> translated;
   for (size_t i = 0; i < count; ++i) {
@@ -138,6 +205,35 @@ void OpGuard::results(StorageImpl* const* storages, size_t count) {
     state().engine.note(mine.depth > 1 ? &mine.frame : nullptr, storages[i],
                         stream_for(storages[i]), mine.lane);
   }
+}
+
+bool try_again(const std::function<bool()>& attempt) {
+  if (capture_underway()) {  // nothing may move
+    return false;
+  }
+  const auto afresh = [&attempt] {
+    const SmallSegment there(evict_for_shortage());
+    return attempt();
+  };
+  ThreadFrame& mine = this_frame();
+  if (mine.depth > 0 || !may_wait()) {
+    return afresh();
+  }
+  const bool done = turns().try_again(
+      [&](::lms::Patience) {
+        mine.in_turn = true;
+        const auto over = c10::make_scope_exit([&mine] { mine.in_turn = false; });
+        return afresh();
+      },
+      [] { return turns().independent_run(); }, /*fits_alone=*/false);
+  if (done) {
+    if (!mine.frame.empty()) {  // it has begun, and runs from now on
+      turns().start(mine.independent = false, /*may_wait=*/false);
+      mine.started = true;
+    }
+    turns().end();
+  }
+  return done;
 }
 
 UnpinnedOp::UnpinnedOp() = default;

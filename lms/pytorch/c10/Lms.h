@@ -7,6 +7,7 @@
 #include <c10/cuda/lms/core/switch.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +33,8 @@ struct Use {
 // keeps every pin taken below it.
 class C10_CUDA_API OpGuard {
  public:
-  OpGuard();
+  // `independent`: of an op that ends without the help of another thread.
+  explicit OpGuard(bool independent = false);
   ~OpGuard();
   OpGuard(const OpGuard&) = delete;
   OpGuard& operator=(const OpGuard&) = delete;
@@ -45,9 +47,30 @@ class C10_CUDA_API OpGuard {
   void results(StorageImpl* const* storages, size_t count);
 
  private:
+  const bool independent_;
   ::lms::Engine::Overwritten overwritten_;
   intrusive_ptr<StorageImpl> target_;  // that it is of
 };
+
+// While one lives, a shortage is not told to the user: an allocation of this thread that finds no
+// room ends by OutOfMemoryError, and what catches it tries again.
+class C10_CUDA_API ShortageScope {
+ public:
+  ShortageScope() noexcept;
+  ~ShortageScope();
+  ShortageScope(const ShortageScope&) = delete;
+  ShortageScope& operator=(const ShortageScope&) = delete;
+
+  static bool active() noexcept;
+};
+
+// Whether something has had to make way since Large Model Support was first enabled.
+C10_CUDA_API bool under_pressure() noexcept;
+
+// For an op that lacked room, and has let go of everything: tries again until `attempt` returns
+// true, each time with all that is idle out. An op that holds nothing waits meanwhile for those of
+// other threads to end; false when that does not help either.
+C10_CUDA_API bool try_again(const std::function<bool()>& attempt);
 
 // Makes known what was made by no op that has an OpGuard, so that it can be moved out before one
 // uses it. What is made while an op of this thread runs is left to that.

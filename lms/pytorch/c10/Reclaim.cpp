@@ -2,6 +2,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/State.h>
 
+#include <atomic>
 #include <cstdint>
 
 // What the allocator's hook calls.
@@ -20,7 +21,26 @@ size_t limit_headroom(size_t reserved) noexcept {
 }
 
 namespace {
+
 thread_local bool free_room_only = false;
+thread_local int shortage_scopes = 0;
+thread_local DeviceIndex short_device = 0;
+std::atomic<bool> pressure{false};
+
+}  // namespace
+
+ShortageScope::ShortageScope() noexcept { ++shortage_scopes; }
+
+ShortageScope::~ShortageScope() { --shortage_scopes; }
+
+bool ShortageScope::active() noexcept { return shortage_scopes > 0; }
+
+bool under_pressure() noexcept { return pressure.load(std::memory_order_relaxed); }
+
+DeviceIndex evict_for_shortage() {
+  reclaim_inactive(short_device);
+  CUDACachingAllocator::emptyCache();
+  return short_device;
 }
 
 FreeRoomOnly::FreeRoomOnly() noexcept { free_room_only = true; }
@@ -44,8 +64,20 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   request.device = device_;
   request.bytes = bytes;
   request.whole_segments = request.everything = effort == Effort::kEverything;
+  if (!under_pressure()) {
+    pressure = true;
+  }
   const Route route = ::lms::make_room(state().engine, lists, request);
-  return route != Route::kNone && count(device_, route);
+  if (route != Route::kNone) {
+    return count(device_, route);
+  }
+  if (request.everything) {
+    short_device = device_;
+    if (ShortageScope::active()) {
+      C10_THROW_ERROR(OutOfMemoryError, "Large Model Support has found no room yet.");
+    }
+  }
+  return false;
 }
 
 EngineLock::EngineLock() : locked_(reclaiming()) {

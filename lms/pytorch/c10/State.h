@@ -38,6 +38,13 @@ inline ::lms::Stream stream_for(const StorageImpl* storage) {
 // The pins of the op that this thread runs.
 const ::lms::Engine::Frame& current_frame();
 
+// On the device where this thread was last short, which it returns: all that is idle leaves, and
+// free segments go back.
+DeviceIndex evict_for_shortage();
+
+// Whether any thread captures a graph.
+bool capture_underway() noexcept;
+
 // A graph keeps the pointers that it captured, for all its replays.
 void expose_to_capture(::lms::Key key, ::lms::Stream stream);
 

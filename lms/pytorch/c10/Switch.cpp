@@ -68,6 +68,8 @@ State& state() {
 
 bool active() noexcept { return detail::lms_switch.active() || captures.load() > 0; }
 
+bool capture_underway() noexcept { return captures.load() > 0; }
+
 void begin_capture() noexcept { ++captures; }
 
 void end_capture() noexcept { --captures; }

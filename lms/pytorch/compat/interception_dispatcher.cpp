@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
@@ -46,6 +48,7 @@ class Facts {
   const OpFacts& compute(const c10::OperatorHandle& op) {
     std::lock_guard<std::mutex> lock(mutex_);
     kept_.push_back(std::make_unique<OpFacts>(facts_of(op.schema())));
+    kept_.back()->random = op.hasTag(at::Tag::nondeterministic_seeded);
     current_.store(kept_.back().get(), std::memory_order_release);
     return *kept_.back();
   }
@@ -62,6 +65,7 @@ class Call {
       : op_(op),
         keys_(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect)),
         stack_(stack),
+        below_(stack->size() - op.schema().arguments().size()),
         facts_(facts) {}
 
   const OpFacts& facts() {
@@ -80,6 +84,25 @@ class Call {
                      out->add(storage, access_to(tensor, argument.access));
                    });
     }
+  }
+
+  std::vector<c10::IValue> arguments() const {
+    const auto count = static_cast<std::ptrdiff_t>(op_.schema().arguments().size());
+    return {stack_->end() - count, stack_->end()};
+  }
+
+  void set_arguments(const std::vector<c10::IValue>& arguments) {
+    stack_->resize(below_);
+    stack_->insert(stack_->end(), arguments.begin(), arguments.end());
+  }
+
+  at::Generator generator(c10::Device device) const {
+    for (size_t i = below_; i < stack_->size(); ++i) {
+      if ((*stack_)[i].isGenerator()) {
+        return (*stack_)[i].toGenerator();
+      }
+    }
+    return at::globalContext().defaultGenerator(device);
   }
 
   void run() { op_.redispatchBoxed(keys_, stack_); }
@@ -114,6 +137,7 @@ class Call {
   const c10::OperatorHandle& op_;
   const DispatchKeySet keys_;
   Stack* const stack_;
+  const size_t below_;  // values that are not the call's
   Facts& facts_;
 };
 
@@ -171,11 +195,14 @@ class Listener final : public c10::OpRegistrationListener {
 
 // Factories of empty tensors, by which all others make theirs, have a kernel of their own on this
 // key, because no argument tells the device. These do as it does, and make the result known.
-at::Tensor noted(at::Tensor made) {
-  if (c10::cuda::lms::active()) {
-    each_storage(
-        made, [](const at::Tensor&, c10::StorageImpl* storage) { c10::cuda::lms::note(storage); });
+template <class Make>
+at::Tensor noted(const Make& make) {
+  if (!c10::cuda::lms::active()) {
+    return make();
   }
+  at::Tensor made = with_room(make);
+  each_storage(made,
+               [](const at::Tensor&, c10::StorageImpl* storage) { c10::cuda::lms::note(storage); });
   return made;
 }
 
@@ -183,15 +210,19 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
   const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
-  return noted(
-      at::_ops::empty_memory_format::redispatch(keys, size, dtype, layout, device, pin, format));
+  return noted([&] {
+    return at::_ops::empty_memory_format::redispatch(keys, size, dtype, layout, device, pin,
+                                                     format);
+  });
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin) {
   const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
-  return noted(at::_ops::empty_strided::redispatch(keys, size, stride, dtype, layout, device, pin));
+  return noted([&] {
+    return at::_ops::empty_strided::redispatch(keys, size, stride, dtype, layout, device, pin);
+  });
 }
 
 class Silent final : public c10::WarningHandler {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/util/SmallVector.h>
@@ -10,7 +13,11 @@
 #include <torch/csrc/lms/operands.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
 
 // What is done at the op boundary, whichever way ops are intercepted (compat/interception.h).
 namespace torch::lms {
@@ -25,6 +32,9 @@ size_t part_bytes() noexcept;
 //   const OpFacts& facts()       asked first, and only while Large Model Support is on
 //   void operands(facts, out)    adds the storages of the arguments to an Operands
 //   void run()                   the kernel
+//   vector<IValue> arguments()   a copy of them: `run` uses them up
+//   void set_arguments(a)        for it to run once more
+//   at::Generator generator(d)   that random numbers are taken from on device `d`
 //   void each_result(f)          f(StorageImpl*) for each storage of the results; after `run`
 //   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part, Room) for each part of so many
 //                                bytes, and smaller ones when that returns false; false, with
@@ -33,6 +43,10 @@ size_t part_bytes() noexcept;
 //                                c10::Error; after `run`
 template <class Call>
 void at_boundary(Call& call);
+
+// What `make` makes, which runs again when it finds no room.
+template <class Make>
+at::Tensor with_room(const Make& make);
 
 // ---- the implementation
 
@@ -43,57 +57,173 @@ void run_collective(Call& call, const Operands& operands) {
   hold_until_done(held, operands, [&call] { return call.work(); });
 }
 
-// False, with nothing done, when its operands found no room together, unless that is to be told.
 template <class Call>
-bool run_pinned(Call& call, const OpFacts& facts, Room room = Room::kThrow) {
+Operands operands_of(const Call& call, const OpFacts& facts) {
   Operands operands;
   call.operands(facts, &operands);
-  c10::cuda::lms::OpGuard guard;
+  return operands;
+}
+
+// Runs `step`. False when it found no room, if that is to be told.
+template <class Step>
+bool finds_room(Room room, const Step& step) {
+  if (room == Room::kThrow) {
+    step();
+    return true;
+  }
+  const c10::cuda::lms::ShortageScope scope;
   try {
-    if (!operands.empty()) {
-      guard.enter(operands.data(), operands.size());
-    }
+    step();
   } catch (const c10::OutOfMemoryError&) {
-    if (room == Room::kThrow) {
-      throw;
-    }
     return false;
   }
-  if (C10_UNLIKELY(facts.kind == OpFacts::Kind::kCollective) && !operands.empty()) {
-    run_collective(call, operands);
-  } else {
-    call.run();
+  return true;
+}
+
+// Pins the operands while it lives.
+class Entered {
+ public:
+  bool enter(const OpFacts& facts, const Operands& operands, Room room) {
+    guard_.emplace(facts.independent);
+    const bool entered = operands.empty() ||
+                         finds_room(room, [&] { guard_->enter(operands.data(), operands.size()); });
+    if (!entered) {
+      guard_.reset();
+    }
+    return entered;
   }
-  guard.ran();
-  if (facts.has_results) {
-    c10::SmallVector<c10::StorageImpl*, 4> results;
-    call.each_result([&](c10::StorageImpl* storage) { results.push_back(storage); });
-    if (!results.empty()) {
-      guard.results(results.data(), results.size());
+
+  template <class Call>
+  void run(Call& call, const OpFacts& facts, const Operands& operands) {
+    if (C10_UNLIKELY(facts.kind == OpFacts::Kind::kCollective) && !operands.empty()) {
+      run_collective(call, operands);
+    } else {
+      call.run();
+    }
+    guard_->ran();
+    if (facts.has_results) {
+      c10::SmallVector<c10::StorageImpl*, 4> results;
+      call.each_result([&](c10::StorageImpl* storage) { results.push_back(storage); });
+      if (!results.empty()) {
+        guard_->results(results.data(), results.size());
+      }
     }
   }
-  return true;
+
+ private:
+  std::optional<c10::cuda::lms::OpGuard> guard_;
+};
+
+// False when it found no room: for its operands, or in a kernel that can run again.
+template <class Call>
+bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room room) {
+  Entered entered;
+  if (!entered.enter(facts, operands, room)) {
+    return false;
+  }
+  return finds_room(facts.repeatable ? room : Room::kThrow,
+                    [&] { entered.run(call, facts, operands); });
+}
+
+// How often numbers were taken from the generator of the call; 0 when it takes none.
+template <class Call>
+uint64_t numbers_taken(const Call& call, const OpFacts& facts, c10::Device device) {
+  if (!facts.random) {
+    return 0;
+  }
+  at::Generator generator = call.generator(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_offset();
+}
+
+// One that may be run again is, when it found no room: without the pins of other threads' ops and
+// with its operands side by side, because all that was idle has left before they come in.
+template <class Call>
+void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands) {
+  const auto arguments = call.arguments();
+  const uint64_t taken = numbers_taken(call, facts, operands.device());
+  const auto rewind = [&] {
+    call.set_arguments(arguments);
+    TORCH_CHECK_WITH(OutOfMemoryError, taken == numbers_taken(call, facts, operands.device()),
+                     "CUDA out of memory in an operator that has taken random numbers. ",
+                     c10::cuda::lms::describe(operands.device().index()));
+  };
+  if (run_pinned(call, facts, operands, Room::kTell)) {
+    return;
+  }
+  const bool done = c10::cuda::lms::try_again([&] {
+    rewind();
+    return run_pinned(call, facts, operands, Room::kTell);
+  });
+  if (!done) {
+    rewind();
+    run_pinned(call, facts, operands, Room::kThrow);  // which says what is missing
+  }
+}
+
+// Of one that may not, only the entry is tried again.
+template <class Call>
+void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
+  Entered entered;
+  const auto enter = [&] { return entered.enter(facts, operands, Room::kTell); };
+  if (!enter() && !c10::cuda::lms::try_again(enter)) {
+    entered.enter(facts, operands, Room::kThrow);
+  }
+  entered.run(call, facts, operands);
+}
+
+template <class Call>
+void run_whole(Call& call, const OpFacts& facts) {
+  const Operands operands = operands_of(call, facts);
+  if (c10::cuda::lms::ShortageScope::active()) {  // what it is part of runs again
+    run_pinned(call, facts, operands, Room::kThrow);
+  } else if (facts.repeatable && may_lack_room(operands)) {
+    run_repeatable(call, facts, operands);
+  } else {
+    run_once(call, facts, operands);
+  }
 }
 
 // In parts that fit, of the usual size or, when another process has taken memory since that was
 // found, of less.
 template <class Call>
 void run_foreach(Call& call, const OpFacts& facts, size_t part) {
-  const auto run = [&facts](Call& each, Room room) { return run_pinned(each, facts, room); };
+  const auto run = [&facts](Call& each, Room room) {
+    if (room == Room::kTell) {
+      return run_pinned(each, facts, operands_of(each, facts), room);
+    }
+    run_whole(each, facts);
+    return true;
+  };
   if (part == 0) {
-    run_pinned(call, facts);
+    run_whole(call, facts);
     return;
   }
-  if (call.in_parts(part, run) || run(call, Room::kTell)) {
+  if (call.in_parts(part, run)) {
     return;
   }
+  const auto arguments = call.arguments();
+  if (run(call, Room::kTell)) {
+    return;
+  }
+  call.set_arguments(arguments);
   while (part > kLeastPart) {
     part /= 2;
     if (call.in_parts(part, run)) {
       return;
     }
   }
-  run_pinned(call, facts);  // it is short of memory, and says so
+  run_whole(call, facts);
+}
+
+template <class Make>
+at::Tensor with_room(const Make& make) {
+  if (c10::cuda::lms::ShortageScope::active()) {
+    return make();
+  }
+  at::Tensor made;
+  const auto attempt = [&] { return finds_room(Room::kTell, [&] { made = make(); }); };
+  return attempt() || c10::cuda::lms::try_again(attempt) ? made : make();
 }
 
 template <class Call>
@@ -113,7 +243,7 @@ void at_boundary(Call& call) {
   if (facts.kind == OpFacts::Kind::kForeach) {
     run_foreach(call, facts, part_bytes());
   } else {
-    run_pinned(call, facts);
+    run_whole(call, facts);
   }
 }
 

@@ -66,6 +66,12 @@ bool may_hold_tensor(const c10::Argument& argument) {
          kind == c10::TypeKind::AnyType || kind == c10::TypeKind::VarType;
 }
 
+// They write arguments, but not before they have all memory they need.
+bool writes_last(const std::string& op) {
+  static const std::unordered_set<std::string> names{"cudnn_batch_norm", "native_batch_norm"};
+  return names.count(op) > 0;
+}
+
 bool is_foreach(const std::string& op) {
   static const std::unordered_set<std::string> fused{"_amp_foreach_non_finite_check_and_unscale_",
                                                      "_fused_adagrad_", "_fused_adam_",
@@ -109,6 +115,10 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   } else if (trusted && is_foreach(op)) {
     facts.kind = OpFacts::Kind::kForeach;
   }
+  const bool writes = std::any_of(facts.tensors.begin(), facts.tensors.end(),
+                                  [](const auto& t) { return t.access != Access::kRead; });
+  facts.independent = trusted && op != "_backward";
+  facts.repeatable = facts.independent && facts.has_results && (!writes || writes_last(op));
   return facts;
 }
 

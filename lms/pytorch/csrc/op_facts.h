@@ -27,6 +27,9 @@ struct OpFacts {
 
   Kind kind = Kind::kNormal;
   bool has_results = false;             // may return new storages
+  bool independent = false;             // ends without the help of another thread
+  bool repeatable = false;              // a call that found no room has changed no argument
+  bool random = false;                  // takes numbers from a generator
   std::vector<TensorArgument> tensors;  // arguments that can hold a tensor
 
   // Whether a call need not pin anything.

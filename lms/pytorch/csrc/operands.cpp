@@ -2,6 +2,8 @@
 #include <c10/cuda/lms/compat/storage.h>
 #include <torch/csrc/lms/operands.h>
 
+#include <algorithm>
+
 namespace torch::lms {
 namespace {
 
@@ -23,6 +25,14 @@ Access access_to(const at::Tensor& tensor, Access announced) {
   }
   return announced == Access::kOverwrite && !covers_its_storage(tensor) ? Access::kWrite
                                                                         : announced;
+}
+
+bool may_lack_room(const Operands& operands) {
+  constexpr size_t kSmall = size_t{1} << 20;
+  return !operands.empty() && (c10::cuda::lms::under_pressure() ||
+                               std::any_of(operands.begin(), operands.end(), [](const auto& use) {
+                                 return c10::cuda::lms::nbytes_of(*use.storage) >= kSmall;
+                               }));
 }
 
 }  // namespace torch::lms

@@ -30,6 +30,7 @@ class Operands {
 
   bool empty() const { return uses_.empty(); }
   size_t size() const { return uses_.size(); }
+  c10::Device device() const { return uses_[0].storage->device(); }
   const Use* data() const { return uses_.data(); }
   const Use* begin() const { return uses_.begin(); }
   const Use* end() const { return uses_.end(); }
@@ -37,5 +38,9 @@ class Operands {
  private:
   c10::SmallVector<Use, 16> uses_;
 };
+
+// Whether the kernel of an op may lack room for its results. A wrong no costs an error where it
+// could have run again; a wrong yes, some nanoseconds.
+bool may_lack_room(const Operands& operands);
 
 }  // namespace torch::lms
