@@ -81,10 +81,12 @@ def test_registered_host_memory(torch: Any) -> None:
     for offset, bytes_ in ((0, MIB), (4096, 4096), (MIB + 4096, 2 * MIB)):
         at = ctypes.c_void_p(begin + offset)
         assert runtime.cudaHostRegister(at, size(bytes_), 0) == 712  # registered already
+    assert runtime.cudaGetLastError() == 712
 
     x = torch.arange(2 * MIB // 4, dtype=torch.int32, device="cuda")
     to, kind = ctypes.c_void_p(x.data_ptr()), 2
     assert runtime.cudaMemcpy(first, to, size(2 * MIB), kind) == 1  # invalid value
+    assert runtime.cudaGetLastError() == 1
     assert runtime.cudaMemcpy(first, to, size(MIB), kind) == 0
     half = ctypes.c_void_p(x.data_ptr() + MIB)
     assert runtime.cudaMemcpy(second, half, size(MIB), kind) == 0
@@ -103,6 +105,7 @@ def test_registered_host_memory(torch: Any) -> None:
     assert runtime.cudaHostRegister(first, size(2 * MIB), 0) == 2
     assert runtime.cudaHostRegister(first, size(MIB), 0) == 0
     assert runtime.cudaHostUnregister(first) == 0
+    assert runtime.cudaGetLastError() == 2
 
 
 FREED = """
