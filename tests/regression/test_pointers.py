@@ -652,3 +652,25 @@ def test_a_profiler_in_chaos_mode(program: Any) -> None:
         env={"LMS_DEBUG": "chaos"},
     )
     assert "refused again" in out and "Exception in RecordFunction" not in out
+
+
+def test_a_profiler_that_runs_already(program: Any) -> None:
+    """Large Model Support is first enabled within it."""
+    out = program(
+        """
+        import torch
+        from torch.profiler import profile
+        torch.cuda.init()
+        with profile(record_shapes=True):
+            torch.cuda.lms.enable(min_size=0)
+            x = torch.ones(64, device="cuda")
+            assert float((x + 1).sum()) == 128 and torch.ops.lms.on_host(x)
+        try:
+            torch.cuda.lms.pointers._raw_pointer(x)
+        except RuntimeError as error:
+            assert "LMS_DEBUG=chaos" in str(error)
+            print("refused again")
+        """,
+        env={"LMS_DEBUG": "chaos"},
+    )
+    assert "refused again" in out and "Exception in RecordFunction" not in out

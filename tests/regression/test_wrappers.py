@@ -96,3 +96,15 @@ def test_what_is_refused_is_not_excluded(lms: Any) -> None:
         with pytest.raises(TypeError, match="cannot be reached"):
             lms.exclude(wrapper)
         assert not torch.ops.lms.excluded(wrapper)
+
+
+def test_a_module_is_excluded_as_a_whole_or_not(lms: Any) -> None:
+    module = torch.nn.Module()
+    for name in ("before", "kept"):
+        module.register_buffer(name, torch.ones(8, device="cuda"))
+    module.register_buffer("refused", Wrapper(torch.ones(8, device="cuda")))
+    lms.exclude(module.kept)
+    with pytest.raises(TypeError, match="cannot be reached"):
+        lms.exclude(module)
+    assert not torch.ops.lms.excluded(module.before)
+    assert torch.ops.lms.excluded(module.kept)

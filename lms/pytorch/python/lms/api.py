@@ -215,15 +215,18 @@ def _require_memory(tensor: torch.Tensor) -> None:
 
 
 def exclude(target: Union[torch.Tensor, torch.nn.Module]) -> None:
-    r"""Keep a tensor, or the parameters and buffers of a module, on the device."""
-    for tensor in _on_devices(target):
-        before = load().excluded(tensor)
-        library.ops().exclude(tensor, True)
-        try:
+    r"""Keep a tensor, or the parameters and buffers of a module, on the device: all or none."""
+    changed: List[torch.Tensor] = []
+    try:
+        for tensor in _on_devices(target):
+            if not load().excluded(tensor):
+                changed.append(tensor)
+                library.ops().exclude(tensor, True)
             _require_memory(tensor)
-        except TypeError:
-            library.ops().exclude(tensor, before)
-            raise
+    except BaseException:
+        for tensor in changed:
+            library.ops().exclude(tensor, False)
+        raise
 
 
 def include(target: Union[torch.Tensor, torch.nn.Module]) -> None:

@@ -47,7 +47,9 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """From now on no look raises while a profiler runs."""
+    """From now on no look raises while a profiler runs, also one that does already."""
     profiler: Any = importlib.import_module("torch.autograd.profiler")
     profiler._enable_profiler = _starting(profiler._enable_profiler)
     profiler._disable_profiler = _ending(profiler._disable_profiler)
+    if profiler._is_profiler_enabled:
+        _count(1)
