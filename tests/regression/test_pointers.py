@@ -654,6 +654,17 @@ def test_a_profiler_in_chaos_mode(program: Any) -> None:
     assert "refused again" in out and "Exception in RecordFunction" not in out
 
 
+def test_an_iterator_of_a_storage_sees_what_is_written(lms: Any) -> None:
+    x = torch.zeros(8, dtype=torch.uint8, device="cuda")
+    for storage in (x.untyped_storage(), x.storage()):
+        x.zero_()
+        elements = iter(storage)
+        assert int(next(elements)) == 0
+        x.fill_(3)
+        assert [int(element) for element in elements] == [3] * 7
+    assert lms.stats()["pinned.all.current"] == 0
+
+
 def test_a_profiler_that_runs_already(program: Any) -> None:
     """Large Model Support is first enabled within it."""
     out = program(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -195,12 +195,21 @@ def _resizing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _iterating(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For `list(storage)`: brings the bytes in once, not for each element."""
+    """For `iter(storage)`: it stays in while it is iterated, not for each element anew. What is
+    written meanwhile is seen."""
+
+    def elements(storage: Any) -> Iterator[Any]:
+        view = [view_of(getattr(storage, "_untyped_storage", storage))]
+        library.ops().pin_all(view)
+        try:
+            yield from function(storage)
+        finally:
+            library.ops().unpin_all(view)
 
     @functools.wraps(function)
     def wrapper(storage: Any) -> Any:
-        out = storage.device.type == "cuda" and library.active()
-        return function(storage.cpu() if out else storage)
+        on_device = storage.device.type == "cuda" and library.active()
+        return elements(storage) if on_device else function(storage)
 
     return wrapper
 
