@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tensorflow/core/common_runtime/lms/core/host_pool.h"
+#include "tensorflow/core/lib/core/status.h"
 
 namespace tensorflow {
 namespace lms {
