@@ -158,6 +158,20 @@ def test_random_numbers_are_not_skipped(device: Any) -> None:
     finally:
         del PROGRAMS["draw"]
     assert expected is not None and found[-1] is not None
+    fits = [results is not None for results in found]
+    assert fits == sorted(fits)  # and once it fits, it fits in more
     for results in found:
         if results is not None:
             assert all(map(torch.equal, results, expected))
+
+
+def test_shortage_in_a_kernel_of_pythons(device: Any) -> None:
+    """It is not run again, so its error is the one for the user."""
+    device.limit(28 * MIB)
+    torch.cuda.lms.enable(min_size=0)
+    try:
+        x = torch.ones(7 << 18, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError, match="could not make room"):
+            torch.ops.prims.convert_element_type(x.expand(4, 7 << 18), torch.float64)
+    finally:
+        lms_device.reset()

@@ -49,6 +49,23 @@ def test_what_a_graph_was_captured_with_stays(lms: Any, device: Any, mode: str) 
     assert (weight == 3).all().item()
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_random_operators_in_a_capture(lms: Any, on: bool) -> None:
+    """Of a size that might run short, and would then be run again: nothing is, during a capture."""
+    x = block(2)
+    torch.rand_like(x)
+    torch.cuda.synchronize()
+    if not on:
+        lms.disable()
+    found: list[torch.Tensor] = []
+    graph = captured(lambda: found.append(torch.nn.functional.dropout(x)))
+    graph.replay()
+    first = found[0].clone()
+    graph.replay()
+    assert set(first.unique().tolist()) == {0.0, 2.0}
+    assert not torch.equal(first, found[0])
+
+
 def test_a_capture_while_it_is_off(lms: Any) -> None:
     """What the graph uses is held when Large Model Support is on again."""
     lms.disable()

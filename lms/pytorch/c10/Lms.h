@@ -67,6 +67,9 @@ class C10_CUDA_API ShortageScope {
 // Whether something has had to make way since Large Model Support was first enabled.
 C10_CUDA_API bool under_pressure() noexcept;
 
+// Whether any thread captures a graph. Then nothing moves, and no op is tried again.
+C10_CUDA_API bool capture_underway() noexcept;
+
 // For an op that lacked room, and has let go of everything: tries again until `attempt` returns
 // true, each time with all that is idle out. An op that holds nothing waits meanwhile for those of
 // other threads to end; false when that does not help either.

@@ -42,9 +42,6 @@ const ::lms::Engine::Frame& current_frame();
 // free segments go back.
 DeviceIndex evict_for_shortage();
 
-// Whether any thread captures a graph.
-bool capture_underway() noexcept;
-
 // A graph keeps the pointers that it captured, for all its replays.
 void expose_to_capture(::lms::Key key, ::lms::Stream stream);
 

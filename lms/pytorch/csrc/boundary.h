@@ -12,6 +12,7 @@
 #include <torch/csrc/lms/op_facts.h>
 #include <torch/csrc/lms/operands.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -125,7 +126,34 @@ bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room
                     [&] { entered.run(call, facts, operands); });
 }
 
-// How often numbers were taken from the generator of the call; 0 when it takes none.
+// One op that takes random numbers, if it is one. Knows whether another may have taken some since.
+class RandomOp {
+ public:
+  explicit RandomOp(bool random) : random_(random) {
+    if (random_) {
+      alone_ = running_.fetch_add(1) == 0;
+      number_ = begun_.fetch_add(1) + 1;
+    }
+  }
+  ~RandomOp() {
+    if (random_) {
+      running_.fetch_sub(1);
+    }
+  }
+  RandomOp(const RandomOp&) = delete;
+  RandomOp& operator=(const RandomOp&) = delete;
+
+  bool is_only() const { return alone_ && begun_.load() == number_; }
+
+ private:
+  inline static std::atomic<int64_t> running_{0};
+  inline static std::atomic<int64_t> begun_{0};
+  const bool random_;
+  bool alone_ = true;
+  int64_t number_ = 0;
+};
+
+// How many random numbers were taken from the generator of the call; 0 when it takes none.
 template <class Call>
 uint64_t numbers_taken(const Call& call, const OpFacts& facts, c10::Device device) {
   if (!facts.random) {
@@ -136,16 +164,33 @@ uint64_t numbers_taken(const Call& call, const OpFacts& facts, c10::Device devic
   return generator.get_offset();
 }
 
+// Puts back what the call has taken since. False when that may be another op's.
+template <class Call>
+bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint64_t taken) {
+  at::Generator generator = call.generator(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  if (generator.get_offset() == taken) {
+    return true;
+  }
+  if (random.is_only()) {
+    generator.set_offset(taken);
+  }
+  return random.is_only();
+}
+
 // One that may be run again is, when it found no room: without the pins of other threads' ops and
 // with its operands side by side, because all that was idle has left before they come in.
 template <class Call>
 void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands) {
   const auto arguments = call.arguments();
+  const RandomOp random(facts.random);
   const uint64_t taken = numbers_taken(call, facts, operands.device());
   const auto rewind = [&] {
     call.set_arguments(arguments);
-    TORCH_CHECK_WITH(OutOfMemoryError, taken == numbers_taken(call, facts, operands.device()),
-                     "CUDA out of memory in an operator that has taken random numbers. ",
+    TORCH_CHECK_WITH(OutOfMemoryError,
+                     !facts.random || put_back(call, random, operands.device(), taken),
+                     "CUDA out of memory in an operator that has taken random numbers, as others "
+                     "have meanwhile. ",
                      c10::cuda::lms::describe(operands.device().index()));
   };
   if (run_pinned(call, facts, operands, Room::kTell)) {
@@ -164,6 +209,7 @@ void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands) 
 // Of one that may not, only the entry is tried again.
 template <class Call>
 void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
+  const RandomOp random(facts.random);
   Entered entered;
   const auto enter = [&] { return entered.enter(facts, operands, Room::kTell); };
   if (!enter() && !c10::cuda::lms::try_again(enter)) {
@@ -177,7 +223,7 @@ void run_whole(Call& call, const OpFacts& facts) {
   const Operands operands = operands_of(call, facts);
   if (c10::cuda::lms::ShortageScope::active()) {  // what it is part of runs again
     run_pinned(call, facts, operands, Room::kThrow);
-  } else if (facts.repeatable && may_lack_room(operands)) {
+  } else if (facts.repeatable && may_lack_room(operands) && !c10::cuda::lms::capture_underway()) {
     run_repeatable(call, facts, operands);
   } else {
     run_once(call, facts, operands);

@@ -118,7 +118,9 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   const bool writes = std::any_of(facts.tensors.begin(), facts.tensors.end(),
                                   [](const auto& t) { return t.access != Access::kRead; });
   facts.independent = trusted && op != "_backward";
-  facts.repeatable = facts.independent && facts.has_results && (!writes || writes_last(op));
+  // Kernels of prims are Python's, where the error of one that finds no room may have any effect.
+  facts.repeatable =
+      facts.independent && space == "aten" && facts.has_results && (!writes || writes_last(op));
   return facts;
 }
 
