@@ -221,6 +221,11 @@ def test_an_operation_that_wrote_its_input_is_not_run_again(memory, eager_moves,
     assert found == ("out of memory" if kind == "given" else [2.0, 2.0, 1.0])
 
 
+def test_threads_that_look_at_arrays(memory, eager_moves):
+    """Who waits for memory does not keep the interpreter, which others need to let go of theirs."""
+    assert memory("arrays_of_threads", 48, "16")[0] == []
+
+
 def test_what_python_lets_go_of_is_waited_for(memory, eager_moves):
     assert memory("let_go_by_another_thread", 48) == 2.0
 

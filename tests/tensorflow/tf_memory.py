@@ -359,6 +359,30 @@ def written_input(library, kind):
     return [float(tf.reduce_min(found[0])), float(tf.reduce_max(found[0])), float(before[0])]
 
 
+def arrays_of_threads(count):
+    """Each makes a tensor from an array, works on it, and looks at the result for a moment."""
+    wrong = []
+
+    def work(number):
+        try:
+            x = tf.constant(np.full(20 * ONE, number, "f"))
+            for _ in range(4):
+                x = tf.roll(x, 1, 0)
+            if x.numpy()[7] != number:
+                wrong.append(number)
+        except tf.errors.ResourceExhaustedError as error:
+            wrong.append(str(error))
+
+    start = time.time()
+    for _ in range(3):
+        workers = [threading.Thread(target=work, args=(i,)) for i in range(int(count))]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return [wrong, time.time() - start]
+
+
 def let_go_by_another_thread():
     held = [memoryview(filled(40))]
     waiting = threading.Timer(0.5, held.clear)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/frame.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -44,6 +46,31 @@ class InKernel {
 
  private:
   const bool on_host_;
+};
+
+// What an op lacks may be Python's to let go of, so a thread does not keep the interpreter while
+// its op runs. TensorFlow's own entry for ops does the same; its conversion of arrays does not.
+class WithoutInterpreter {
+ public:
+  WithoutInterpreter() {
+    static const auto held = Find<int (*)()>("PyGILState_Check");
+    static const auto release = Find<void* (*)()>("PyEval_SaveThread");
+    if (held != nullptr && release != nullptr && held()) state_ = release();
+  }
+  ~WithoutInterpreter() {
+    static const auto take = Find<void (*)(void*)>("PyEval_RestoreThread");
+    if (state_ != nullptr) take(state_);
+  }
+  WithoutInterpreter(const WithoutInterpreter&) = delete;
+  WithoutInterpreter& operator=(const WithoutInterpreter&) = delete;
+
+ private:
+  // Nothing here is linked to Python, and a program need not have any.
+  template <typename Function>
+  static Function Find(const char* name) {
+    return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  }
+  void* state_ = nullptr;
 };
 
 // Why a thread outside of ops got no memory: the error is of an op that waits for that thread.
@@ -292,6 +319,7 @@ void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<voi
     run();
     return;
   }
+  const WithoutInterpreter released;
   OpFrame frame(kernel, context);
   do {
     const Status status = frame.Enter();
@@ -317,6 +345,7 @@ void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel
     return;
   }
   const InKernel in_kernel(kernel);
+  const WithoutInterpreter released;
   auto* frame = new OpFrame(kernel, context);
   const Status status = frame->Enter();
   if (!status.ok()) {
@@ -348,6 +377,7 @@ class CopyPin {
 
   // False when it cannot be brought in, not even after ops have ended.
   bool Begin() {
+    const WithoutInterpreter released;
     const auto others_end = [this] { return pool_->admission.others_end(); };
     const auto pin = [this](::lms::Patience) { return Pin(); };
     const bool fits_alone = pool_->FitsAlone(static_cast<int64_t>(buffer_->size()));
