@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/stat.h>
-
-#include <cstdlib>
-#include <fstream>
 #include <map>
 #include <string>
 
+#include "folder.h"
 #include "harness.h"
 #include "host_share.h"
 
@@ -14,22 +11,11 @@ namespace {
 // The files of a machine, and a program's environment.
 class Machine {
  public:
-  Machine() : root_(::mkdtemp(&name_[0])) {
-    file("/proc/meminfo", "MemTotal:  16 kB\nFree: 1 kB\n");
-  }
-  ~Machine() { static_cast<void>(std::system(("rm -r " + root_).c_str())); }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
+  Machine() { file("/proc/meminfo", "MemTotal:  16 kB\nFree: 1 kB\n"); }
 
-  void file(const std::string& path, const std::string& content) {
-    for (std::size_t slash = path.find('/', 1); slash != std::string::npos;
-         slash = path.find('/', slash + 1)) {
-      ::mkdir((root_ + path.substr(0, slash)).c_str(), 0700);
-    }
-    std::ofstream(root_ + path) << content;
-  }
+  void file(const std::string& name, const std::string& content) { root_.file(name, content); }
   lms::HostShare share() const {
-    return lms::host_share(root_, [this](const char* name) {
+    return lms::host_share(root_.path(), [this](const char* name) {
       const auto found = environment.find(name);
       return found == environment.end() ? nullptr : found->second.c_str();
     });
@@ -37,8 +23,7 @@ class Machine {
   std::map<std::string, std::string> environment;
 
  private:
-  std::string name_ = "/tmp/lms-machine-XXXXXX";
-  const std::string root_;
+  const Folder root_;
 };
 
 }  // namespace

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fake.h"
+#include "folder.h"
 #include "harness.h"
 #include "high_water.h"
 #include "host_memory.h"
@@ -221,17 +221,11 @@ TEST(mapped_memory_comes_and_goes) {
 }
 
 TEST(nodes_are_told_by_the_machine) {
-  char name[] = "/tmp/lms-pci-XXXXXX";
-  const std::string root = ::mkdtemp(name);
-  CHECK_EQ(lms::node_of_pci("0000:3B:00.0", root), lms::HostMemory::kAnyNode);
-  std::string path = root;
-  for (const char* folder : {"/sys", "/bus", "/pci", "/devices", "/0000:3b:00.0"}) {
-    path += folder;
-    ::mkdir(path.c_str(), 0700);
-  }
-  std::ofstream(path + "/numa_node") << "8\n";
-  CHECK_EQ(lms::node_of_pci("0000:3B:00.0", root), 8);
-  std::ofstream(path + "/numa_node") << "-1\n";
-  CHECK_EQ(lms::node_of_pci("0000:3B:00.0", root), lms::HostMemory::kAnyNode);
-  CHECK_EQ(std::system(("rm -r " + root).c_str()), 0);
+  const Folder root;
+  CHECK_EQ(lms::node_of_pci("0000:3B:00.0", root.path()), lms::HostMemory::kAnyNode);
+  const std::string file = "/sys/bus/pci/devices/0000:3b:00.0/numa_node";
+  root.file(file, "8\n");
+  CHECK_EQ(lms::node_of_pci("0000:3B:00.0", root.path()), 8);
+  root.file(file, "-1\n");
+  CHECK_EQ(lms::node_of_pci("0000:3B:00.0", root.path()), lms::HostMemory::kAnyNode);
 }
