@@ -24,7 +24,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 class NoMemory final : public lms::HostMemory {
  public:
   Space reserve() override {
-    const std::size_t bytes = std::size_t{1} << 40;
+    const std::size_t bytes = std::size_t{1} << 36;  // sanitizers and emulators refuse more
     void* begin =
         ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return {begin == MAP_FAILED ? nullptr : static_cast<char*>(begin), bytes};
