@@ -97,7 +97,8 @@ def machine_of(program: Path) -> str:
 def test_engine(emulated: Run) -> None:
     program = cross.engine_tests()
     assert "PowerPC64" in machine_of(program)
-    cases = emulated(program, "--list").split()
+    # The rows of host memory need more addresses than there are; no processor changes them.
+    cases = [case for case in emulated(program, "--list").split() if "host_rows" not in case]
     assert len(cases) > 50
     for case in cases:
         emulated(program, case, *ROUNDS.get(case, ()))
