@@ -694,6 +694,18 @@ TEST(turns_begin_when_references_are_dropped) {
 
 // ---- random programs
 
+// The pool of the random programs below: its size alone counts, room is always made.
+constexpr std::int64_t kPool = 64000;
+struct PoolBytes final : lms::Space {
+  std::int64_t bytes() const override { return kPool; }
+  std::int64_t limit() const override { return kPool; }
+  bool has(std::int64_t) const override { return false; }
+  bool make(std::int64_t) override { return true; }
+  void evict_idle() override {}
+  void* set_aside(std::int64_t) override { return nullptr; }
+  void give_back(void*) override {}
+};
+
 // Memory of which each op that runs has its operands, once although several have them, and what its
 // kernel took. Whatever is in no use makes way.
 class Memory {
@@ -770,7 +782,6 @@ class Program {
   }
 
  private:
-  static constexpr std::int64_t kPool = 64000;
   static constexpr std::int64_t kReservable = kPool - kPool / 8;
   static constexpr std::size_t kOperands = 24;
 
@@ -846,20 +857,10 @@ class Program {
     if (failure_.empty()) failure_ = what;
   }
 
-  struct Bytes final : lms::Space {
-    std::int64_t bytes() const override { return kPool; }
-    std::int64_t limit() const override { return kPool; }
-    bool has(std::int64_t) const override { return false; }
-    bool make(std::int64_t) override { return true; }
-    void evict_idle() override {}
-    void* set_aside(std::int64_t) override { return nullptr; }
-    void give_back(void*) override {}
-  };
-
   const std::uint64_t seed_;
   const bool all_independent_;
   Memory memory_;
-  Bytes room_;
+  PoolBytes room_;
   ManualClock clock_;  // time stands still: nothing here may need it to go on
   Admission admission_{room_, clock_};
   Turns turns_{[] {}, clock_};
@@ -910,7 +911,6 @@ class Lackers {
   }
 
  private:
-  static constexpr std::int64_t kPool = 64000;
   static constexpr std::size_t kOperands = 12;
 
   static std::vector<std::int64_t> sizes_(std::uint64_t seed) {
@@ -955,19 +955,9 @@ class Lackers {
     return taken;
   }
 
-  struct Bytes final : lms::Space {
-    std::int64_t bytes() const override { return kPool; }
-    std::int64_t limit() const override { return kPool; }
-    bool has(std::int64_t) const override { return false; }
-    bool make(std::int64_t) override { return true; }
-    void evict_idle() override {}
-    void* set_aside(std::int64_t) override { return nullptr; }
-    void give_back(void*) override {}
-  };
-
   const std::uint64_t seed_;
   Memory memory_;
-  Bytes room_;
+  PoolBytes room_;
   ManualClock clock_;  // time stands still
   Admission admission_{room_, clock_};
   Turns turns_{[] {}, clock_};
