@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,3 +148,26 @@ def test_a_file_with_errors(tmp_path: Path, wrong: str) -> None:
     (tmp_path / "torch.toml").write_text(f"[[safeguard]]\n{wrong}\n{rest}")
     with pytest.raises(SafeguardError, match=r"torch\.toml: "):
         safeguards.load("torch", tmp_path)
+
+
+def test_how_a_suite_ended(tmp_path: Path) -> None:
+    """Without an end it is stopped, and so is what it started."""
+
+    def run(program: str, seconds: float) -> tuple[int | None, str]:
+        command = [sys.executable, "-c", program]
+        return safeguards.outcome(command, tmp_path, dict(os.environ), seconds)
+
+    assert run("print('said'); raise SystemExit(3)", 60) == (3, "said\n")
+    child = """if True:
+        import pathlib, subprocess, time
+        started = subprocess.Popen(["sleep", "600"])
+        pathlib.Path("pid").write_text(str(started.pid))
+        time.sleep(600)
+    """
+    assert run(child, 3) == (None, "no end")
+    ended = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
+    for _ in range(200):  # killed, and soon gone
+        if not ended.exists():
+            break
+        time.sleep(0.05)
+    assert not ended.exists()

@@ -8,10 +8,8 @@ but this file is asked for.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -195,24 +193,7 @@ class Rebuilder:
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--device=sim",
             f"--stock={stock}", "--tier=full", *(str(HERE / test) for test in tests),
         ]  # fmt: skip
-        process = subprocess.Popen(
-            command,
-            cwd=HERE.parents[1],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=150 + 10 * len(tests))
-        except subprocess.TimeoutExpired:
-            return None, "no end"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # programs of its tests, too
-            process.wait()
-        return process.returncode, output[-3000:]
+        return safeguards.outcome(command, HERE.parents[1], environment, 150 + 10 * len(tests))
 
 
 def sources_of_plugin(sdist: Path, folder: Path) -> Path:

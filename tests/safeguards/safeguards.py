@@ -7,9 +7,13 @@ function once; white space does not count.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -95,6 +99,30 @@ def without(safeguard: Safeguard, root: Path, beside: Iterable[Path] = ()) -> st
         first, last = places[0]
         text = text[:first] + replace + text[last:]
     return text
+
+
+def outcome(
+    command: list[str], folder: Path, environment: dict[str, str], seconds: float
+) -> tuple[int | None, str]:
+    """Exit status of a pytest (None: no end within so many seconds), and the end of its output."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None, "no end"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # programs of its tests, too
+        process.wait()
+    return process.returncode, output[-3000:]
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -4,10 +4,8 @@
 In a TensorFlow whose framework library is rebuilt from the tree LMS_SOURCE. Only in the full tier.
 """
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -116,19 +114,7 @@ class Rebuilder:
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--device=cpu",
             "--stock=%s" % stock, "--tier=full", *(str(HERE / test) for test in tests),
         ]  # fmt: skip
-        process = subprocess.Popen(
-            command, cwd=str(HERE.parents[1]), env=environment, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
-        )  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=300 + 60 * len(tests))
-        except subprocess.TimeoutExpired:
-            return None, "no end"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # programs of its tests, too
-            process.wait()
-        return process.returncode, output[-3000:]
+        return safeguards.outcome(command, HERE.parents[1], environment, 300 + 60 * len(tests))
 
 
 def _link(source, target):
