@@ -597,7 +597,8 @@ TEST(turns_give_up_where_all_lack_memory) {
   Lacking& ends = first.ended ? first : second;
   Lacking& waits = first.ended ? second : first;
   CHECK(!waits.waiter.done() && !ends.taken);
-  waits.room = waits.may_end = ends.may_end = true;
+  waits.room = true;  // before the end that makes it look
+  waits.may_end = ends.may_end = true;
   while (!ends.waiter.done()) std::this_thread::yield();
   CHECK(waits.waiter.done() && waits.taken);
 }
@@ -619,7 +620,9 @@ TEST(turns_do_not_give_up_while_another_looks) {
   first.may_look = true;
   while (!first.ended) std::this_thread::yield();
   CHECK(!second.waiter.done());  // nor before its op is over
-  second.room = first.may_end = true;
+  second.room = true;
+  first.may_end = true;
+  while (!first.waiter.done()) std::this_thread::yield();
   CHECK(second.waiter.done() && first.taken && second.taken);
 }
 
@@ -636,9 +639,10 @@ TEST(turns_give_up_what_can_begin_anew) {
     s.turns.end();
     while (!begins.ended) std::this_thread::yield();
     CHECK(!begins.taken && !fails.waiter.done());
-    fails.room = begins.may_end = true;
-    CHECK(fails.waiter.done() && fails.taken);
+    fails.room = true;
+    begins.may_end = true;
     while (!begins.waiter.done()) std::this_thread::yield();
+    CHECK(fails.waiter.done() && fails.taken);
   }
 }
 
