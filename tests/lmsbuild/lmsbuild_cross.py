@@ -12,7 +12,7 @@ from lmsbuild_world import REPOSITORY, real_checkout
 
 from lmsbuild.base.console import Console
 from lmsbuild.checkout.checkout import working_path
-from lmsbuild.ship.pipeline import applied, fetched
+from lmsbuild.ship.sources import applied, fetched
 from lmsbuild.tags.download import official_wheel
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel.headers import header_folders, unpack

@@ -19,7 +19,7 @@ from lmsbuild_world import REPOSITORY, World, plain_git
 from lmsbuild.__main__ import run
 from lmsbuild.base.errors import FileError
 from lmsbuild.cli import docs
-from lmsbuild.cli.group import COMMANDS, WALKTHROUGH, cli
+from lmsbuild.cli.group import COMMANDS, WALKTHROUGH, cli, summary
 
 
 def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -66,6 +66,31 @@ def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == run(["--help"]) == 0
     first, second = capsys.readouterr().out.split("Usage: ")[1:]
     assert first == second and all(name in first for name in COMMANDS)
+
+
+def test_summaries_are_the_first_sentences_of_the_commands() -> None:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert summary(name) == command.get_short_help_str(300)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"_LMSBUILD_COMPLETE": "bash_complete", "COMP_WORDS": "lmsbuild ", "COMP_CWORD": "1"}],
+)
+def test_help_and_completion_import_no_command(variables: dict[str, str]) -> None:
+    code = (
+        "import sys; from lmsbuild.__main__ import run; run(['--help'])\n"
+        "print([name for name in sys.modules if name.startswith('lmsbuild.commands.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert all(name in done.stdout for name in COMMANDS)
+    assert done.stdout.endswith("\n[]\n")
 
 
 def test_page_is_as_rendered() -> None:

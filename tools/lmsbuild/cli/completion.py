@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shell completion: click's, with what lmsbuild knows of tags and suites.
 
-Imported when a shell asks for completions, and to print the script that makes it ask.
+Imported when a shell asks for completions, and to print the script that makes it ask. A key is
+waited for: what only some completions need is imported for those.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from click.shell_completion import (
 from lmsbuild.base.errors import LmsbuildError
 from lmsbuild.base.project import find_project
 from lmsbuild.tags.frameworks import targets
-from lmsbuild.trials.suite import suite_names
-from lmsbuild.wheel.plugin import releases
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_LMSBUILD_COMPLETE"
@@ -45,6 +44,8 @@ def tags(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
         project = find_project()
         known = targets(project)
         if ctx.info_name in ("plugin", "test"):
+            from lmsbuild.wheel.plugin import releases
+
             known += [found.target for found in releases(project)]
     except LmsbuildError:
         return []
@@ -54,6 +55,8 @@ def tags(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from lmsbuild.trials.suite import suite_names
+
     try:
         names = {name for target in targets(find_project()) for name in suite_names(target)}
     except LmsbuildError:

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+from importlib.util import find_spec
+from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from lmsbuild import __version__
 from lmsbuild.base.errors import UsageError
@@ -47,6 +51,18 @@ def walkthrough() -> str:
     """One command a line, each with what it is for."""
     width = max(map(len, WALKTHROUGH))
     return "\n".join(f"{line.ljust(width)}  # {why}" for line, why in WALKTHROUGH.items())
+
+
+def summary(command: str) -> str:
+    """The first sentence of a command's help. Read, not imported: all commands together import most
+    of lmsbuild, which takes a second."""
+    spec = find_spec(f"lmsbuild.commands.{command}")
+    assert spec is not None and spec.origin is not None
+    module = ast.parse(Path(spec.origin).read_bytes())
+    (function,) = (
+        node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "command"
+    )
+    return click.Command(command, help=ast.get_docstring(function)).get_short_help_str(_LONG)
 
 
 def _epilog() -> str:
@@ -92,14 +108,15 @@ class _Lazy(click.Group):
             "run `lmsbuild --help`"
         )
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=summary(name)) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
         for title, names in SECTIONS.items():
-            rows = []
-            for name in names:
-                command = self.get_command(ctx, name)
-                assert command is not None
-                rows.append((name.ljust(width), command.get_short_help_str(_LONG)))
+            rows = [(name.ljust(width), summary(name)) for name in names]
             with formatter.section(title):
                 formatter.write_dl(rows)
 

@@ -21,7 +21,7 @@ from lmsbuild.cli.options import (
     tag_argument,
 )
 from lmsbuild.series.series import names, series_of
-from lmsbuild.ship.pipeline import applied, fetched
+from lmsbuild.ship.sources import applied, fetched
 from lmsbuild.tags.frameworks import resolve
 
 

@@ -20,7 +20,7 @@ from lmsbuild.cli.options import (
     source_option,
     tag_argument,
 )
-from lmsbuild.ship.pipeline import fetched
+from lmsbuild.ship.sources import fetched
 from lmsbuild.tags.frameworks import resolve
 
 

@@ -25,7 +25,8 @@ from lmsbuild.cli.options import (
 from lmsbuild.places import device as devices
 from lmsbuild.places.environment import TEST_TOOLS
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import Wanted, fetched, patched, prepared
+from lmsbuild.ship.pipeline import Wanted, prepared
+from lmsbuild.ship.sources import fetched, patched
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.trials.passed import PLUGIN, Recorder
 from lmsbuild.trials.suite import SIMULATOR, TIERS, Order, parse_shard, run_suites, suites

@@ -24,7 +24,8 @@ from lmsbuild.cli.options import (
 )
 from lmsbuild.places.docker import ARCHITECTURES, machine
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import container_for, patched, wheel
+from lmsbuild.ship.pipeline import container_for, wheel
+from lmsbuild.ship.sources import patched
 from lmsbuild.tags.frameworks import Target, resolve
 
 
