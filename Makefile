@@ -6,15 +6,15 @@ TF_TAG ?= v2.14.1
 SHARD ?= 1/1
 # --record: what passed goes into tests/passed.toml, which `lmsbuild tags` shows.
 RECORD ?=
-# With the process for the tests of containers more than the cores: most wait for git and the disk.
-WORKERS ?= 3
+# Processes for the tests of the tool; they run beside the suites, which have two of their own.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run wheels test test-tool test-containers test-fast test-full test-negative test-old lint style series bench bench-core sweep patches clean help
+.PHONY: setup run wheels test test-tool test-suites test-fast test-full test-negative test-old lint style series bench bench-core sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -58,16 +58,14 @@ series: $(STAMP)
 test-fast: lint
 	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin
 
-# Two at a time: each of them leaves processors idle when it is alone.
+# Two at a time: each of them leaves processors idle when it is alone. One after the other within
+# the second, since what uses the container engine takes turns there, and a suite has all memory.
 BESIDE := @$(MAKE) --no-print-directory --jobs=2 --output-sync=line
 
 test: $(STAMP)
 	$(BESIDE) style wheels
 	@$(MAKE) --no-print-directory series
-	$(BESIDE) test-tool test-containers
-# One after the other: upstream's tests wait for processes of theirs with limits of time.
-	$(BIN)/lmsbuild test $(TAG)
-	$(BIN)/lmsbuild test $(TF_TAG)
+	$(BESIDE) test-tool test-suites
 
 wheels: $(STAMP)
 	$(BIN)/lmsbuild wheel $(TAG)
@@ -79,8 +77,10 @@ TESTS := $(BIN)/python -m pytest tests/lmsbuild tests/engine tests/plugin
 test-tool: $(STAMP)
 	$(TESTS) -n $(WORKERS) -m 'not slow and not container'
 
-test-containers: $(STAMP)
+test-suites: $(STAMP)
 	$(TESTS) -m 'not slow and container'
+	$(BIN)/lmsbuild test $(TAG)
+	$(BIN)/lmsbuild test $(TF_TAG)
 
 test-full: lint
 	$(TESTS) -n $(WORKERS)

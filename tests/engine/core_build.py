@@ -55,6 +55,14 @@ def case_names() -> list[str]:
     ]
 
 
+def check_syntax(variant: str, core: Path = CORE, cxx: str = "g++") -> None:
+    """Raises BuildError where the compiler would not take the engine's sources, or warn. They are
+    read as one, which is ten times faster: no two may name something in private alike."""
+    sources = "".join(f'#include "{source.name}"\n' for source in sorted(core.glob("*.cpp")))
+    flags = [*VARIANTS[variant], *WARNINGS, f"-I{core}", "-fsyntax-only"]
+    _run(cxx, [*flags, "-x", "c++", "-"], sources)
+
+
 def build(
     variant: str, core: Path = CORE, cxx: str = "g++", tests: tuple[str, ...] = ("test_*",)
 ) -> Path:
@@ -106,13 +114,17 @@ def _make(cxx: str, target: Path, arguments: list[str]) -> Path:
         os.utime(target)
         return target
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    _run(cxx, [*arguments, "-o", str(partial)])
+    partial.replace(target)
+    return target
+
+
+def _run(cxx: str, arguments: list[str], source: str = "") -> None:
     done = subprocess.run(
-        [cxx, *arguments, "-o", str(partial)], capture_output=True, text=True, check=False
+        [cxx, *arguments], input=source, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise BuildError(f"{cxx} {' '.join(arguments)}\n{done.stderr}")
-    partial.replace(target)
-    return target
 
 
 def _forget_old(root: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 # In the fast tier, and few rounds of what is random.
 FAST = {"plain17", "sanitize"}
+# In the full tier: what differs between the standards is what the compiler accepts.
+FULL = {"plain14", "plain20"}
 ROUNDS: dict[str, dict[str, tuple[str, ...]]] = {
     "plain17": {"random_programs": ("seeds=40",), "pool_random": ("seeds=8",)},
     "sanitize": {
@@ -53,13 +55,21 @@ def check(programs: dict[str, Path], variant: str, case: str, *options: str) -> 
 
 
 def tier(variant: str) -> list[pytest.MarkDecorator]:
-    return [] if variant in FAST else [pytest.mark.default]
+    if variant in FAST:
+        return []
+    return [pytest.mark.slow if variant in FULL else pytest.mark.default]
 
 
 @pytest.mark.parametrize("case", core_build.case_names())
 @pytest.mark.parametrize("variant", [pytest.param(v, marks=tier(v)) for v in core_build.VARIANTS])
 def test_case(programs: dict[str, Path], variant: str, case: str) -> None:
     check(programs, variant, case, *ROUNDS.get(variant, {}).get(case, ()))
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("variant", sorted(FULL))
+def test_standard(variant: str) -> None:
+    core_build.check_syntax(variant)
 
 
 def test_every_case_is_run(programs: dict[str, Path]) -> None:

@@ -128,7 +128,7 @@ def command(debian: str) -> list[str]:
 
 
 @pytest.mark.net
-@pytest.mark.default
+@pytest.mark.slow
 def test_full_build(alpha: World, engine: Engine, debian: str) -> None:
     # It stops at what does not compile: the last lines, the log, and its own exit code.
     describe(alpha, flags="-Dpart3=not-a-name")

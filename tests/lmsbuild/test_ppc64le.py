@@ -104,6 +104,8 @@ def test_engine(emulated: Run) -> None:
         emulated(program, case, *ROUNDS.get(case, ()))
 
 
+# As long as all else of this file together.
+@pytest.mark.slow
 def test_allocator(built: cross.Built, emulated: Run) -> None:
     for name in ("libc10.so", "libc10_cuda.so", "libcudart.so.12", "test_allocator"):
         assert "PowerPC64" in machine_of(built.folder / name)

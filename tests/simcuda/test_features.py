@@ -242,7 +242,9 @@ DISTRIBUTED = """
 """
 
 
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+# The suite of each release trains in two processes as well, with LMS.
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_processes_with_gloo(run: Run, tmp_path: Path, kind: str) -> None:
     options = ("--mode", "lazy", "--devices", "2")
     done = run(DISTRIBUTED, *options, arguments=(kind, str(tmp_path / "store")))
