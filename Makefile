@@ -58,8 +58,7 @@ series: $(STAMP)
 test-fast: lint
 	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin
 
-# Two at a time: each of them leaves processors idle when it is alone. One after the other within
-# the second, since what uses the container engine takes turns there, and a suite has all memory.
+# Two at a time: each of them leaves processors idle when it is alone.
 BESIDE := @$(MAKE) --no-print-directory --jobs=2 --output-sync=line
 
 test: $(STAMP)
