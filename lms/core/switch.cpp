@@ -65,8 +65,6 @@ bool wait_for_unpinned_ops(std::chrono::milliseconds patience) {
   return true;
 }
 
-constexpr std::chrono::milliseconds Switch::kForever;
-
 void Switch::attach(Engine& engine, Owner& owner) {
   engine_ = &engine;
   owner_ = &owner;

@@ -57,8 +57,6 @@ class Switch {
   // Whether it was ever more than off.
   bool ever_active() const noexcept { return ever_active_.load(); }
 
-  static constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
-
   // Returns false, and is disabled, when ops without pins still run after `patience`.
   bool enable(std::chrono::milliseconds patience);
   // What does not fit stays out and comes in when an op wants it, which may still evict others.

@@ -9,6 +9,7 @@
 #include <c10/cuda/lms/Lms.h>
 #include <simcuda.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -29,6 +30,7 @@ using Storage = c10::intrusive_ptr<c10::StorageImpl>;
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kCapacity = 64 * kMiB;
 constexpr size_t kSize = 8 * kMiB;
+constexpr std::chrono::seconds kPatience{30};
 
 struct Device {
   explicit Device(int mode) {
@@ -95,7 +97,7 @@ size_t count_on_host(const std::vector<Storage>& storages) {
 // Twice the device, each storage written once and read twice.
 void oversubscribe(int mode) {
   const Device device(mode);
-  cuda_lms::set_enabled(true);
+  cuda_lms::set_enabled(true, kPatience);
   std::vector<Storage> storages;
   for (uint32_t i = 0; i < 2 * kCapacity / kSize; ++i) {
     storages.push_back(make(kSize));
@@ -162,7 +164,7 @@ TEST(twice_the_device_eager_copy) { oversubscribe(SIMCUDA_EAGER_COPY); }
 
 TEST(pinned_stays_and_message_says_so) {
   const Device device(SIMCUDA_IMMEDIATE);
-  cuda_lms::set_enabled(true);
+  cuda_lms::set_enabled(true, kPatience);
   std::vector<Storage> storages;
   std::string message;
   try {
@@ -179,7 +181,7 @@ TEST(pinned_stays_and_message_says_so) {
 
 TEST(random_programs) {
   const Device device(SIMCUDA_LAZY);
-  cuda_lms::set_enabled(true);
+  cuda_lms::set_enabled(true, kPatience);
   std::minstd_rand random(static_cast<uint32_t>(harness::option("seed", 1)));
   std::vector<std::pair<Storage, uint32_t>> live;
   uint32_t next = 0;
@@ -208,7 +210,7 @@ TEST(random_programs) {
 
 TEST(threads_share_the_allocator) {
   const Device device(SIMCUDA_IMMEDIATE);
-  cuda_lms::set_enabled(true);
+  cuda_lms::set_enabled(true, kPatience);
   std::vector<std::thread> threads;
   std::vector<std::string> errors(3);
   for (uint32_t id = 0; id < errors.size(); ++id) {

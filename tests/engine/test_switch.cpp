@@ -25,6 +25,7 @@ using State = Switch::State;
 
 constexpr std::size_t kBytes = 512;
 constexpr milliseconds kNow{0};
+constexpr milliseconds kLong = std::chrono::hours(1);
 
 struct Rig final : Switch::Owner {
   explicit Rig(std::size_t streams = 1, std::size_t storages = 2)
@@ -133,7 +134,7 @@ TEST(switch_waits_for_ops_without_pins) {
   Rig rig;
   Running running;
   std::atomic<bool> enabled{false};
-  std::thread enabling([&] { enabled = rig.enable(Switch::kForever); });
+  std::thread enabling([&] { enabled = rig.enable(kLong); });
   while (!rig.lms_switch.active()) std::this_thread::yield();
   std::this_thread::sleep_for(milliseconds(20));
   CHECK(rig.lms_switch.state() == State::kEnabling);
@@ -280,7 +281,7 @@ TEST(switch_while_threads_run_ops) {
     }
   });
   while (running > 0) {
-    CHECK(rig.enable(Switch::kForever));
+    CHECK(rig.enable(kLong));
     std::this_thread::sleep_for(std::chrono::microseconds(200));
     rig.disable();
     std::this_thread::sleep_for(std::chrono::microseconds(200));

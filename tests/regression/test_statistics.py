@@ -188,7 +188,7 @@ def test_settings_that_cannot_be_made_true_stay(device: Any, monkeypatch: Any) -
     class RefusedError(RuntimeError):
         pass
 
-    def refuse(enabled: bool) -> None:
+    def refuse(enabled: bool, patience: float) -> None:
         raise RefusedError
 
     with monkeypatch.context() as patch:

@@ -299,6 +299,46 @@ def test_a_running_operator_without_pins_is_waited_for(program: Any) -> None:
     assert "waited" in out
 
 
+def test_a_running_operator_that_waits_for_who_enables(program: Any) -> None:
+    """Neither would ever end: enabling fails, all is as before, and it can be tried again."""
+    out = program(
+        """
+        import threading, torch
+        lms = torch.cuda.lms
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> ()")
+        inside, enabled = threading.Event(), threading.Event()
+
+        def slow(x):
+            inside.set()
+            enabled.wait()
+
+        library.impl("slow", slow, "CUDA")
+        x = torch.full((1000,), 5.0, device="cuda")
+        lms.enable(min_size=7)
+        torch.ops.lms_slow.slow.default
+        x.add_(0)
+        lms.disable()
+        before = lms.settings()
+        lms.api.PATIENCE = 1.0
+        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
+        thread.start()
+        inside.wait()
+        try:
+            lms.enable(min_size=0)
+        except RuntimeError as error:
+            print("refused:", error)
+        assert lms.settings() == before and not torch.ops.lms.active()
+        enabled.set()
+        thread.join()
+        lms.enable(min_size=0)
+        assert lms.reclaim() and (x == 5).all()
+        """,
+        timeout=60,
+    )
+    assert "still run in other threads after 1 seconds; enable it before they begin" in out
+
+
 def test_switched_by_two_threads_at_once(program: Any) -> None:
     """What is said to be wanted, and what the engine does, agree when all have come back."""
     out = program(

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/core/switch.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -100,7 +101,9 @@ C10_CUDA_API void end_capture() noexcept;
 // Whether the engine can manage this storage at all. Reads the storage only.
 C10_CUDA_API bool manageable(const StorageImpl* storage) noexcept;
 
-C10_CUDA_API void set_enabled(bool enabled);
+// Enabling waits for the ops that run without pins, and throws when they still do after `patience`:
+// one of them may wait for this thread.
+C10_CUDA_API void set_enabled(bool enabled, std::chrono::milliseconds patience);
 C10_CUDA_API bool enabled() noexcept;
 
 // 0 means none. The device limit holds against reservations of the allocator; beyond the soft limit

@@ -76,7 +76,7 @@ void end_capture() noexcept { --captures; }
 
 bool enabled() noexcept { return detail::lms_switch.enabled(); }
 
-void set_enabled(bool enable) {
+void set_enabled(bool enable, std::chrono::milliseconds patience) {
   state();  // the switch is its
   EngineScope scope;
   if (!enable) {
@@ -84,7 +84,11 @@ void set_enabled(bool enable) {
   } else if (!enabled()) {
     const std::string obstacle = allocator_obstacle();
     TORCH_CHECK(obstacle.empty(), "Large Model Support cannot be enabled: ", obstacle);
-    detail::lms_switch.enable(::lms::Switch::kForever);
+    TORCH_CHECK(detail::lms_switch.enable(patience),
+                "Large Model Support cannot be enabled because operators that began while it was "
+                "off still run in other threads after ",
+                patience.count() / 1000,
+                " seconds; enable it before they begin, or when they have ended");
   }
 }
 

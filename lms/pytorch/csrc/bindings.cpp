@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,12 @@ size_t part_bytes_under(size_t device_limit) {
   return std::max(total / kPartsPerDevice, kLeastPart);
 }
 
-void set_enabled(bool enable) {
+void set_enabled(bool enable, double patience) {
   if (enable) {
     install();
     set_part_bytes(part_bytes_under(engine::device_limit()));
   }
-  engine::set_enabled(enable);
+  engine::set_enabled(enable, std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
 }
 
 size_t bytes_of(int64_t value) {
@@ -123,7 +124,7 @@ c10::Dict<std::string, int64_t> stats(int64_t device) {
 }  // namespace
 
 TORCH_LIBRARY(lms, m) {
-  m.def("set_enabled(bool enabled) -> ()", &set_enabled);
+  m.def("set_enabled(bool enabled, float patience) -> ()", &set_enabled);
   m.def("enabled() -> bool", [] { return engine::enabled(); });
   m.def("active() -> bool", [] { return engine::active(); });
   m.def("begin_capture() -> ()", [] {

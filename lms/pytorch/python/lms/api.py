@@ -15,6 +15,9 @@ from . import graphs, launches, library, pointers, profiling, sizes, statistics
 Size = Union[int, str]
 
 DEFAULT_MIN_SIZE = 1 << 20
+# Seconds that operators of other threads have to end when it is turned on while they run: one of
+# them may wait for the thread that turns it on.
+PATIENCE = 30.0
 _SETTERS = {
     "device_limit": "set_device_limit",
     "soft_limit": "set_soft_limit",
@@ -97,7 +100,7 @@ def settle() -> None:
             load()
         with _lock:  # what is wanted may have changed: who changed it comes here, too
             if library.loaded():
-                library.ops().set_enabled(_wanted)
+                library.ops().set_enabled(_wanted, PATIENCE)
     except BaseException:
         _wanted = library.enabled()
         raise
@@ -137,7 +140,8 @@ def enable(
             unless set).
 
     Sizes are integers or strings such as ``"8GiB"``. What is ``None`` keeps its value; so does
-    everything when this raises.
+    everything when this raises, as it does when operators that began while it was off still run in
+    other threads after 30 seconds.
     """
     asked = {"device_limit": device_limit, "host_limit": host_limit, "min_size": min_size}
     given = {name: size for name, size in asked.items() if size is not None}
