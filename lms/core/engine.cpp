@@ -786,10 +786,11 @@ Census Engine::census(int device) {
     } else if (entry->pins > 0) {
       ++census.pinned;
       census.pinned_bytes += extent.bytes;
-      census.largest_pinned = std::max(census.largest_pinned, extent.bytes);
       if (entry->held > 0) {
         ++census.held;
         census.held_bytes += extent.bytes;
+      } else {
+        census.largest_pinned = std::max(census.largest_pinned, extent.bytes);
       }
     } else if (entry->exposed) {
       ++census.exposed;

@@ -111,8 +111,9 @@ struct Candidate {
 
 struct Census {
   std::size_t tracked = 0;
-  std::size_t pinned = 0, pinned_bytes = 0, largest_pinned = 0;
+  std::size_t pinned = 0, pinned_bytes = 0;
   std::size_t held = 0, held_bytes = 0;  // of the pinned, by the user
+  std::size_t largest_pinned = 0;        // of the others
   std::size_t idle = 0, idle_bytes = 0;
   std::size_t on_host = 0, on_host_bytes = 0;
   std::size_t exposed = 0, exposed_bytes = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report.h"
 
+#include <algorithm>
 #include <cctype>
 #include <mutex>
 #include <sstream>
@@ -18,21 +19,47 @@ std::size_t unknown_bytes(const Report& report) {
   return report.pool_in_use > known ? report.pool_in_use - known : 0;
 }
 
-// Whether the op would find room if it were alone.
-bool others_are_in_the_way(const Report& report) {
-  return report.own_known && report.wanted > 0 &&
-         report.own_bytes + report.wanted <= report.pool_bytes;
+std::size_t in_granules(const Report& report, std::size_t bytes) {
+  return (bytes + report.pool_granule - 1) / report.pool_granule * report.pool_granule;
 }
 
-// Whether the request would find room if what is free were one piece.
-bool in_pieces(const Report& report) {
-  return report.own_known && report.wanted > 0 &&
-         report.pool_in_use + report.wanted <= report.pool_bytes;
+bool request_known(const Report& report) { return report.own_known && report.wanted > 0; }
+
+// Whether the op would find room if it were alone.
+enum class Alone { kYes, kNo, kPerhaps };
+Alone fits_alone(const Report& report) {
+  if (!request_known(report)) return Alone::kNo;
+  const std::size_t least = report.own_bytes + report.wanted;
+  if (in_granules(report, least) > report.pool_bytes) return Alone::kNo;
+  const std::size_t made = report.own_complete ? 0 : unknown_bytes(report);
+  const std::size_t apart = report.pool_elsewhere > 0 ? report.pool_granule : 0;
+  const bool surely = in_granules(report, least + made) + apart <= report.pool_bytes;
+  return surely ? Alone::kYes : Alone::kPerhaps;
+}
+
+// Whether the request would find room, with `in_use` in use, if what is free were one piece.
+bool fits_in_one_piece(const Report& report, std::size_t in_use) {
+  const std::size_t elsewhere = std::min(in_use, report.pool_elsewhere);
+  return request_known(report) &&
+         in_granules(report, in_use - elsewhere + report.wanted) + in_granules(report, elsewhere) <=
+             report.pool_bytes;
 }
 
 std::string capitalised(std::string text) {
   text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return text;
+}
+
+std::string helps(const Report& report, const Words& words) {
+  switch (fits_alone(report)) {
+    case Alone::kYes:
+      return std::string(words.others) + words.alone;
+    case Alone::kNo:
+      return words.need_less;
+    case Alone::kPerhaps:
+      break;
+  }
+  return std::string(words.others) + ", or " + words.need_less;
 }
 
 }  // namespace
@@ -86,13 +113,12 @@ std::string shortage(const Report& report, const Words& words) {
   } else {
     out << "Large Model Support is on: ";
   }
-  const bool tell_held = report.own_known && c.held > 0;
-  const std::size_t by_ops = tell_held ? c.pinned - c.held : c.pinned;
-  out << mib(tell_held ? c.pinned_bytes - c.held_bytes : c.pinned_bytes) << " in " << by_ops << " "
-      << words.storages << " are pinned by running " << words.ops;
-  if (by_ops > 0 || !tell_held) out << " (largest " << mib(c.largest_pinned) << ")";
+  const std::size_t by_ops = c.pinned - c.held;
+  out << mib(c.pinned_bytes - c.held_bytes) << " in " << by_ops << " " << words.storages
+      << " are pinned by running " << words.ops;
+  if (by_ops > 0) out << " (largest " << mib(c.largest_pinned) << ")";
   out << ", ";
-  if (tell_held) out << mib(c.held_bytes) << " are pinned by " << words.held_by << ", ";
+  if (c.held > 0) out << mib(c.held_bytes) << " are pinned by " << words.held_by << ", ";
   out << mib(c.on_host_bytes) << " are in host memory";
   if (c.exposed > 0) {
     out << ", " << mib(c.exposed_bytes) << " cannot move because their pointers are exposed";
@@ -116,15 +142,16 @@ std::string shortage(const Report& report, const Words& words) {
   } else if (at_host_limit) {
     out << "The machine gives no more host memory. ";
   }
-  if (in_pieces(report)) {
+  const std::size_t would_leave = at_host_limit ? c.idle_bytes + c.small_bytes : 0;
+  const std::size_t in_use = report.pool_in_use - std::min(report.pool_in_use, would_leave);
+  const bool fits = fits_in_one_piece(report, in_use);
+  if (fits && !at_host_limit) {
     out << "Enough is free, but not in one piece: " << words.join << ". ";
-    return out.str();
-  }
-  const char* const helps = others_are_in_the_way(report) ? words.others : words.need_less;
-  if (report.device_limit > 0 && !at_host_limit) {
-    out << "Raise the device limit, or " << helps << ". ";
-  } else {
-    out << capitalised(helps) << ". ";
+  } else if (!fits || report.host.limit == 0) {  // more host memory is not to be had, or no help
+    const bool raise = report.device_limit > 0 && !at_host_limit;
+    out << (raise ? "Raise the device limit, or " + helps(report, words)
+                  : capitalised(helps(report, words)))
+        << ". ";
   }
   return out.str();
 }

@@ -25,8 +25,11 @@ struct Report {
   std::string pool;              // where it failed, when `wanted` is known
   std::size_t pool_bytes = 0;    // of all that it has and could have; 0: not known here
   std::size_t pool_in_use = 0;
-  bool own_known = false;     // the next is
-  std::size_t own_bytes = 0;  // pinned by the op that makes the request
+  std::size_t pool_elsewhere = 0;  // of that, in segments of a kind that the request cannot be in
+  std::size_t pool_granule = 1;    // segments of either kind are of whole ones
+  bool own_known = false;          // the next are
+  std::size_t own_bytes = 0;       // in use by the op that makes the request
+  bool own_complete = true;        // with what its kernel has allocated so far, else pinned alone
 };
 
 // One look at the engine, under its lock.
@@ -42,11 +45,12 @@ struct Words {
   const char* raise_host_limit;  // how, as in "raise it with ..."
   const char* need_less;  // "use smaller inputs ...": what helps when what is pinned is too much
   const char* unexpose;   // what lets exposed storages move again; "": nothing does
+  const char* held_by;    // who else pins storages, as in "pinned by ..."
   // Where `own_known`:
-  const char* held_by = "";  // who else pins storages, as in "pinned by ..."
   const char* unknown = "";  // what memory in use may be that no known storage has
   const char* join = "";     // how to make one of what is free in pieces
   const char* others = "";   // what helps when it is not the op that uses too much
+  const char* alone = "";    // that it is not, to follow on the last
 };
 
 // Why there is no room, and what helps: whole sentences, each with a space after it.

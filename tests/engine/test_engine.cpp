@@ -936,14 +936,15 @@ TEST(engine_keeps_the_dead_while_pinned) {
 // not touch it.
 TEST(engine_tells_what_a_frame_has_pinned) {
   Rig rig;
-  StorageRef a = rig.make(1), b = rig.make(2, 2 * kBytes), c = rig.make(3);
+  StorageRef a = rig.make(1), b = rig.make(2, 2 * kBytes), c = rig.make(3, 3 * kBytes);
   fake::Scope scope;
   Engine::Frame frame;
   rig.enter(&frame, {{&a, Access::kRead}, {&b, Access::kRead}, {&a, Access::kRead}});
   rig.engine->pin(c.get(), stream(0));
   CHECK_EQ(rig.engine->bytes_of(frame), 3 * kBytes);
-  CHECK_EQ(rig.engine->census(0).pinned_bytes, 4 * kBytes);
-  CHECK_EQ(rig.engine->census(0).held_bytes, kBytes);
+  CHECK_EQ(rig.engine->census(0).pinned_bytes, 6 * kBytes);
+  CHECK_EQ(rig.engine->census(0).held_bytes, 3 * kBytes);
+  CHECK_EQ(rig.engine->census(0).largest_pinned, 2 * kBytes);
   rig.engine->unpin(c.get());
   rig.engine->leave(frame);
   CHECK(rig.engine->all_out().empty());
@@ -1173,7 +1174,7 @@ TEST(engine_census_tells_storages_apart) {
   CHECK_EQ(census.tracked, 6u);
   CHECK_EQ(census.on_host, 1u);
   CHECK_EQ(census.pinned, 1u);
-  CHECK_EQ(census.largest_pinned, kBytes);
+  CHECK_EQ(census.largest_pinned, 0u);  // by no op
   CHECK_EQ(census.exposed, 1u);
   CHECK_EQ(census.excluded, 1u);
   CHECK_EQ(census.small, 1u);

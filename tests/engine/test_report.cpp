@@ -10,8 +10,9 @@
 
 namespace {
 
-constexpr lms::Words kWords = {"tensors", "operations", "raise LIMIT", "use less", "release()",
-                               "pin()",   "nobody's",   "join them",   "let go"};
+constexpr lms::Words kWords = {"tensors",   "operations",     "raise LIMIT", "use less",
+                               "release()", "pin()",          "nobody's",    "join them",
+                               "let go",    ", alone it fits"};
 
 // Of an op that asks for 2 MiB where 8 are attainable.
 lms::Report of_an_op() {
@@ -90,8 +91,9 @@ TEST(report_accounts_for_every_byte) {
   c.immovable_bytes = 1 << 20;
   c.excluded = 1;
   c.excluded_bytes = 1 << 20;
+  c.largest_pinned = 3 << 19;
   const std::string text = lms::shortage(report, kWords);
-  CHECK(has(text, "2.00 MiB in 2 tensors are pinned by running operations"));
+  CHECK(has(text, "2.00 MiB in 2 tensors are pinned by running operations (largest 1.50 MiB)"));
   CHECK(has(text, ", 1.00 MiB are pinned by pin(), 0.00 MiB are in host memory"));
   CHECK(has(text, ", 1.00 MiB are in pools that nothing may leave, 3.00 MiB are nobody's. "));
 }
@@ -100,7 +102,7 @@ TEST(report_accounts_for_every_byte) {
 TEST(report_says_who_is_in_the_way) {
   lms::Report report = of_an_op();
   report.own_bytes = 6 << 20;
-  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Let go. "));
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Let go, alone it fits. "));
   report.own_bytes = 7 << 20;
   CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Use less. "));
   report.device_limit = 8 << 20;
@@ -109,6 +111,58 @@ TEST(report_says_who_is_in_the_way) {
   CHECK(has(lms::shortage(report, kWords), "Enough is free, but not in one piece: join them. "));
   report.own_known = false;
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
+}
+
+// What its kernel has made so far may be among what nobody knows.
+TEST(report_does_not_say_that_an_op_fits_alone_which_may_not) {
+  lms::Report report = of_an_op();
+  report.own_complete = false;
+  report.own_bytes = 4 << 20;
+  CHECK(has(lms::shortage(report, kWords), ", 8.00 MiB are nobody's. "));
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Let go, or use less. "));
+  report.census.excluded = 1;
+  report.census.excluded_bytes = 6 << 20;
+  CHECK(has(lms::shortage(report, kWords), ", 2.00 MiB are nobody's. "));
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Let go, alone it fits. "));
+}
+
+// What is in use takes whole segments, and of each kind its own.
+TEST(report_knows_what_cannot_be_joined) {
+  lms::Report report = of_an_op();
+  report.pool_granule = 2 << 20;
+  report.pool_in_use = report.pool_elsewhere = 1 << 10;
+  report.wanted = 6 << 20;
+  CHECK(has(lms::shortage(report, kWords), "Enough is free, but not in one piece: join them. "));
+  report.wanted = 13 << 19;
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Let go, or use less. "));
+  report.pool_elsewhere = 0;
+  report.pool_in_use = report.own_bytes = 2 << 20;
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Use less. "));
+  report.wanted = 8 << 20;
+  report.pool_in_use = report.own_bytes = 0;
+  report.pool_bytes = (8 << 20) + 1;
+  CHECK(has(lms::shortage(report, kWords), "Enough is free, but not in one piece: join them. "));
+  ++report.wanted;  // never fits, and nothing is in its way
+  CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Use less. "));
+}
+
+TEST(report_asks_for_host_memory_where_that_is_what_lacks) {
+  lms::Report report = of_an_op();
+  report.stats.host_short = true;
+  report.host.limit = 1 << 20;
+  report.own_bytes = 6 << 20;
+  report.census.idle = 1;
+  report.census.idle_bytes = 2 << 20;
+  std::string text = lms::shortage(report, kWords);
+  CHECK(has(text, "Host memory is at its limit: raise LIMIT. "));
+  CHECK(!has(text, "it fits") && !has(text, "less"));
+  report.census.idle_bytes = 1 << 20;  // not enough
+  CHECK(has(lms::shortage(report, kWords), "raise LIMIT. Let go, alone it fits. "));
+  report.pool_in_use = 4 << 20;
+  CHECK(!has(lms::shortage(report, kWords), "in one piece"));
+  report.host.limit = 0;
+  text = lms::shortage(report, kWords);
+  CHECK(has(text, "The machine gives no more host memory. Let go, alone it fits. "));
 }
 
 TEST(report_takes_one_look) {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +219,69 @@ def test_out_of_memory_says_who_is_in_the_way(lms: Any, device: Any) -> None:
     assert "smaller inputs" not in text
 
 
+def shortage(work: Callable[[], Any]) -> str:
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        work()
+    return str(caught.value)
+
+
 def test_out_of_memory_names_what_is_in_pieces(lms: Any, device: Any) -> None:
     device.limit(20 * MIB)
     kept = [block(2) for _ in range(10)]
-    with lms.pin(*kept[::2]), pytest.raises(torch.OutOfMemoryError) as caught:
-        block(6)
-    assert "Enough is free, but not in one piece" in str(caught.value)
+    with lms.pin(*kept[::2]):
+        text = shortage(lambda: block(6))
+    assert "in 0 storages are pinned by running operators, 10.00 MiB are pinned by" in text
+    assert "Enough is free, but not in one piece: let go of what cannot move" in text
+    assert "expandable_segments" in text
+
+
+def test_out_of_memory_does_not_ask_for_what_is_set(program: Any) -> None:
+    out = program(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.empty(2 << 20, dtype=torch.uint8, device="cuda") for _ in range(10)]
+        with torch.cuda.lms.pin(*kept[::2]):
+            try:
+                torch.empty(6 << 20, dtype=torch.uint8, device="cuda")
+            except torch.OutOfMemoryError as error:
+                print(str(error).partition("Enough is free, but not in one piece")[2])
+        """,
+        memory=20 * MIB,
+        env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    )
+    said = out.partition(". ")[0]
+    assert said == ": let go of what cannot move, as named above, or use smaller inputs"
+
+
+def test_out_of_memory_of_an_operator_that_would_not_fit_alone(lms: Any, device: Any) -> None:
+    """What sort and topk have made so far is theirs, though nobody knows it yet."""
+    device.limit(62 * MIB)
+    kept = [block(10, i) for i in range(2)]
+    x = block(16)
+    for work in (lambda: x.sort(), lambda: x.topk(len(x))):
+        text = shortage(work)
+        assert "made by this operator" in text and "it would fit alone" not in text
+        assert "use smaller inputs for the operator that failed" in text
+    assert intact(kept)
+
+
+def test_out_of_memory_of_what_never_fits(lms: Any, device: Any) -> None:
+    """A segment is of whole 2 MiB."""
+    device.limit(21 * MIB)
+    text = shortage(lambda: block(20.5))
+    assert "in one piece" not in text and "fit alone" not in text
+    assert "Use smaller inputs" in text
+
+
+def test_out_of_memory_at_the_host_limit(lms: Any, device: Any) -> None:
+    device.limit(40 * MIB)
+    lms.enable(host_limit="1MiB")
+    kept = [block(10, i) for i in range(3)]
+    text = shortage(lambda: block(20))
+    assert "Host memory is at its limit: raise it with torch.cuda.lms.enable(host_limit" in text
+    assert "in one piece" not in text and "smaller inputs" not in text
+    assert intact(kept)
 
 
 def test_out_of_memory_accounts_for_what_nobody_knows(lms: Any, device: Any) -> None:

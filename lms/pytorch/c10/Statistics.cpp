@@ -28,10 +28,25 @@ constexpr ::lms::Words kWords = {
     "use smaller inputs for the operator that failed: everything it uses at once must fit",
     "torch.cuda.lms.release_pointer",
     "torch.cuda.lms.pin() or collectives",
-    "not of tensors that it knows (made before it was turned on and not used since, or "
-    "workspaces)",
-    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    "let go of what the operator does not use and cannot move, as named above: it would fit alone"};
+    "not of tensors that it knows (made by this operator so far, or before it was turned on and "
+    "not used since, or workspaces)",
+    "let go of what cannot move, as named above, or set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "let go of what the operator does not use and cannot move, as named above",
+    ": it would fit alone"};
+
+// Instead of the last but two, where that is set.
+constexpr char kJoinExpandable[] =
+    "let go of what cannot move, as named above, or use smaller inputs";
+
+// Of the allocator: up to State::kSmallBytes requests are in segments of their own, of one granule.
+constexpr size_t kGranule = size_t{2} << 20;
+
+bool expandable_segments() {
+  const auto snapshot = CUDACachingAllocator::snapshot();
+  return std::any_of(snapshot.segments.begin(), snapshot.segments.end(),
+                     [](const auto& segment) { return segment.is_expandable; });
+}
 
 // Bytes that the allocator holds on the device or, within all limits, could.
 size_t attainable(DeviceIndex device, size_t reserved) {
@@ -120,12 +135,20 @@ std::string describe(DeviceIndex device, size_t wanted) {
     report.wanted = wanted;
     report.pool = "GPU " + std::to_string(device);
     report.pool_in_use = static_cast<size_t>(stats.allocated_bytes[0].current);
+    const size_t other_pool = wanted > State::kSmallBytes ? 1 : 2;  // of CUDA's StatType
+    report.pool_elsewhere = static_cast<size_t>(stats.allocated_bytes[other_pool].current);
+    report.pool_granule = kGranule;
     report.pool_bytes = attainable(device, static_cast<size_t>(stats.reserved_bytes[0].current));
     report.own_known = true;
     const size_t own = state().engine.bytes_of(current_frame());
     report.own_bytes = comes_in ? own - std::min(own, wanted) : own;
+    report.own_complete = false;
   }
-  return ::lms::shortage(report, kWords);
+  ::lms::Words words = kWords;
+  if (wanted > 0 && expandable_segments()) {
+    words.join = kJoinExpandable;
+  }
+  return ::lms::shortage(report, words);
 }
 
 }  // namespace c10::cuda::lms

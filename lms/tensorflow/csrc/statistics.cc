@@ -27,11 +27,11 @@ constexpr ::lms::Words kWords = {
     "the user",
     "not of tensors that it knows (made by operations that run, or kept by queues and datasets)",
     "let go of what is named above and cannot move",
-    "let go of what is named above and cannot move: the operation would fit alone"};
+    "let go of what is named above and cannot move",
+    ": the operation would fit alone"};
 
-// Instead of the last, where other operations run.
-constexpr char kFewer[] =
-    "run fewer operations at a time (inter_op_parallelism_threads): this one would fit alone";
+// Instead of the last but one, where other operations run.
+constexpr char kFewer[] = "run fewer operations at a time (inter_op_parallelism_threads)";
 
 using Fields = std::vector<std::pair<const char*, int64_t>>;
 
