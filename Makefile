@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3,10) <= sys.version_info[:2] <= (3,13))' || { echo "error: $(PYTHON) is $$($(PYTHON) -V), and Python 3.10 to 3.13 is needed; set PYTHON="; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian: apt-get install python3-venv"; exit 1; }
 	@echo "setting up $(VENV): pip installs what pyproject.toml names (80 packages, 600 MB: a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
 	@touch $@
 
 setup: $(STAMP)

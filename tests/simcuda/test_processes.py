@@ -109,7 +109,7 @@ SHARED = """
 """
 
 
-@pytest.mark.parametrize("mode", ["immediate", "late-write"])
+@pytest.mark.parametrize("mode", [pytest.param("immediate", marks=pytest.mark.slow), "late-write"])
 def test_tensors_are_shared_between_processes(run: Run, mode: str) -> None:
     done = run(SHARED, "--mode", mode)
     assert done.stdout == "[0.0, 2.0, 4.0, 6.0]\n[0.0, 2.0, 4.0, 6.0] 0\n", done.stderr
