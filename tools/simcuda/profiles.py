@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles: what the dry device stands for, and how fast it would be. The figures and their sources
+are in profiles.toml, which is checked as a whole when it is read."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import SimcudaError
+from .sizes import parse_bytes
+
+PROFILES = Path(__file__).with_name("profiles.toml")
+
+_GPU = ("fp64", "fp32", "tf32", "half", "bandwidth")
+_NANOSECONDS = ("kernel", "copy", "op", "call", "malloc", "host_malloc")
+_EFFICIENCY = ("matmul", "convolution", "attention", "memory", "link")
+
+
+class Native(ctypes.Structure):
+    """`SimcudaProfile` of simcuda.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("in_", "out", *_GPU)),
+        *((name, ctypes.c_double) for name in ("matmul", "convolution", "attention", "host_pin")),
+        *((name, ctypes.c_int64) for name in _NANOSECONDS),
+        *((name, ctypes.c_int) for name in ("duplex", "major", "minor", "multiprocessors")),
+    )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One GPU with its link. Bytes; FLOPS and bytes a second; nanoseconds; shares of a figure."""
+
+    name: str
+    memory: int
+    context: int  # of the memory: not the program's
+    capability: tuple[int, int]
+    multiprocessors: int
+    flops: dict[str, float]  # fp64, fp32, tf32, half
+    bandwidth: float
+    link_in: float
+    link_out: float
+    duplex: int  # thousandths
+    host_pin: float
+    nanoseconds: dict[str, int]
+    efficiency: dict[str, float]
+    sources: dict[str, str]  # of gpu, link; assumed: why
+
+    @property
+    def available(self) -> int:
+        """The memory that programs can have."""
+        return self.memory - self.context
+
+    def native(self) -> Native:
+        """As the runtime takes it: what a kernel or copy reaches."""
+        reached = self.efficiency
+        return Native(
+            in_=self.link_in * reached["link"],
+            out=self.link_out * reached["link"],
+            **self.flops,
+            bandwidth=self.bandwidth * reached["memory"],
+            matmul=reached["matmul"],
+            convolution=reached["convolution"],
+            attention=reached["attention"],
+            host_pin=self.host_pin,
+            **self.nanoseconds,
+            duplex=self.duplex,
+            major=self.capability[0],
+            minor=self.capability[1],
+            multiprocessors=self.multiprocessors,
+        )
+
+
+def profile(name: str, path: Path = PROFILES) -> Profile:
+    """The profile of this name. Raises SimcudaError, with the known ones, if there is none."""
+    known = read_profiles(path)
+    if name not in known:
+        raise SimcudaError(
+            f"there is no profile {name!r}; choose one of {', '.join(sorted(known))}"
+        )
+    return known[name]
+
+
+def read_profiles(path: Path = PROFILES) -> dict[str, Profile]:
+    """All profiles of a file. Raises SimcudaError on what is missing, unknown or out of range."""
+    top = _Table(path.name, _parse(path))
+    sources = {name: str(text) for name, text in top.table("source").values.items()}
+    assumed = top.table("assumed")
+    efficiency = assumed.table("efficiency")
+    common: dict[str, Any] = {
+        "context": assumed.size("context"),
+        "duplex": assumed.whole("duplex", 1000),
+        "host_pin": assumed.number("host_pin"),
+        "nanoseconds": {name: assumed.whole(name) for name in _NANOSECONDS},
+        "efficiency": {name: efficiency.number(name, 1) for name in _EFFICIENCY},
+    }
+    why = assumed.text("why")
+    gpus, links = top.table("gpu"), top.table("link")
+    shapes = {name: _gpu(gpus.table(name), sources) for name in gpus.values}
+    speeds = {name: _link(links.table(name), sources) for name in links.values}
+    for table in (assumed, efficiency):
+        table.end()
+    made = {}
+    profiles = top.table("profile")
+    for name in profiles.values:
+        table = profiles.table(name)
+        gpu, link = table.choice("gpu", shapes), table.choice("link", speeds)
+        memory = table.size("memory")
+        table.end()
+        if memory <= common["context"]:
+            table.refuse("memory", "is not more than the driver's own")
+        of = {"gpu": gpu["source"], "link": link["source"], "assumed": why}
+        figures = {k: v for k, v in {**gpu, **link}.items() if k != "source"}
+        made[name] = Profile(name=name, memory=memory, sources=of, **figures, **common)
+    top.end()
+    return made
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        try:
+            return tomllib.loads(path.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise SimcudaError(f"the profiles {path} cannot be read: {error}") from None
+    raise SimcudaError("the dry device needs Python 3.11 or later")
+
+
+def _gpu(table: _Table, sources: dict[str, str]) -> dict[str, Any]:
+    major, _, minor = table.text("capability").partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        table.refuse("capability", "is not written like 8.0")
+    made = {
+        "source": table.choice("source", sources),
+        "capability": (int(major), int(minor)),
+        "multiprocessors": table.whole("multiprocessors"),
+        "flops": {name: table.number(name) for name in _GPU if name != "bandwidth"},
+        "bandwidth": table.number("bandwidth"),
+    }
+    table.end()
+    return made
+
+
+def _link(table: _Table, sources: dict[str, str]) -> dict[str, Any]:
+    made = {
+        "source": table.choice("source", sources),
+        "link_in": table.number("in"),
+        "link_out": table.number("out"),
+    }
+    table.end()
+    return made
+
+
+class _Table:
+    """A table whose values are each taken once, by what they must be; `end` refuses the rest."""
+
+    def __init__(self, where: str, values: dict[str, Any]) -> None:
+        self.where, self.values = where, values
+        self._taken: set[str] = set()
+
+    def refuse(self, name: str, problem: str) -> None:
+        raise SimcudaError(f"{self.where}: {name} {problem}")
+
+    def _take(self, name: str, kind: type | tuple[type, ...], what: str) -> Any:
+        self._taken.add(name)
+        if name not in self.values:
+            self.refuse(name, "is missing")
+        value = self.values[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self.refuse(name, f"is {value!r}, which is not {what}")
+        return value
+
+    def table(self, name: str) -> _Table:
+        return _Table(f"{self.where}: {name}", self._take(name, dict, "a table"))
+
+    def text(self, name: str) -> str:
+        return str(self._take(name, str, "text"))
+
+    def number(self, name: str, most: float = 1e18) -> float:
+        value = float(self._take(name, (int, float), "a number"))
+        if not 0 < value <= most:
+            self.refuse(name, f"is {value:g}, not above 0 and at most {most:g}")
+        return value
+
+    def whole(self, name: str, most: int = 10**9) -> int:
+        value = int(self._take(name, int, "a whole number"))
+        if not 0 < value <= most:
+            self.refuse(name, f"is {value}, not above 0 and at most {most}")
+        return value
+
+    def size(self, name: str) -> int:
+        return parse_bytes(self.text(name))
+
+    def choice(self, name: str, known: dict[str, Any]) -> Any:
+        value = self.text(name)
+        if value not in known:
+            self.refuse(name, f"is {value!r}; choose one of {', '.join(sorted(known))}")
+        return known[value]
+
+    def end(self) -> None:
+        for name in self.values:
+            if name not in self._taken:
+                self.refuse(name, "is unknown")
