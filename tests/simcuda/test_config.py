@@ -36,6 +36,18 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ({"order": "error", "queries": "lazy"}, "choose one of eager, strict"),
         ({"queries": "strict"}, "cannot be strict with order off"),
         ({"size": 3}, "unknown setting size"),
+        ({"dry": True}, "no profile ''; choose one of a100"),
+        ({"dry": True, "profile": "a100-80gb-pcie4", "mode": "lazy"}, "leave them out with dry"),
+        ({"profile": "a100-80gb-pcie4"}, "profile is of the dry device; give --dry"),
+        ({"assume": "nonzero=1"}, "assume is of the dry device; give --dry"),
+        (
+            {"dry": True, "profile": "a100-80gb-pcie4", "assume": "sort=1"},
+            "nothing to assume for 'sort'; choose of nonzero, unique",
+        ),
+        (
+            {"dry": True, "profile": "a100-80gb-pcie4", "assume": "nonzero=2"},
+            "nonzero is '2', not a number from 0 to 1",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(
@@ -53,6 +65,16 @@ def test_what_the_program_gives_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMCUDA_MODE", "lazy")
     settings = Settings.read(mode="late-write")
     assert (settings.memory, settings.mode) == (32 << 20, "late-write")
+
+
+def test_a_dry_device_has_the_memory_of_its_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SIMCUDA_")]:
+        monkeypatch.delenv(name)
+    dry = {"dry": True, "profile": "a100-80gb-pcie4"}
+    settings = Settings.read(**dry, assume="nonzero=0.5,bincount=8")
+    assert settings.memory == (80 << 30) - (512 << 20)
+    assert settings.assumptions() == {"nonzero": 0.5, "bincount": 8}
+    assert Settings.read(**dry, memory="16G").memory == 16 << 30
 
 
 @pytest.fixture

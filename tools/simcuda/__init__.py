@@ -9,11 +9,13 @@
 See docs/simcuda.md for what it shows and what it cannot show.
 """
 
-from .config import MODES, Settings, parse_bytes
+from .config import MODES, Settings
 from .device import COUNTERS, Device
 from .errors import SimcudaError
 from .loader import device, install, load, settle
 from .order import ORDER, Operation, Race
+from .profiles import Profile, profile, read_profiles
+from .sizes import parse_bytes
 
 __all__ = [
     "COUNTERS",
@@ -21,6 +23,7 @@ __all__ = [
     "ORDER",
     "Device",
     "Operation",
+    "Profile",
     "Race",
     "Settings",
     "SimcudaError",
@@ -28,5 +31,7 @@ __all__ = [
     "install",
     "load",
     "parse_bytes",
+    "profile",
+    "read_profiles",
     "settle",
 ]

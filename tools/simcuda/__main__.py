@@ -22,6 +22,7 @@ from .torchinfo import find_torch
 EPILOG = """examples:
   python -m simcuda --memory 64M --mode lazy train.py --epochs 1
   python -m simcuda -m pytest test_torch.py
+  python -m simcuda --dry --profile v100-32gb-pcie3 train.py
   python -m simcuda build -j 4
   python -m simcuda check newest
 
@@ -94,6 +95,9 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--order-suppressions", type=Path, metavar="FILE", help="pairs that are no races, and why"
     )
+    parser.add_argument("--dry", action="store_true", default=None, help="compute nothing")
+    parser.add_argument("--profile", metavar="NAME", help="what the dry device stands for")
+    parser.add_argument("--assume", metavar="WHAT=N,...", help="sizes that depend on data, if dry")
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
     parser.add_argument("program", metavar="PROGRAM", help="script or module; or: build, check")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -143,6 +147,9 @@ def _run(argv: list[str]) -> None:
         queries=options.queries,
         order_trace=options.order_trace,
         order_suppressions=options.order_suppressions,
+        dry=options.dry,
+        profile=options.profile,
+        assume=options.assume,
     )
     program = options.program
     sys.argv = [program, *options.arguments]

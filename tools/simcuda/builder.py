@@ -24,6 +24,8 @@ from .torchinfo import Torch, cuda_includes, find_torch
 
 PACKAGE = Path(__file__).resolve().parent
 SOURCES = PACKAGE / "src"
+# The folders of the sources that are compiled against torch, and of the others.
+TORCH, RUNTIME = ("kernels", "dry"), ("clock", "order", "runtime")
 MANIFEST = "build.json"
 
 Progress = Callable[[str], None]
@@ -159,7 +161,7 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_abi(torch))}"
     units: list[Unit] = []
     # The kernels first: they take longest.
-    for source in sorted((SOURCES / "kernels").glob("*.cpp")):
+    for source in [s for part in TORCH for s in sorted((SOURCES / part).glob("*.cpp"))]:
         units.append((source, ["-O1", "-DNDEBUG", abi, *against]))
     say(f"compiling for torch {torch.version}")
     tools = Tools(compiler())
@@ -204,7 +206,7 @@ def _build(
     objects = work / "objects"
     common = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
     cuda = [flag for folder in folders for flag in ("-isystem", str(folder))]
-    sources = [s for part in ("order", "runtime") for s in sorted((SOURCES / part).glob("*.cpp"))]
+    sources = [s for part in RUNTIME for s in sorted((SOURCES / part).glob("*.cpp"))]
     runtime: list[Unit] = [(source, ["-O2", "-D_GNU_SOURCE"]) for source in sources]
 
     def compile_one(unit: Unit) -> Path:

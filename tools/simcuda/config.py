@@ -8,38 +8,25 @@ that child processes get the device of their parent. What is given in the progra
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, fields
 
 from .errors import SimcudaError
 from .order import ORDER, QUERIES
+from .profiles import profile as read_profile
+from .sizes import format_bytes, parse_bytes
 
 MODES = ("immediate", "lazy", "eager-copy", "late-write")
 STRICT = ("error", "abort")
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def parse_bytes(text: str | int) -> int:
-    """``64M`` -> 67108864. Units K, M, G, T (powers of 1024), with or without ``iB`` or ``B``."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(text), re.IGNORECASE)
-    if not match:
-        raise SimcudaError(f"{text!r} is not a size; write it like 64M or 1.5G")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
-def format_bytes(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count} B"
+# What a program may declare where a size depends on data; see docs/simcuda.md.
+ASSUMPTIONS = ("nonzero", "unique", "bincount", "repeat_interleave")
 
 
 @dataclass(frozen=True)
 class Settings:
     """How the device starts. `memory`, `host_memory` in bytes (0: no host limit), `bandwidth` in
     bytes per second (0: copies take no time), `lag` in queries that answer "not ready",
-    `order_trace` the number of an operation (0: none), `order_suppressions` a file ("": none)."""
+    `order_trace` the number of an operation (0: none), `order_suppressions` a file ("": none),
+    `profile` the name of what the dry device stands for, `assume` like "nonzero=0.1,bincount=8"."""
 
     memory: int = 1 << 30
     mode: str = "immediate"
@@ -53,6 +40,9 @@ class Settings:
     queries: str = "eager"
     order_trace: int = 0
     order_suppressions: str = ""
+    dry: bool = False
+    profile: str = ""
+    assume: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -67,6 +57,36 @@ class Settings:
             raise SimcudaError("queries cannot be strict with order off; choose report or error")
         if not 1 <= self.devices <= 16:
             raise SimcudaError(f"{self.devices} devices cannot be simulated; choose 1 to 16")
+        if self.dry:
+            read_profile(self.profile)
+            if self.mode != "immediate" or self.bandwidth or self.lag:
+                raise SimcudaError(
+                    "mode, lag and bandwidth are of the device that computes; "
+                    "leave them out with dry"
+                )
+        elif self.profile or self.assume:
+            name = "profile" if self.profile else "assume"
+            raise SimcudaError(f"{name} is of the dry device; give --dry, too, or leave it out")
+        self.assumptions()
+
+    def assumptions(self) -> dict[str, float]:
+        """What `assume` says. Raises SimcudaError on what it cannot be."""
+        made = {}
+        for part in filter(None, self.assume.split(",")):
+            name, _, text = part.partition("=")
+            if name not in ASSUMPTIONS:
+                raise SimcudaError(
+                    f"there is nothing to assume for {name!r}; choose of {', '.join(ASSUMPTIONS)}"
+                )
+            try:
+                value = float(text)
+            except ValueError:
+                value = -1
+            most = 1 if name in ("nonzero", "unique") else 1e12
+            if not 0 <= value <= most:
+                raise SimcudaError(f"{name} is {text!r}, not a number from 0 to {most:g}")
+            made[name] = value
+        return made
 
     @staticmethod
     def read(**given: str | int | bool | None) -> Settings:
@@ -83,6 +103,8 @@ class Settings:
                 raw = os.environ.get(f"SIMCUDA_{name.upper()}") or None
             if raw is not None:
                 values[name] = _convert(name, raw)
+        if values.get("dry") and "memory" not in values:
+            values["memory"] = read_profile(str(values.get("profile", ""))).available
         return Settings(**values)  # type: ignore[arg-type]
 
     def export(self) -> None:
@@ -97,6 +119,9 @@ class Settings:
         os.environ["SIMCUDA_MODE_NUMBER"] = str(MODES.index(self.mode))
 
     def describe(self) -> str:
+        if self.dry:
+            memory = format_bytes(self.memory)
+            return f"dry CUDA device, {self.profile}, {memory}: nothing is computed"
         many = "" if self.devices == 1 else f" {self.devices} x"
         return f"simulated CUDA device,{many} {format_bytes(self.memory)}, mode {self.mode}"
 
@@ -104,10 +129,10 @@ class Settings:
 def _convert(name: str, raw: str | int | bool) -> int | str | bool:
     if name in ("memory", "host_memory", "bandwidth"):
         return parse_bytes(raw)
-    if name in ("mode", "strict", "order", "queries", "order_suppressions"):
+    if name in ("mode", "strict", "order", "queries", "order_suppressions", "profile", "assume"):
         return str(raw)
     try:
         number = int(raw)
     except ValueError:
         raise SimcudaError(f"{name} is {raw!r}, which is not a number") from None
-    return bool(number) if name == "poison" else number
+    return bool(number) if name in ("poison", "dry") else number

@@ -13,6 +13,7 @@ from typing import Any
 from .config import MODES
 from .errors import SimcudaError
 from .order import QUERIES, Checker, Race
+from .profiles import Profile
 
 COUNTERS = (
     # allocations of device memory, of pinned host memory
@@ -26,6 +27,8 @@ COUNTERS = (
 )
 
 _STREAM_COPIES = ("h2d", "h2d_bytes", "d2h", "d2h_bytes", "d2d", "d2d_bytes")
+
+_TIMES = ("now", "waited", "compute", "in", "out")
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "device_count": (ctypes.c_int, []),
@@ -56,6 +59,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "order_clear": (None, []),
     "order_set_strict": (None, [ctypes.c_int]),
     "order_size": (None, [ctypes.c_void_p]),
+    "start_dry": (None, [ctypes.c_void_p]),
+    "dry": (ctypes.c_void_p, []),
+    "times": (None, [ctypes.c_int, ctypes.c_void_p]),
 }
 
 
@@ -66,6 +72,9 @@ class Device:
         self._runtime = runtime
         self._checker: Checker | None = None
         self.index = index
+
+    def _start_dry(self, profile: Profile) -> None:
+        self._call("start_dry", ctypes.byref(profile.native()))
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if self._runtime is None:
@@ -125,6 +134,8 @@ class Device:
         """Run what is queued, then switch. `lag`: how many queries answer "not ready" first."""
         if mode not in MODES:
             raise SimcudaError(f"there is no mode {mode!r}; choose one of {', '.join(MODES)}")
+        if self.dry:
+            raise SimcudaError("a dry device has no modes; its commands take virtual time")
         self._call("set_mode", MODES.index(mode), lag)
 
     @property
@@ -162,6 +173,21 @@ class Device:
         values = (ctypes.c_uint64 * len(COUNTERS))()
         self._call("counters", values)
         return dict(zip(COUNTERS, values, strict=True))
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing is computed and time is virtual."""
+        return bool(self._call("dry"))
+
+    def times(self) -> dict[str, int]:
+        """Virtual nanoseconds of a dry device since its start: what time it is for the host
+        (``now``), how long it has ``waited``, how long kernels (``compute``) and copies (``in``,
+        ``out``) have run."""
+        if not self.dry:
+            raise SimcudaError("only a dry device has times; load it with dry=True")
+        values = (ctypes.c_int64 * len(_TIMES))()
+        self._call("times", self.index, values)
+        return dict(zip(_TIMES, values, strict=True))
 
     def reset_counters(self) -> None:
         """Set all counters, those of the streams too, to 0."""

@@ -20,12 +20,14 @@ from .config import Settings
 from .device import Device
 from .errors import SimcudaError
 from .order import Checker, Suppression, read_suppressions
+from .profiles import profile as read_profile
 
 HOOK = Path(__file__).resolve().parent / "hook"
 
 device = Device()
 
 _build: Build | None = None
+_dry = False
 _unsettled: Settings | None = None  # until a fork has its own
 _installed = False
 
@@ -44,6 +46,9 @@ def load(
     queries: str | None = None,
     order_trace: int | None = None,
     order_suppressions: str | Path | None = None,
+    dry: bool | None = None,
+    profile: str | None = None,
+    assume: str | None = None,
     children: bool = True,
     for_forks: bool = False,
 ) -> Device:
@@ -56,7 +61,7 @@ def load(
 
     Raises SimcudaError if torch is imported already, or if the native part cannot be built.
     """
-    global _build, _unsettled
+    global _build, _dry, _unsettled
     if _build is not None:
         return device
     if "torch" in sys.modules:
@@ -75,6 +80,9 @@ def load(
         order_trace=order_trace,
         # Children may start elsewhere.
         order_suppressions=str(Path(order_suppressions).resolve()) if order_suppressions else None,
+        dry=dry,
+        profile=profile,
+        assume=assume,
     )
     suppressions = _suppressions(settings)
     made = build(progress=_announce)
@@ -83,15 +91,17 @@ def load(
         _share_with_children(made)
     libraries = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in made.libraries]
     device._runtime = libraries[0]
+    _dry = settings.dry
     if for_forks:
         _unsettled = settings
     else:
-        _check_order(settings, suppressions)
+        _start(settings, suppressions)
     _build = made
     sys.meta_path.insert(0, _AfterTorch())
     if os.environ.get("SIMCUDA_ANNOUNCED") != "1":
         os.environ["SIMCUDA_ANNOUNCED"] = "1"  # once, not once more in every child
-        _announce(f"{settings.describe()}: timings are not a GPU's")
+        times = "times are modelled" if settings.dry else "timings are not a GPU's"
+        _announce(f"{settings.describe()}: {times}")
     return device
 
 
@@ -103,14 +113,15 @@ def settle() -> None:
     if _build is None or _unsettled is None:
         raise SimcudaError("call simcuda.load(for_forks=True) before the fork")
     settings = Settings.read()
-    for name in ("order", "queries", "order_trace"):
+    for name in ("order", "queries", "order_trace", "dry"):
         if getattr(settings, name) != getattr(_unsettled, name):
             raise SimcudaError(f"{name} cannot change in a fork; give it to simcuda.load")
     _unsettled = None
     suppressions = _suppressions(settings)
     settings.export()
     _share_with_children(_build)
-    _check_order(settings, suppressions)
+    _start(settings, suppressions)
+    _assume(settings)
 
 
 def _suppressions(settings: Settings) -> list[Suppression]:
@@ -118,8 +129,10 @@ def _suppressions(settings: Settings) -> list[Suppression]:
     return read_suppressions(Path(path)) if path else []
 
 
-def _check_order(settings: Settings, suppressions: list[Suppression]) -> None:
+def _start(settings: Settings, suppressions: list[Suppression]) -> None:
     """The first call into the runtime, which keeps the settings that it finds then."""
+    if settings.dry:
+        device._start_dry(read_profile(settings.profile))
     if settings.order != "off":
         device._checker = Checker(device._call, suppressions)
         atexit.register(device._checker.report_at_exit)
@@ -136,18 +149,29 @@ def install() -> int:
     if _installed:
         return 0
     kernels = ctypes.CDLL(str(_build.kernels))
-    count = int(kernels.simcuda_install_kernels())
+    count = int(kernels.simcuda_install_kernels(int(_dry)))
     _installed = True
+    _assume(Settings.read())
     _turn_off_what_is_not_simulated()
     return count
+
+
+def _assume(settings: Settings) -> None:
+    assert _build is not None
+    kernels = ctypes.CDLL(str(_build.kernels))
+    for what, value in settings.assumptions().items():
+        kernels.simcuda_assume(what.encode(), ctypes.c_double(value))
 
 
 def _turn_off_what_is_not_simulated() -> None:
     import torch
 
     torch.backends.cudnn.enabled = False
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    if _dry:
+        torch.backends.mha.set_fastpath_enabled(False)  # fused for inference, without a shape
+    else:  # where it is dry, the device's capability decides
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
     # The profiler has nothing to measure on the device.
     for module in (torch.autograd, torch.autograd.profiler):

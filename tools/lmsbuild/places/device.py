@@ -84,7 +84,8 @@ def _simulated(target: Target, console: Console) -> dict[str, str]:
 def identity(target: Target) -> str:
     """Of the simulated device's code."""
     folder = target.project.tools / "simcuda"
-    files = sorted(f for f in folder.rglob("*") if f.suffix in (".py", ".cpp", ".h", ".in"))
+    kinds = (".py", ".cpp", ".h", ".in", ".toml")
+    files = sorted(f for f in folder.rglob("*") if f.suffix in kinds)
     return sha256_value([[str(f.relative_to(folder)), sha256_file(f)] for f in files])
 
 

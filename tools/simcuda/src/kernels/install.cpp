@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "../dry/kernel.h"
 #include "kernels.h"
 
 namespace simcuda {
@@ -88,7 +89,13 @@ torch::Library& library(DispatchKey key) {
   return *libraries().back();
 }
 
-int install_key(DispatchKey cuda, DispatchKey cpu) {
+CppFunction kernel_for(const c10::OperatorHandle& op, DispatchKey cpu, bool dry) {
+  if (dry) return CppFunction::makeFromBoxedFunctor(std::make_unique<dry::DryKernel>(op.schema()));
+  if (!has_cpu(op, cpu)) return CppFunction::makeFromBoxedFunction<&refuse_operator>();
+  return CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op.schema(), cpu));
+}
+
+int install_key(DispatchKey cuda, DispatchKey cpu, bool dry) {
   auto& target = library(cuda);
   auto& dispatcher = c10::Dispatcher::singleton();
   int installed = 0;
@@ -103,12 +110,7 @@ int install_key(DispatchKey cuda, DispatchKey cpu) {
                (dense && composites().count(base));
     if (!own) continue;
     std::string full = name.overload_name.empty() ? base : base + "." + name.overload_name;
-    if (has_cpu(*op, cpu)) {
-      target.impl(full.c_str(), CppFunction::makeFromBoxedFunctor(
-                                    std::make_unique<CpuKernel>(op->schema(), cpu)));
-    } else {
-      target.impl(full.c_str(), CppFunction::makeFromBoxedFunction<&refuse_operator>());
-    }
+    target.impl(full.c_str(), kernel_for(*op, cpu, dry));
     installed++;
   }
   return installed;
@@ -131,16 +133,20 @@ bool is_view(const c10::FunctionSchema& schema) {
 }  // namespace simcuda
 
 // Returns the number of operators that run on the simulated device from now on.
-extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels() {
+extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels(int dry) {
   using namespace simcuda;
   Silent silent;
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  int installed = install_key(DispatchKey::CUDA, DispatchKey::CPU);
-  installed += install_key(DispatchKey::SparseCUDA, DispatchKey::SparseCPU);
-  installed += install_key(DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU);
+  int installed = install_key(DispatchKey::CUDA, DispatchKey::CPU, dry);
   auto& special = library(DispatchKey::CUDA);
-  register_copy(special);
-  register_dropout(special);
+  if (dry) {
+    dry::register_copy(special);
+  } else {
+    installed += install_key(DispatchKey::SparseCUDA, DispatchKey::SparseCPU, false);
+    installed += install_key(DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU, false);
+    register_copy(special);
+    register_dropout(special);
+  }
   register_recurrent_cells(special);
   auto& autograd = library(DispatchKey::AutogradCUDA);
   register_recurrent_cells(autograd);  // composed of differentiable operators

@@ -5,8 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include <string>
-#include <vector>
+#include "operands.h"
 
 namespace simcuda {
 
@@ -17,40 +16,18 @@ class CpuKernel : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
  private:
-  struct Argument {
-    std::string name;
-    bool written;
-  };
-  bool on_several_devices(const c10::IValue* values) const;
-  c10::Device device_of(const c10::IValue* values) const;
-
-  std::string op_;
+  Operands operands_;
   c10::DispatchKey cpu_key_;
-  std::vector<Argument> arguments_;
-  size_t results_;
-  bool is_foreach_;
-  bool mixes_devices_;
 };
-
-// Visits the tensors in a value.
-template <typename Visit>
-void for_each_tensor(const c10::IValue& value, Visit visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& t : value.toTensorList()) visit(t);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
-      if (t) visit(*t);
-    }
-  }
-}
 
 // Whether it only gives its arguments' memory another shape.
 bool is_view(const c10::FunctionSchema& schema);
 
 // Fails by the operator's name.
 void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*);
+
+// What torch itself does by cudaMemcpyAsync, on the stream; its other copies are kernels.
+bool is_plain_copy(const at::Tensor& to, const at::Tensor& from);
 
 // Hand-written kernels: copy_, dropout, recurrent layers.
 void register_copy(torch::Library& cuda);

@@ -10,16 +10,14 @@
 #include "random.h"
 
 namespace simcuda {
-namespace {
 
-// ---- copy_
-
-// What torch itself does by cudaMemcpyAsync, on the stream; its other copies are kernels.
 bool is_plain_copy(const Tensor& to, const Tensor& from) {
   if (!to.is_cuda() || !from.is_cuda() || to.device() != from.device()) return true;
   return to.dtype() == from.dtype() && to.sizes() == from.sizes() && to.is_contiguous() &&
          from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
 }
+
+namespace {
 
 Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   at::AutoDispatchBelowADInplaceOrView below;

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "order.h"
+#include "refuse.h"
 
 namespace simcuda {
 
@@ -137,6 +138,10 @@ SIMCUDA_CUDA cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamC
     return fail(cudaErrorStreamCaptureUnsupported);
   }
   if (stream.capture) return fail(cudaErrorIllegalState);
+  if (dry()) {
+    remember_refusal("the capture of a CUDA graph: a dry device has none");
+    return fail(cudaErrorNotSupported);
+  }
   drain_device(lock, -1);  // what was issued before is done: what is captured runs at once
   stream.capture = std::make_shared<Capture>(
       Capture{next_id++, mode, std::this_thread::get_id(), &stream, {}, {}});

@@ -58,6 +58,21 @@ Work::Use use(const void* at, size_t pitch, size_t width, size_t rows, bool writ
   return {order::Region(reinterpret_cast<uintptr_t>(at), 1, 2, sizes, strides), write};
 }
 
+struct VirtualCopy {
+  clock::Unit unit;
+  clock::Nanoseconds time;
+};
+
+// Within a device, or from one to another, it is work of the unit that is named.
+VirtualCopy virtual_copy(const Side& to, const Side& from, size_t bytes) {
+  auto& p = state().profile;
+  if (to.device && from.device) {
+    return {clock::Unit::kCompute, p.kernel + transfer_time(2 * bytes, p.bandwidth)};
+  }
+  if (to.device) return {clock::Unit::kIn, p.copy + transfer_time(bytes, p.in)};
+  return {clock::Unit::kOut, p.copy + transfer_time(bytes, p.out)};
+}
+
 const char* name_of(const Side& to, const Side& from) {
   if (to.device) return from.device ? "copy d2d" : "copy h2d";
   return from.device ? "copy d2h" : "copy h2h";
@@ -92,6 +107,19 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
     }
   }
   auto account = [=](Stream& on) { count(on, target, source, width * rows); };
+  if (dry() && (target.device || source.device)) {
+    // What the host reads is zeros, but for large pinned memory: a program does not look at that.
+    if (pageable_target || (target.pinned && width * rows <= kPage)) {
+      for (size_t i = 0; i < rows; i++) memset(static_cast<char*>(to) + i * to_pitch, 0, width);
+    }
+    auto [unit, time] = virtual_copy(target, source, width * rows);
+    push(lock, stream, {nullptr, nullptr, nullptr, account, work, unit, time});
+    if (blocking || pageable_source || pageable_target) {
+      drain(lock, stream);
+      order_host_stream(stream);
+    }
+    return cudaSuccess;
+  }
   double bandwidth = g.bandwidth;
   auto move = [=](const char* base) {
     for (size_t i = 0; i < rows; i++) {
@@ -132,6 +160,13 @@ cudaError_t fill(void* to, size_t bytes, std::function<void()> run, cudaStream_t
   if (order_on()) {
     work = std::make_shared<Work>(Work{"memset", {use(to, bytes, bytes, 1, true)}});
     if (cudaError_t error = stream.capture ? cudaSuccess : order_note(stream, *work)) return error;
+  }
+  if (dry() && target.device) {
+    auto& p = state().profile;
+    push(lock, stream,
+         {nullptr, nullptr, nullptr, account, work, clock::Unit::kCompute,
+          p.kernel + transfer_time(bytes, p.bandwidth)});
+    return cudaSuccess;
   }
   push(lock, stream, {nullptr, std::move(run), nullptr, account, work});
   return cudaSuccess;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device says of itself: an imaginary compute capability 8.0 card.
+// What the device says of itself: an imaginary compute capability 8.0 card, or a profile's.
 #include <cstdio>
 #include <cstring>
 
@@ -10,8 +10,15 @@ using namespace simcuda;
 
 namespace {
 
-constexpr int kMajor = 8, kMinor = 0;
-constexpr int kMultiprocessors = 108;
+// As which GPU it presents itself: that of the profile, if it has one.
+struct Gpu {
+  int major = 8, minor = 0, multiprocessors = 108;
+};
+
+Gpu gpu() {
+  auto* p = simcuda_dry();
+  return p ? Gpu{p->major, p->minor, p->multiprocessors} : Gpu{};
+}
 
 struct ErrorText {
   cudaError_t error;
@@ -109,10 +116,10 @@ SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) 
   p->maxThreadsDim[2] = 64;
   p->maxGridSize[0] = 2147483647;
   p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-  p->major = kMajor;
-  p->minor = kMinor;
+  p->major = gpu().major;
+  p->minor = gpu().minor;
   p->textureAlignment = 512;
-  p->multiProcessorCount = kMultiprocessors;
+  p->multiProcessorCount = gpu().multiprocessors;
   p->maxThreadsPerMultiProcessor = 2048;
   p->maxBlocksPerMultiProcessor = 32;
   p->unifiedAddressing = 1;
@@ -129,13 +136,13 @@ SIMCUDA_CUDA cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attri
   if (!valid_device(device)) return fail(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
-      *value = kMajor;
+      *value = gpu().major;
       break;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = kMinor;
+      *value = gpu().minor;
       break;
     case cudaDevAttrMultiProcessorCount:
-      *value = kMultiprocessors;
+      *value = gpu().multiprocessors;
       break;
     case cudaDevAttrWarpSize:
       *value = 32;

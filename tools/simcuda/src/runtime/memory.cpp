@@ -31,6 +31,11 @@ void punch(int memory, size_t offset, size_t bytes) {
             static_cast<off_t>(bytes));
 }
 
+clock::Nanoseconds pin_time(size_t bytes) {
+  if (!dry()) return 0;
+  return state().profile.host_malloc + transfer_time(bytes, state().profile.host_pin);
+}
+
 struct IpcHandle {
   char magic[8];
   int process, memory, device;
@@ -52,8 +57,10 @@ SIMCUDA_CUDA cudaError_t cudaMalloc(void** out, size_t bytes) {
   Device& d = *g.devices[device];
   size_t mapped = round_up(bytes, kPage);
   char* address = d.arena.place(mapped, bytes >= (size_t{1} << 20) ? kLargePage : kPage);
-  if (address == nullptr || mmap(address, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                                 d.memory, address - d.arena.base()) == MAP_FAILED) {
+  spend(g.profile.malloc);
+  if (address == nullptr ||
+      (!dry() && mmap(address, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, d.memory,
+                      address - d.arena.base()) == MAP_FAILED)) {
     if (address) d.arena.release(address, mapped);
     d.used -= charged_bytes(bytes);
     g.counters.malloc_failed++;
@@ -84,7 +91,8 @@ SIMCUDA_CUDA cudaError_t cudaFree(void* pointer) {
   auto* address = static_cast<char*>(pointer);
   size_t mapped = round_up(allocation.bytes, kPage);
   d.arena.release(address, mapped);
-  punch(d.memory, address - d.arena.base(), mapped);
+  if (!dry()) punch(d.memory, address - d.arena.base(), mapped);
+  spend(g.profile.malloc);
   d.used -= charged_bytes(allocation.bytes);
   g.counters.free++;
   return cudaSuccess;
@@ -118,6 +126,7 @@ SIMCUDA_CUDA cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
     return fail(cudaErrorMemoryAllocation);
   }
   if (g.poison) memset(address, kPoison, mapped);
+  spend(pin_time(bytes));
   g.allocations[reinterpret_cast<uintptr_t>(address)] = {bytes, current_device(), Kind::kPinned};
   g.host_used += mapped;
   g.host_peak = std::max(g.host_peak, g.host_used);
@@ -162,6 +171,7 @@ SIMCUDA_CUDA cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned)
     g.counters.host_alloc_failed++;
     return fail(cudaErrorMemoryAllocation);
   }
+  spend(pin_time(bytes));
   g.allocations[at] = {bytes, current_device(), Kind::kRegistered};
   g.registered++;
   g.host_used += mapped;

@@ -57,6 +57,10 @@ Stream& resolve(void* stream, int device) {
 Stream& resolve(cudaStream_t stream) { return resolve(stream, current_device()); }
 
 void complete(Lock& lock, TicketPtr ticket) {
+  if (dry()) {
+    if (ticket && ticket->mark) state().clock->finish(ticket->mark);
+    return;
+  }
   while (ticket && !ticket->done) {
     Stream& stream = *ticket->stream;
     if (stream.busy_elsewhere()) {
@@ -76,6 +80,7 @@ TicketPtr mark(Stream& stream) {
 }
 
 void drain(Lock& lock, Stream& stream) {
+  if (dry()) return state().clock->finish(*stream.line);
   stream.lag = 0;
   if (stream.queue.empty() && !stream.busy_elsewhere()) return;
   complete(lock, mark(stream));
@@ -83,6 +88,13 @@ void drain(Lock& lock, Stream& stream) {
 
 void drain_device(Lock& lock, int device) {
   auto& g = state();
+  if (dry()) {
+    for (auto& d : g.devices) {
+      int of = d->default_stream.device;
+      if (device < 0 || device == of) g.clock->finish(of);
+    }
+    return;
+  }
   std::vector<TicketPtr> tickets;  // taken first: the set of streams may change while we wait
   auto take = [&](Stream& stream) {
     if (stream.queue.empty() && !stream.busy_elsewhere()) return;
@@ -96,6 +108,7 @@ void drain_device(Lock& lock, int device) {
 // The legacy default stream and the blocking streams of a device wait for each other.
 void legacy_order(Lock& lock, Stream& stream) {
   auto& g = state();
+  if (dry()) return;  // the clock's
   Stream& legacy = g.devices[stream.device]->default_stream;
   if (&stream != &legacy) {
     if (!(stream.flags & cudaStreamNonBlocking)) drain(lock, legacy);
@@ -111,8 +124,23 @@ void legacy_order(Lock& lock, Stream& stream) {
   for (auto& ticket : tickets) complete(lock, ticket);
 }
 
+// Nothing is put off in virtual time. A function of the program's runs when it is issued.
+static void push_dry(Lock& lock, Stream& stream, Command command) {
+  clock::Clock& clock = *state().clock;
+  if (command.account) command.account(stream);
+  spend(state().profile.call);
+  if (command.wait) clock.wait(*stream.line, command.wait->mark);
+  if (command.time > 0) clock.run(*stream.line, command.unit, command.time);
+  if (command.record) command.record->mark = clock.record(*stream.line);
+  if (!command.run) return;
+  lock.unlock();
+  command.run();
+  lock.lock();
+}
+
 void push(Lock& lock, Stream& stream, Command command) {
   auto& g = state();
+  if (dry()) return push_dry(lock, stream, std::move(command));
   if (stream.capture) return record(lock, stream, std::move(command));
   if (command.account) command.account(stream);
   // An op that holds its stream took its place in the order when it began.
@@ -171,6 +199,10 @@ SIMCUDA_CUDA cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigne
   stream->device = current_device();
   stream->priority = priority;
   stream->flags = flags;
+  if (dry()) {
+    auto order = flags & cudaStreamNonBlocking ? clock::Order::kNone : clock::Order::kBlocking;
+    stream->line = &state().clock->open(stream->device, order);
+  }
   state().streams.insert(stream);
   *out = reinterpret_cast<cudaStream_t>(stream);
   return cudaSuccess;
@@ -188,7 +220,11 @@ SIMCUDA_CUDA cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   Lock lock(state().mutex);
   Stream& stream = resolve(handle);
   if (!state().streams.count(&stream)) return fail(cudaErrorInvalidResourceHandle);
-  drain(lock, stream);
+  if (dry()) {
+    state().clock->close(*stream.line);
+  } else {
+    drain(lock, stream);
+  }
   order_destroyed(stream);
   state().streams.erase(&stream);
   delete &stream;
@@ -221,6 +257,10 @@ SIMCUDA_CUDA cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Stream& stream = resolve(handle);
   if (cudaError_t error = unsafe_on(stream)) return error;
   if (!order_may_answer(stream)) return fail(cudaErrorNotReady);
+  if (dry()) {
+    spend(state().profile.call);
+    if (!state().clock->record(*stream.line)->done) return fail(cudaErrorNotReady);
+  }
   bool done = stream.queue.empty() && !stream.busy_elsewhere();
   if (!done && stream.lag-- > 0) return fail(cudaErrorNotReady);
   drain(lock, stream);
@@ -316,6 +356,10 @@ SIMCUDA_CUDA cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!ticket) return cudaSuccess;
   if (ticket->capture && !ticket->done) return fail(cudaErrorCapturedEvent);
   if (!order_may_answer(ticket->known, ticket->asked)) return fail(cudaErrorNotReady);
+  if (dry()) {
+    spend(state().profile.call);
+    if (!ticket->mark->done) return fail(cudaErrorNotReady);
+  }
   if (!ticket->done && ticket->lag-- > 0) return fail(cudaErrorNotReady);
   complete(lock, ticket);
   order_host(ticket->known);
@@ -339,6 +383,12 @@ SIMCUDA_CUDA cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t s
   auto *first = reinterpret_cast<Event*>(start), *last = reinterpret_cast<Event*>(end);
   if (!first->ticket || !last->ticket || ((first->flags | last->flags) & cudaEventDisableTiming)) {
     return fail(cudaErrorInvalidResourceHandle);
+  }
+  if (dry()) {
+    auto &from = *first->ticket->mark, &to = *last->ticket->mark;
+    if (!from.done || !to.done) return fail(cudaErrorNotReady);
+    *milliseconds = static_cast<float>(static_cast<double>(to.at - from.at) / 1e6);
+    return cudaSuccess;
   }
   if (!first->ticket->done || !last->ticket->done) return fail(cudaErrorNotReady);
   *milliseconds = static_cast<float>(last->ticket->milliseconds - first->ticket->milliseconds);

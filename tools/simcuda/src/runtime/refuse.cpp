@@ -43,6 +43,11 @@ constexpr const char* kSpin = "spin_kernel(long)";
 cudaError_t sleep_on(cudaStream_t stream, void** arguments) {
   auto cycles = *static_cast<int64_t*>(arguments[0]);
   Lock lock(state().mutex);
+  if (dry()) {
+    push(lock, resolve(stream),
+         {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, cycles});
+    return cudaSuccess;
+  }
   push(lock, resolve(stream),
        {nullptr, [=] { std::this_thread::sleep_for(std::chrono::nanoseconds(cycles)); }, nullptr});
   return cudaSuccess;

@@ -83,6 +83,28 @@ SIMCUDA_API void simcuda_capture_op(void* stream, int device, void (*run)(void*)
 // must lie in one allocation.
 SIMCUDA_API int simcuda_addressable(const void* pointer, size_t bytes);
 
+// ---- dry: memory is addresses without anything behind them, and commands only take virtual time
+
+// FLOPS and bytes a second that kernels and copies reach, shares of FLOPS by the class of operator,
+// nanoseconds, thousandths (`duplex`). The order is the order of `Native` in profiles.py.
+struct SimcudaProfile {
+  double in, out, fp64, fp32, tf32, half, bandwidth;
+  double matmul, convolution, attention, host_pin;
+  int64_t kernel, copy, op, call, malloc, host_malloc;
+  int duplex, major, minor, multiprocessors;
+};
+// Nanoseconds: what time it is for the host, how long it has waited, how long its units have
+// worked.
+struct SimcudaTimes {
+  int64_t now, waited, compute, in, out;
+};
+
+// Before anything is issued or allocated.
+SIMCUDA_API void simcuda_start_dry(const struct SimcudaProfile* profile);
+SIMCUDA_API const struct SimcudaProfile* simcuda_dry(void);  // null: it computes
+SIMCUDA_API void simcuda_dry_op(void* stream, int device, int64_t nanoseconds);
+SIMCUDA_API void simcuda_times(int device, struct SimcudaTimes* out);
+
 // ---- order checker
 
 // A view that an op reads or writes: sizes and strides in elements of `element` bytes.

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "../clock/clock.h"
 #include "../order/clock.h"
 #include "simcuda.h"
 
@@ -39,6 +40,7 @@ struct Ticket {
   CapturePtr capture = nullptr;  // that it was recorded in: never done, only to wait for in there
   order::Snapshot known = nullptr;  // what is done when it is
   long asked = 0;                   // by queries that were not answered
+  clock::MarkPtr mark = nullptr;    // dry: what says when it is done
 };
 using TicketPtr = std::shared_ptr<Ticket>;
 
@@ -51,6 +53,8 @@ struct Command {
   // When it is issued: writes it into the books.
   std::function<void(Stream&)> account = nullptr;
   std::shared_ptr<const Work> work = nullptr;  // in a graph: what each launch does to memory
+  clock::Unit unit = clock::Unit::kCompute;    // dry: what it occupies, and for how long
+  clock::Nanoseconds time = 0;
 };
 
 struct Stream {
@@ -66,6 +70,7 @@ struct Stream {
   CapturePtr capture;
   order::Actor actor = order::kHost;  // its own once it is used
   long asked = 0;                     // as of a ticket
+  clock::Line* line = nullptr;        // dry: the same stream in virtual time
 
   bool busy_elsewhere() const { return depth > 0 && runner != std::this_thread::get_id(); }
 };
@@ -141,6 +146,8 @@ struct State {
   SimcudaCounters counters{};
   cudaError_t late_error = cudaSuccess;  // of a command, not told yet
   bool broken = false;                   // the context, by an error that stays
+  SimcudaProfile profile{};              // dry
+  std::unique_ptr<clock::Clock> clock;   // dry: there is one
 };
 
 // Never destroyed: libraries free memory after static destructors have run.
@@ -157,6 +164,11 @@ size_t round_up(size_t bytes, size_t multiple);
 size_t charged_bytes(size_t bytes);
 constexpr size_t kPage = 4096;
 constexpr size_t kLargePage = size_t{2} << 20;
+
+// dry.cpp
+bool dry();
+void spend(clock::Nanoseconds time);  // of the host; nothing unless it is dry
+clock::Nanoseconds transfer_time(size_t bytes, double rate);
 
 // queue.cpp
 Stream& resolve(cudaStream_t stream);

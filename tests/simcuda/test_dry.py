@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device that computes nothing: shapes, allocations and time are those of a real run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TOOLS, Run
+from fork_server import ForkServer
+
+from simcuda.torchinfo import find_torch
+
+HERE = Path(__file__).parent
+PROFILE = "v100-32gb-pcie3"
+DRY = {"SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": PROFILE}
+
+Program = Callable[..., Any]
+
+
+def environment(settings: dict[str, str]) -> dict[str, str]:
+    kept = ("SIMCUDA_CACHE", "SIMCUDA_CUDA_INCLUDE")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SIMCUDA") or k in kept}
+    paths = [str(TOOLS), str(HERE)]
+    return {**inherited, "SIMCUDA_QUIET": "1", "PYTHONPATH": os.pathsep.join(paths), **settings}
+
+
+def server(settings: dict[str, str]) -> Iterator[ForkServer]:
+    if find_torch() is None:
+        pytest.skip("torch is not installed here")
+    made = ForkServer(sys.executable, ["device_fork"], environment(settings))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def dry_server() -> Iterator[ForkServer]:
+    yield from server(DRY)
+
+
+@pytest.fixture(scope="session")
+def computing_server() -> Iterator[ForkServer]:
+    yield from server({})
+
+
+def ask(server: ForkServer, settings: dict[str, str], code: str, *arguments: str) -> Any:
+    prelude = "import json, sys\nimport simcuda\nimport torch\ndevice = simcuda.device\n"
+    program = ["-c", prelude + textwrap.dedent(code)]
+    done = server.run(program, arguments, environment(settings), 120, "device_fork:ready")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def dry(dry_server: ForkServer) -> Program:
+    """What a program prints last, as JSON, on the dry device; `settings` change the device."""
+    return lambda code, *arguments, **settings: ask(
+        dry_server, {**DRY, **{f"SIMCUDA_{k.upper()}": v for k, v in settings.items()}}, code,
+        *arguments,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def computing(computing_server: ForkServer) -> Program:
+    return lambda code, *arguments: ask(
+        computing_server, {"SIMCUDA_MEMORY": "512M"}, code, *arguments
+    )
+
+
+CASES = """
+    import dry_cases
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    dry_cases.main()
+    print(1)
+    """
+
+
+def test_results_look_as_those_that_are_computed(
+    dry: Program, computing: Program, tmp_path: Path
+) -> None:
+    results = []
+    for program in (computing, dry):
+        program(CASES, str(tmp_path / "results"))
+        results.append(json.loads((tmp_path / "results").read_text()))
+    expected, got = results
+    assert not [f"{k}: {v}" for k, v in expected.items() if isinstance(v, str)]
+    assert {k: v for k, v in got.items() if expected[k] != v} == {}
+
+
+# ---- memory
+
+MODELS = """
+    from torch import nn
+    from torch.nn import functional as F
+    sys.path.insert(0, sys.argv[1])
+    from lmsbench import models
+
+    def train(model, x, y, optimiser, steps=3):
+        model = model.cuda()
+        optimiser = optimiser(model.parameters())
+        for _ in range(steps):
+            optimiser.zero_grad()
+            models.loss_of(model(x.cuda()), y.cuda()).backward()
+            optimiser.step()
+
+    SGD = lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)
+    """
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "train(models.ResNet50(8), *models._image(64, 8), SGD)",
+        "train(models.UNet3d(8), *models._volume(32, 8), SGD)",
+        "train(models.Gpt2(16), *models._text(2, 16), torch.optim.AdamW)",
+    ],
+    ids=["resnet", "unet", "gpt"],
+)
+def test_the_allocator_does_the_same_as_when_it_is_computed(
+    dry: Program, computing: Program, model: str
+) -> None:
+    """Event for event: action, size, and where in which segment."""
+    code = (
+        MODELS
+        + f"""
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10**6)
+    {model}
+    segments, events = {{}}, []
+    for event in torch.cuda.memory._snapshot()["device_traces"][0]:
+        action, size, address = (event[k] for k in ("action", "size", "addr"))
+        if action == "segment_alloc":
+            segments[address] = (size, len(segments))
+        inside = [(n, address - s) for s, (b, n) in segments.items() if s <= address < s + b]
+        events.append((action, size, inside))
+    print(json.dumps(events))
+    """
+    )
+    expected, got = computing(code, str(TOOLS)), dry(code, str(TOOLS))
+    assert len(expected) > 500
+    assert got == expected
+
+
+def test_true_sizes_take_seconds_and_no_memory(dry: Program) -> None:
+    code = (
+        MODELS
+        + """
+    import resource, time
+    begin = time.monotonic()
+    x, y = torch.empty(64, 3, 224, 224), torch.zeros(64, dtype=torch.long)
+    train(models.ResNet50(), x, y, SGD, 2)
+    resnet = torch.cuda.max_memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    train(models.Gpt2(), *models._text(4, 1), torch.optim.AdamW, 2)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps([resnet, torch.cuda.max_memory_allocated(), used, time.monotonic() - begin]))
+    """
+    )
+    resnet, gpt, used, seconds = dry(code, str(TOOLS))
+    assert 5 << 30 < resnet < 7 << 30
+    assert 10 << 30 < gpt < 20 << 30
+    assert used < 4 << 30
+    assert seconds < 60
+
+
+def test_what_does_not_fit_is_out_of_memory(dry: Program) -> None:
+    code = (
+        MODELS
+        + """
+    try:
+        x = torch.empty(1, 3, 7500, 7500, device="cuda")
+        train(models.ResNet50(), x, torch.zeros(1, dtype=torch.long), SGD)
+    except torch.OutOfMemoryError as error:
+        print(json.dumps(str(error)))
+    """
+    )
+    assert "GPU 0 has a total capacity of 31.50 GiB" in dry(code, str(TOOLS))
+
+
+def test_a_device_can_be_smaller_or_several(dry: Program) -> None:
+    code = "print(json.dumps([torch.cuda.device_count(), torch.cuda.mem_get_info(1)[1]]))"
+    assert dry(code, memory="2G", devices="2") == [2, 2 << 30]
+
+
+def test_expandable_segments_have_nothing_behind_them(dry: Program) -> None:
+    code = """
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    x = torch.empty(1 << 30, device="cuda")
+    del x
+    torch.cuda.empty_cache()
+    print(json.dumps([torch.cuda.max_memory_allocated(), device.used]))
+    """
+    assert dry(code) == [4 << 30, 0]
+
+
+# ---- values
+
+
+def test_values_are_zero(dry: Program) -> None:
+    code = """
+    x = torch.ones(3, 3, device="cuda")
+    big = torch.ones(1 << 16, device="cuda")
+    values = [x.sum().item(), x.tolist()[0], big.cpu().sum().item()]
+    print(json.dumps([*values, bool(x.any()), torch.equal(x, x)]))
+    """
+    assert dry(code) == [0, [0, 0, 0], 0, False, False]
+
+
+def test_a_size_that_depends_on_data_is_refused_by_name(dry: Program) -> None:
+    code = """
+    x, said = torch.ones(4, 5, device="cuda"), []
+    picked, counted = lambda x: x[x > 0], lambda x: x.long()[0].bincount()
+    for function in (torch.nonzero, torch.unique, picked, counted):
+        try:
+            function(x)
+        except NotImplementedError as error:
+            said.append(str(error))
+    print(json.dumps(said))
+    """
+    nonzero, unique, index, bincount = dry(code)
+    assert "refuses: aten::nonzero, because the size of its result depends on data" in nonzero
+    assert nonzero.endswith("--assume nonzero=...")
+    assert "aten::_unique2" in unique and unique.endswith("unique=...")
+    assert "aten::index with a mask" in index
+    assert bincount.endswith("--assume bincount=...")
+
+
+def test_a_size_can_be_declared(dry: Program) -> None:
+    code = """
+    x = torch.ones(4, 5, device="cuda")
+    whole = x[0].long()
+    results = [
+        x.nonzero(), x[x > 0], torch.masked_select(x, x > 0), x[x[:, 0] > 0], x.unique(),
+        *x.unique(return_inverse=True, return_counts=True), x.unique(dim=0),
+        torch.unique_consecutive(x), whole.bincount(), whole.bincount(minlength=20),
+        whole.repeat_interleave(whole), whole.repeat_interleave(whole, output_size=7),
+    ]
+    print(json.dumps([list(r.shape) for r in results]))
+    """
+    assert dry(code, assume="nonzero=0.5,unique=0.25,bincount=8,repeat_interleave=3") == [
+        [10, 2], [10], [10], [2, 5], [5], [5], [4, 5], [5], [1, 5], [5], [8], [20], [15], [7],
+    ]  # fmt: skip
+
+
+def test_an_operator_without_a_shape_is_refused_by_name(dry: Program) -> None:
+    code = """
+    try:
+        torch.ones(2, 2, device="cuda").to_sparse()
+    except NotImplementedError as error:
+        print(json.dumps(str(error)))
+    """
+    said = dry(code)
+    assert "refuses: operator aten::_to_sparse, because it has no kernel for Meta" in said
+    assert 'torch.library.impl("aten::_to_sparse", "Meta")' in said
+
+
+def test_a_shape_can_be_registered(dry: Program) -> None:
+    code = """
+    gamma = lambda: torch._standard_gamma(torch.ones(3, device="cuda"))
+    try:
+        gamma()
+    except NotImplementedError as error:
+        said = str(error)
+    like = lambda x, generator=None: torch.empty_like(x)
+    torch.library.impl("aten::_standard_gamma", "Meta", like)
+    print(json.dumps([said, list(gamma().shape)]))
+    """
+    said, shape = dry(code)
+    assert "aten::_standard_gamma" in said and shape == [3]
+
+
+def test_attention_without_gradients_has_its_shape(dry: Program) -> None:
+    code = """
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16).cuda().eval()
+    with torch.no_grad():
+        print(json.dumps(list(layer(torch.ones(3, 2, 8, device="cuda")).shape)))
+    """
+    assert dry(code) == [3, 2, 8]
+
+
+def test_a_graph_is_refused(dry: Program) -> None:
+    code = """
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            pass
+    except RuntimeError as error:
+        print(json.dumps(str(error)))
+    """
+    assert "the capture of a CUDA graph: a dry device has none" in dry(code)
+
+
+@pytest.mark.parametrize(("name", "flash"), [(PROFILE, False), ("a100-80gb-pcie4", True)])
+def test_the_capability_chooses_the_attention(dry: Program, name: str, flash: bool) -> None:
+    code = """
+    q = torch.empty(2, 4, 128, 64, device="cuda", dtype=torch.half, requires_grad=True)
+    choice = torch._fused_sdp_choice(q, q, q)
+    torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+    print(json.dumps([choice, torch.cuda.get_device_capability(), list(q.grad.shape)]))
+    """
+    choice, capability, grad = dry(code, profile=name)
+    assert (choice == 1) == flash
+    assert capability == ([8, 0] if flash else [7, 0])
+    assert grad == [2, 4, 128, 64]
+
+
+# ---- time
+
+TIMED = """
+    def timed(work):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        work()
+        end.record()
+        assert not end.query()
+        end.synchronize()
+        assert end.query()
+        return begin.elapsed_time(end)
+
+    main = torch.cuda.current_stream()
+    sides = [torch.cuda.Stream() for _ in range(2)]
+    device_memory = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+
+    def on(stream, work):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            work()
+        main.wait_stream(stream)
+
+    come = lambda: device_memory.copy_(host, non_blocking=True)
+    leave = lambda: host.copy_(device_memory, non_blocking=True)
+    sleep = lambda: torch.cuda._sleep(50_000_000)
+    """
+COPY = (1 << 30) / 15.75e9 * 1e3  # milliseconds
+
+
+def test_kernels_take_what_the_profile_says(dry: Program) -> None:
+    code = (
+        TIMED
+        + """
+    a, half = torch.empty(8192, 8192, device="cuda"), torch.empty(8192, 8192, device="cuda").half()
+    x, y = torch.empty(1 << 28, device="cuda"), torch.empty(1 << 28, device="cuda")
+    w = torch.empty(64, 64, 3, 3, device="cuda")
+    image = torch.empty(8, 64, 512, 512, device="cuda")
+    works = [
+        lambda: a @ a, lambda: half @ half, lambda: torch.add(x, x, out=y), lambda: x.add_(1),
+        lambda: torch.nn.functional.conv2d(image, w, padding=1), sleep, come, leave,
+    ]
+    print(json.dumps([timed(work) for work in works]))
+    """
+    )
+    flops, conv = 2 * 8192**3, 2 * 8 * 64 * 512 * 512 * 64 * 9
+    expected = [
+        flops / 14e12, flops / 112e12, 2 * (1 << 30) / 900e9, 2 * (1 << 30) / 900e9, conv / 14e12,
+        0.05, COPY / 1e3, COPY / 1e3,
+    ]  # fmt: skip
+    assert dry(code) == pytest.approx([1e3 * seconds for seconds in expected], rel=0.01)
+
+
+def test_streams_overlap_as_their_units_allow(dry: Program) -> None:
+    code = (
+        TIMED
+        + """
+    def both(first, second):
+        for side in sides:
+            side.wait_stream(main)
+        for side, work in zip(sides, (first, second)):
+            with torch.cuda.stream(side):
+                work()
+        for side in sides:
+            main.wait_stream(side)
+
+    pairs = [(come, leave), (come, come), (come, sleep), (sleep, sleep)]
+    print(json.dumps([timed(lambda: both(*pair)) for pair in pairs]))
+    """
+    )
+    assert dry(code) == pytest.approx([COPY, 2 * COPY, COPY, 100], rel=0.01)
+
+
+def test_the_host_runs_ahead_and_waits(dry: Program) -> None:
+    code = (
+        TIMED
+        + """
+    torch.cuda.synchronize()
+    before = device.times()
+    sleep()
+    issued = device.times()
+    torch.cuda.synchronize()
+    done = device.times()
+    value = device_memory[0].item()
+    print(json.dumps([{k: t[k] - before[k] for k in t} for t in (issued, done)]))
+    """
+    )
+    issued, done = dry(code)
+    assert issued["now"] < 1e5 and issued["waited"] == 0
+    assert done["now"] == pytest.approx(50e6, rel=0.01)
+    assert done["waited"] == done["now"] - issued["now"]
+    assert done["compute"] == 50_000_000
+
+
+def test_a_blocking_copy_holds_the_host_up(dry: Program) -> None:
+    code = (
+        TIMED
+        + """
+    before = device.times()["now"]
+    device_memory.copy_(host)
+    print(device.times()["now"] - before)
+    """
+    )
+    assert dry(code) == pytest.approx(COPY * 1e6, rel=0.01)
+
+
+def test_allocating_costs_time(dry: Program) -> None:
+    code = """
+    def cost(work):
+        before = device.times()["now"]
+        kept.append(work())
+        return device.times()["now"] - before
+
+    kept = [torch.empty(1, device="cuda")]
+    big = lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    pinned = lambda: torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    print(json.dumps([cost(big), cost(lambda: torch.empty(8, device="cuda")), cost(pinned)]))
+    """
+    big, small, pinned = dry(code)
+    assert (big, small) == (100_000, 0)
+    assert pinned == pytest.approx(1e9 * (1 << 30) / 4e9, rel=0.01)
+
+
+# ---- the program
+
+
+TRAIN = """
+    import torch
+    x = torch.ones(4, device="cuda")
+    print(x.sum().item(), torch.cuda.get_device_capability())
+    """
+
+
+def test_a_program_runs_dry(run: Run) -> None:
+    done = run(TRAIN, "--dry", "--profile", "h100-80gb-pcie5")
+    assert done.stdout == "0.0 (9, 0)\n", done.stderr
+    assert "dry CUDA device, h100-80gb-pcie5, 79.5 GiB: nothing is computed" in done.stderr
+
+
+def test_a_dry_program_must_say_what_it_stands_for(run: Run) -> None:
+    done = run(TRAIN, "--dry")
+    assert done.returncode == 2
+    assert "there is no profile ''; choose one of a100-80gb-pcie4" in done.stderr
+
+
+def test_races_are_found_dry(run: Run) -> None:
+    code = """
+    import simcuda
+    import torch
+    x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x.fill_(2)
+    side.synchronize()
+    torch.cuda.synchronize()
+    y = x + 1
+    simcuda.device.clear_races()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x.add_(y)
+    assert not simcuda.device.races()
+    """
+    done = run(code, "--dry", "--profile", PROFILE, "--order", "report")
+    assert done.returncode == 0, done.stderr
+    assert "RACE aten::fill_" in done.stderr and "aten::fill_" in done.stderr
