@@ -477,3 +477,21 @@ def test_races_are_found_dry(run: Run) -> None:
     done = run(code, "--dry", "--profile", PROFILE, "--order", "report")
     assert done.returncode == 0, done.stderr
     assert "RACE aten::fill_" in done.stderr and "aten::fill_" in done.stderr
+
+
+def test_a_program_that_polls_gets_there(dry: Program) -> None:
+    code = (
+        TIMED
+        + """
+    event = torch.cuda.Event()
+    sleep()
+    event.record()
+    before, polls = device.times()["now"], 1
+    while not event.query():
+        polls += 1
+        assert polls > 100 or device.times()["now"] == before
+    print(json.dumps([polls, device.times()["waited"]]))
+    """
+    )
+    polls, waited = dry(code)
+    assert polls == pytest.approx(50_000 + 100, rel=0.01) and waited == 0

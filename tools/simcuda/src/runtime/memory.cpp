@@ -171,7 +171,6 @@ SIMCUDA_CUDA cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned)
     g.counters.host_alloc_failed++;
     return fail(cudaErrorMemoryAllocation);
   }
-  spend(pin_time(bytes));
   g.allocations[at] = {bytes, current_device(), Kind::kRegistered};
   g.registered++;
   g.host_used += mapped;

@@ -41,6 +41,7 @@ struct Ticket {
   order::Snapshot known = nullptr;  // what is done when it is
   long asked = 0;                   // by queries that were not answered
   clock::MarkPtr mark = nullptr;    // dry: what says when it is done
+  long polls = 0;                   // dry: queries that found it not done
 };
 using TicketPtr = std::shared_ptr<Ticket>;
 

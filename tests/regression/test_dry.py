@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine at true sizes, on the device that computes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from lms_device import MIB, TOOLS
+
+GIB = 1 << 30
+DRY = {"SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": "v100-32gb-pcie3"}
+
+TRAIN = f"""
+    import hashlib, json, sys
+    sys.path.insert(0, {str(TOOLS)!r})
+    import torch
+    import simcuda
+    from lmsbench import models
+
+    def train(model, x, y, steps):
+        model = model.cuda()
+        optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        for _ in range(steps):
+            optimiser.zero_grad()
+            models.loss_of(model(x.cuda()), y.cuda()).backward()
+            optimiser.step()
+        torch.cuda.synchronize()
+    """
+
+# What the allocator did, where, and what was copied; dry, also what time it was.
+TWICE = """
+    torch.cuda.lms.enable(min_size=0)
+    torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10**6)
+    train(models.ResNet50({scale}), torch.zeros({batch}, 3, {side}, {side}),
+          torch.zeros({batch}, dtype=torch.long), 2)
+    segments, events = {{}}, []
+    for event in torch.cuda.memory._snapshot()["device_traces"][0]:
+        action, size, address = (event[k] for k in ("action", "size", "addr"))
+        if action == "segment_alloc":
+            segments[address] = size, len(segments)
+        inside = [(n, address - s) for s, (b, n) in segments.items() if s <= address < s + b]
+        events.append((action, size, inside))
+    counters = simcuda.device.counters()
+    print(json.dumps({{
+        "trace": hashlib.sha256(json.dumps(events).encode()).hexdigest(),
+        "copied": [counters[k] for k in ("h2d_bytes", "d2h_bytes", "d2d_bytes")],
+        "times": simcuda.device.times() if simcuda.device.dry else None,
+    }}))
+    """
+
+
+@pytest.fixture
+def child(device: Any, program: Any) -> Any:
+    """A process with addresses of its own; what it printed last."""
+    if device.kind != "sim":
+        pytest.skip("only the simulated device runs dry")
+
+    def run(code: str, memory: int, dry: bool) -> Any:
+        env = DRY if dry else {}
+        out = program(TRAIN + code, memory=memory, env=env, fresh=True)
+        return json.loads(out.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize("dry", [True, False], ids=["dry", "computing"])
+def test_a_program_does_the_same_each_time(child: Any, dry: bool) -> None:
+    """Under address randomisation: no choice depends on where an object of the host lies."""
+    code, memory = TWICE.format(scale=2, batch=16, side=224), 700 * MIB
+    if not dry:
+        code, memory = TWICE.format(scale=4, batch=4, side=64), 40 * MIB
+    first, second = (child(code, memory, dry) for _ in range(2))
+    assert first["copied"][1] > memory // 20
+    assert first == second
+
+
+def test_true_sizes_train_beyond_memory(child: Any) -> None:
+    """ResNet-50 on an image of 7500 x 7500, which needs 91 GiB, with every wait that it needs."""
+    out = child(
+        """
+    torch.cuda.lms.enable(host_limit="200G")
+    x, y = torch.empty(1, 3, 7500, 7500, device="cuda"), torch.zeros(1, dtype=torch.long)
+    train(models.ResNet50(), x, y, 1)
+    counters = simcuda.device.counters()
+    print(json.dumps([simcuda.device.peak, counters["d2h_bytes"], simcuda.device.times()]))
+    """,
+        int(31.5 * GIB),
+        dry=True,
+    )
+    peak, left, times = out
+    assert peak <= 31.5 * GIB
+    assert 50 * GIB < left < 80 * GIB
+    assert times["out"] == pytest.approx(left / 15.75, rel=0.01)
+    assert times["now"] >= max(times["compute"], times["in"], times["out"])
