@@ -366,6 +366,21 @@ def test_kernels_take_what_the_profile_says(dry: Program) -> None:
     assert dry(code) == pytest.approx([1e3 * seconds for seconds in expected], rel=0.01)
 
 
+def test_what_is_set_for_tf32_counts(dry: Program) -> None:
+    code = (
+        TIMED
+        + """
+    a, times = torch.empty(8192, 8192, device="cuda"), []
+    for allowed in (False, True, False):
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        times.append(timed(lambda: a @ a))
+    print(json.dumps(times))
+    """
+    )
+    exact, fast = (2e3 * 8192**3 / rate for rate in (19.5e12, 156e12))
+    assert dry(code, profile="a100-80gb-pcie4") == pytest.approx([exact, fast, exact], rel=0.03)
+
+
 def test_streams_overlap_as_their_units_allow(dry: Program) -> None:
     code = (
         TIMED

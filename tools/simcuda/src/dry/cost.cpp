@@ -120,6 +120,15 @@ double Cost::operations(const std::vector<IValue>& in, const torch::jit::Stack& 
   return 0;
 }
 
+bool Cost::is_convolution() const {
+  return kind_ == Kind::kConvolution || kind_ == Kind::kConvolutionBackward;
+}
+
+bool Cost::tf32() const {
+  if (is_convolution()) return at::globalContext().allowTF32CuDNN();
+  return kind_ == Kind::kProduct && at::globalContext().allowTF32CuBLAS();
+}
+
 int64_t Cost::of(const std::vector<IValue>& inputs, const std::vector<bool>& written,
                  const torch::jit::Stack& results) const {
   const SimcudaProfile& p = *simcuda_dry();
@@ -146,12 +155,10 @@ int64_t Cost::of(const std::vector<IValue>& inputs, const std::vector<bool>& wri
   double seconds = bytes / p.bandwidth;
   if (double count = operations(inputs, results); count > 0) {
     bool product = kind_ == Kind::kProduct;
-    bool convolution = kind_ == Kind::kConvolution || kind_ == Kind::kConvolutionBackward;
-    auto& context = at::globalContext();
-    bool tf32 = convolution ? context.allowTF32CuDNN() : product && context.allowTF32CuBLAS();
+    bool convolution = is_convolution();
     double reached = convolution ? p.convolution : product ? p.matmul : p.attention;
     c10::ScalarType type = inputs[at_].toTensor().scalar_type();
-    seconds = std::max(seconds, count / (reached * rate_of(p, type, tf32)));
+    seconds = std::max(seconds, count / (reached * rate_of(p, type, tf32())));
   }
   return p.kernel + static_cast<int64_t>(1e9 * seconds);
 }

@@ -15,6 +15,10 @@ class Cost {
  public:
   explicit Cost(const c10::FunctionSchema& schema);
 
+  // What is set for the whole process and changes the time: whether fp32 is computed as TF32. Asked
+  // only where torch's own kernel asks, because mixed settings are an error then.
+  bool tf32() const;
+
   // Nanoseconds of a call. `inputs` and `results` need not have memory; `written` says which inputs
   // are.
   int64_t of(const std::vector<c10::IValue>& inputs, const std::vector<bool>& written,
@@ -33,6 +37,7 @@ class Cost {
     kAttention,
     kAttentionBackward,
   };
+  bool is_convolution() const;
   size_t index_of(const c10::FunctionSchema& schema, const char* argument) const;
 
   Kind kind_ = Kind::kTraffic;

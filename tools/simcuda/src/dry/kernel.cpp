@@ -162,6 +162,7 @@ PlanPtr DryKernel::infer(const c10::OperatorHandle& op, const IValue* values, bo
 
 PlanPtr DryKernel::plan_of(const c10::OperatorHandle& op, const IValue* values) {
   Key key = keys_.of(values);
+  key.push_back(cost_.tf32());
   if (PlanPtr known = plans_.find(key)) return known;
   bool lasts = true;
   PlanPtr plan = infer(op, values, lasts);

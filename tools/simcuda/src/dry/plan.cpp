@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -83,12 +82,9 @@ KeyMaker::KeyMaker(const c10::FunctionSchema& schema) {
 }
 
 Key KeyMaker::of(const IValue* values) const {
-  auto& context = at::globalContext();
   Key key;
   key.reserve(64);
-  key.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) |
-                (int64_t{context.allowTF32CuDNN()} << 8) |
-                (int64_t{context.allowTF32CuBLAS()} << 9));
+  key.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   for (size_t i = 0; i < counts_.size(); i++) add(values[i], counts_[i], key);
   return key;
 }

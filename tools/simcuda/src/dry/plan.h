@@ -14,7 +14,7 @@
 namespace simcuda::dry {
 
 // All that the shapes of the results can depend on: sizes, strides and types of tensors, integers,
-// and what is set for the whole process.
+// and the default type.
 using Key = std::vector<int64_t>;
 
 class KeyMaker {
