@@ -366,12 +366,9 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   const cudaStream_t user = stream_of(stream);
   const cudaStream_t in = in_stream(host->device);
   if (copy) {
-    order(host->device, in, host->home);  // the block's earlier users
+    order(host->device, in, host->home);  // the block's earlier users, and the copy out
     if (user != host->home) {
       order(host->device, in, user);  // a kernel that read or wrote the host buffer unseen
-    }
-    if (host->written) {
-      wait_fence(in, host->written);
     }
     DrainOnError drain(in);
     copy_(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in);
@@ -385,10 +382,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     if (user != host->home) {
       order(host->device, user, host->home);
     }
-    if (host->written) {
-      wait_fence(user, host->written);  // the range is free again after `arrival`
-    }
-    *arrival = record_fence(host->device, user);
+    *arrival = record_fence(host->device, user);  // after the copy out, which the range waits for
   }
   for (const CUDAStream& shared : host->shared) {
     CUDACachingAllocator::get()->recordStream(pointer, shared);
