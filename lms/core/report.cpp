@@ -11,14 +11,6 @@ namespace {
 
 std::string limit(std::size_t bytes) { return bytes == 0 ? "none" : mib(bytes); }
 
-// In use, and no storage's that the engine knows.
-std::size_t unknown_bytes(const Report& report) {
-  const Census& c = report.census;
-  const std::size_t known = c.pinned_bytes + c.exposed_bytes + c.excluded_bytes +
-                            c.immovable_bytes + c.small_bytes + c.idle_bytes;
-  return report.pool_in_use > known ? report.pool_in_use - known : 0;
-}
-
 std::size_t in_granules(const Report& report, std::size_t bytes) {
   return (bytes + report.pool_granule - 1) / report.pool_granule * report.pool_granule;
 }
@@ -72,6 +64,13 @@ Report report(Engine& engine, const HostPool& host, int device) {
   report.host = host.stats();
   report.min_bytes = engine.min_bytes();
   return report;
+}
+
+std::size_t unknown_bytes(const Report& report) {
+  const Census& c = report.census;
+  const std::size_t known = c.pinned_bytes + c.exposed_bytes + c.excluded_bytes +
+                            c.immovable_bytes + c.small_bytes + c.idle_bytes;
+  return report.pool_in_use > known ? report.pool_in_use - known : 0;
 }
 
 std::vector<std::pair<const char*, std::int64_t>> fields(const Report& report) {

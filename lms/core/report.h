@@ -35,6 +35,9 @@ struct Report {
 // One look at the engine, under its lock.
 Report report(Engine& engine, const HostPool& host, int device);
 
+// Of the pool, in use by no storage that the engine knows; where `pool_in_use` is known.
+std::size_t unknown_bytes(const Report& report);
+
 // Copies and census by the names that both frameworks' statistics have for them.
 std::vector<std::pair<const char*, std::int64_t>> fields(const Report& report);
 

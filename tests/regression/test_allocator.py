@@ -134,6 +134,35 @@ def test_lists_larger_than_the_device(lms: Any, device: Any, kind: str) -> None:
     assert len(norm) == 20 and float(norm[19]) > float(norm[5])
 
 
+def test_lists_of_results_larger_than_the_device(lms: Any, device: Any) -> None:
+    """Lists of tensors and of numbers are cut at the same places, and results keep their order."""
+    device.limit(40 * MIB)
+    lms.disable()
+    lms.enable()
+    some = [block(2, i) for i in range(20)]
+    sums = torch._foreach_add(some, some, alpha=2)  # 80 MiB with the results
+    more = torch._foreach_add(some, [float(100 * i) for i in range(20)])
+    assert [float(t[-1].item()) for t in sums] == [3.0 * i for i in range(20)]
+    assert [float(t[0].item()) for t in more] == [101.0 * i for i in range(20)]
+
+
+def test_what_is_not_known_is_told(lms: Any, device: Any) -> None:
+    """Tensors made while it was off, and not used since, do not move before they are pinned."""
+    device.limit(64 * MIB)
+    lms.disable()
+    kept = [block(10, i) for i in range(4)]
+    lms.enable(min_size=0)
+    assert lms.reclaim() == 0 and lms.stats()["lms.unknown_bytes"] == 40 * MIB
+    assert "not known, and cannot move: 40.0 MiB (workspaces, or made while" in lms.summary()
+    text = shortage(lambda: block(30))
+    assert "40.00 MiB are not of tensors" in text and "torch.cuda.lms.pin() makes these" in text
+    with lms.pin(*kept):
+        pass
+    assert lms.stats()["lms.unknown_bytes"] == 0
+    assert "not known" not in lms.summary()
+    assert block(30).sum() and intact(kept)
+
+
 def test_device_limit_is_hard(lms: Any, device: Any) -> None:
     lms.enable(device_limit=40 * MIB)
     torch.cuda.reset_peak_memory_stats()

@@ -28,8 +28,8 @@ constexpr ::lms::Words kWords = {
     "use smaller inputs for the operator that failed: everything it uses at once must fit",
     "torch.cuda.lms.release_pointer",
     "torch.cuda.lms.pin() or collectives",
-    "not of tensors that it knows (made by this operator so far, or before it was turned on and "
-    "not used since, or workspaces)",
+    "not of tensors that it knows (made by this operator so far, or workspaces, or made while it "
+    "was off and not used since: torch.cuda.lms.pin() makes these known)",
     "let go of what cannot move, as named above, or set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     "let go of what the operator does not use and cannot move, as named above",
@@ -59,6 +59,11 @@ size_t attainable(DeviceIndex device, size_t reserved) {
   return std::min({reserved + free, allowed, limit == 0 ? SIZE_MAX : limit});
 }
 
+size_t allocated(DeviceIndex device) {
+  const auto stats = CUDACachingAllocator::getDeviceStats(device);
+  return static_cast<size_t>(stats.allocated_bytes[0].current);
+}
+
 ::lms::RouteCounts& routes_of(DeviceIndex device) {
   return detail::routes[static_cast<size_t>(device)];
 }
@@ -70,7 +75,8 @@ void count_allocations() noexcept { detail::counting = true; }
 std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
   State& s = state();
   EngineScope scope;
-  const ::lms::Report report = ::lms::report(s.engine, s.host, device);
+  ::lms::Report report = ::lms::report(s.engine, s.host, device);
+  report.pool_in_use = allocated(device);
   const ::lms::EngineStats& e = report.stats;
   std::vector<std::pair<std::string, int64_t>> result;
   const auto put = [&](std::string name, auto value) {
@@ -103,6 +109,7 @@ std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
   for (const auto& [name, value] : ::lms::fields(report)) {
     put(std::string("lms.") + name, value);
   }
+  put("lms.unknown_bytes", ::lms::unknown_bytes(report));
   put("lms.host.limit", report.host.limit);
   put("lms.host.reserved_bytes", report.host.reserved);
   put("lms.host.reserved_bytes_peak", report.host.reserved_peak);

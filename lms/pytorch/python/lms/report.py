@@ -31,6 +31,13 @@ def _host_limit(limits: Dict[str, Optional[int]]) -> str:
     return _limit(limits["host_limit"]) + (f" ({share})" if share else "")
 
 
+def _unknown(size: str) -> str:
+    return (
+        f"  not known, and cannot move: {size} (workspaces, or made while it was off and not used"
+        " since: torch.cuda.lms.pin() makes these known)"
+    )
+
+
 def summary(device: Device = None) -> str:
     r"""A few lines that say whether Large Model Support is on and what it did."""
     lines = [f"Large Model Support: {_state()}"]
@@ -52,6 +59,7 @@ def summary(device: Device = None) -> str:
         f"  moved without a copy: {s['lms.clean_bytes']} out, {s['lms.overwrite_bytes']} in",
         f"  now: {s['lms.on_host_bytes']} on the host, {s['lms.idle_bytes']} idle on the device,"
         f" {s['lms.exposed_bytes']} held by raw pointers, {s['lms.excluded_bytes']} excluded",
+        *([_unknown(s["lms.unknown_bytes"])] if n["lms.unknown_bytes"] else []),
         f"  pinned host memory: {s['lms.host.used_bytes']} used of"
         f" {s['lms.host.reserved_bytes']} reserved (peak {s['lms.host.reserved_bytes_peak']})",
     ]
