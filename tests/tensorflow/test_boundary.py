@@ -226,9 +226,8 @@ def test_threads_that_look_at_arrays(memory, eager_moves):
     assert memory("arrays_of_threads", 48, "16")[0] == []
 
 
-@pytest.mark.parametrize("by", ["operation", "arrays"])
-def test_what_python_lets_go_of_is_waited_for(memory, eager_moves, by):
-    assert memory("let_go_by_another_thread", 48, by) == 2.0
+def test_what_python_lets_go_of_is_waited_for(memory, eager_moves):
+    assert memory("let_go_by_another_thread", 48) == 2.0
 
 
 def test_free_memory_in_pieces_is_named(memory, eager_moves):

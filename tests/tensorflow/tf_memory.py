@@ -383,14 +383,11 @@ def arrays_of_threads(count):
     return [wrong, time.time() - start]
 
 
-def let_go_by_another_thread(by):
-    arrays = [np.full(8 * ONE, 2, "f"), np.full(8 * ONE, 2, "f")]
+def let_go_by_another_thread():
     held = [memoryview(filled(40))]
     waiting = threading.Timer(0.5, held.clear)
     waiting.start()
-    # Arrays are made one tensor by operations for which TensorFlow keeps the interpreter.
-    made = filled(30, 2) if by == "operation" else tf.reshape(tf.constant(arrays), (-1,))
-    return float(made[5])
+    return float(filled(30, 2)[5])
 
 
 def said_of(function):
