@@ -172,10 +172,11 @@ bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint
   if (generator.get_offset() == taken) {
     return true;
   }
-  if (random.is_only()) {
+  const bool only = random.is_only();
+  if (only) {
     generator.set_offset(taken);
   }
-  return random.is_only();
+  return only;
 }
 
 // One that may be run again is, when it found no room: without the pins of other threads' ops and
