@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 import torch
 
-from . import graphs, launches, library, pointers, profiling, sizes, statistics
+from . import fusion, graphs, launches, library, pointers, profiling, sizes, statistics
 
 Size = Union[int, str]
 
@@ -60,6 +60,7 @@ def _prepare(ops: Any) -> None:
     pointers.install()
     launches.install()
     profiling.install()
+    fusion.install()
 
 
 def _hand_over(settings: Mapping[str, Optional[int]]) -> None:
@@ -100,7 +101,8 @@ def settle() -> None:
             load()
         with _lock:  # what is wanted may have changed: who changed it comes here, too
             if library.loaded():
-                library.ops().set_enabled(_wanted, PATIENCE)
+                with fusion.following(_wanted):
+                    library.ops().set_enabled(_wanted, PATIENCE)
     except BaseException:
         _wanted = library.enabled()
         raise

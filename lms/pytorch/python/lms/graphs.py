@@ -9,7 +9,7 @@ import functools
 import weakref
 from typing import Any
 
-from . import library
+from . import fusion, library
 
 _unnoted: Any = weakref.WeakSet()  # graphs that were captured before there was a library
 
@@ -29,6 +29,7 @@ def watch() -> None:
         library.ops().begin_capture()
         self._lms_noted = True
         try:
+            fusion.stop()  # a replay would follow pointers that nothing notes
             begin(self, *args, **kwargs)
         except BaseException:
             _end(self)
@@ -48,6 +49,7 @@ def watch() -> None:
 def _end(graph: Any) -> None:
     if graph.__dict__.pop("_lms_noted", False):
         library.ops().end_capture()
+        fusion.settle()
 
 
 def check() -> None:

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TorchScript's fusion for GPUs, off while tensors may move. The simulated device has no code
+generator: what would be fused runs as its operators do, and its graph says what was fused."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from lms_device import MIB
+
+
+@pytest.fixture(autouse=True)
+def interpreted() -> Iterator[None]:
+    before = torch._C._jit_texpr_set_fallback_allowed(True)
+    yield
+    torch._C._jit_texpr_set_fallback_allowed(before)
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x * y + 1) * 2 - y).relu()
+
+
+def function() -> Any:
+    def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x * y + 1) * 2 - y).relu()
+
+    return torch.jit.script(compute)
+
+
+def loaded() -> Any:
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(Net()), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+KINDS = {"function": function, "method": lambda: torch.jit.script(Net()), "loaded": loaded}
+
+
+def block(value: float) -> torch.Tensor:
+    return torch.full((MIB // 4,), value, device="cuda")
+
+
+def fuses(compiled: Any) -> bool:
+    """Whether it comes to run a fused group."""
+    x, y = block(3), block(2)
+    for _ in range(3):
+        assert (compiled(x, y) == 12).all().item()
+    return has_group()
+
+
+def has_group() -> bool:
+    return "TensorExprGroup" in str(torch.jit.last_executed_optimized_graph())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_fused_while_it_is_on(device: Any, kind: str) -> None:
+    compiled = KINDS[kind]()
+    assert fuses(compiled)
+    for _ in range(2):
+        torch.cuda.lms.enable(min_size=0)
+        assert not fuses(compiled) and not fuses(function())
+        torch.cuda.lms.disable()
+        assert fuses(function())
+
+
+def test_compiled_in_little_memory(lms: Any, device: Any) -> None:
+    compiled = function()
+    device.limit(12 * MIB)
+    many = [block(i) for i in range(16)]
+    for x, y in zip(many, reversed(many), strict=True):
+        assert torch.equal(compiled(x, y), Net()(x, y))
+    assert lms.stats()["lms.paged_out_bytes"] > 0
+
+
+def test_what_the_program_asks_for_meanwhile(device: Any) -> None:
+    for wanted in (False, True):
+        torch.cuda.lms.enable()
+        with torch.jit.fuser("fuser1"):  # puts back what it finds
+            assert not fuses(function())
+        torch._C._jit_override_can_fuse_on_gpu(wanted)
+        assert torch._C._jit_can_fuse_on_gpu() == wanted and not fuses(function())
+        torch.cuda.lms.disable()
+        assert torch._C._jit_can_fuse_on_gpu() == fuses(function()) == wanted
+
+
+def test_it_is_as_before_when_enabling_fails(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch.ops.lms, name)
+
+        def set_enabled(self, *args: Any) -> None:
+            assert not fuses(function())
+            raise RuntimeError("refused")
+
+    torch.cuda.lms.api.load()
+    monkeypatch.setattr(torch.cuda.lms.library, "ops", Refusing)
+    with pytest.raises(RuntimeError, match="refused"):
+        torch.cuda.lms.enable()
+    assert fuses(function())
+
+
+def test_a_graph_captured_while_it_is_off(lms: Any, device: Any) -> None:
+    """A replay follows the pointers of its inputs, and only an operator's are seen."""
+    compiled, x, y = function(), block(3), block(2)
+    lms.disable()
+    assert fuses(compiled)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = compiled(x, y)
+    assert not has_group()
+    lms.enable()
+    assert torch.ops.lms.exposed(x) and torch.ops.lms.exposed(y)
+    lms.reclaim()
+    graph.replay()
+    assert (out == 12).all().item()
+    lms.disable()
+    assert fuses(function())
