@@ -7,6 +7,7 @@
 #include <c10/cuda/lms/compat/storage.h>
 #include <cuda_runtime_api.h>
 #include <torch/csrc/lms/boundary.h>
+#include <torch/csrc/lms/collective.h>
 #include <torch/csrc/lms/compat/interception.h>
 #include <torch/csrc/lms/storages.h>
 #include <torch/library.h>
@@ -132,6 +133,11 @@ TORCH_LIBRARY(lms, m) {
     engine::begin_capture();
   });
   m.def("end_capture() -> ()", [] { engine::end_capture(); });
+  m.def("begin_group() -> ()", &begin_group);
+  m.def("end_group(__torch__.torch.classes.c10d.Work? work) -> ()",
+        [](const std::optional<Work>& work) { end_group(work.value_or(nullptr)); });
+  m.def("abandon_group() -> ()", &abandon_group);
+  m.def("waited_for(__torch__.torch.classes.c10d.Work work) -> ()", &waited_for);
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);
   m.def("set_soft_limit(int bytes) -> ()", [](int64_t b) { engine::set_soft_limit(bytes_of(b)); });
   m.def("set_host_limit(int bytes) -> ()", [](int64_t b) { engine::set_host_limit(bytes_of(b)); });

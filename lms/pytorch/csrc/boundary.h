@@ -6,13 +6,13 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/core/crowd.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/lms/collective.h>
 #include <torch/csrc/lms/foreach.h>
 #include <torch/csrc/lms/op_facts.h>
 #include <torch/csrc/lms/operands.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,8 +40,8 @@ size_t part_bytes() noexcept;
 //   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part, Room) for each part of so many
 //                                bytes, and smaller ones when that returns false; false, with
 //                                nothing done, when the call is better left whole
-//   intrusive_ptr<Work> work()   of Kind::kCollective: tells when it is done, may be null or throw
-//                                c10::Error; after `run`
+//   intrusive_ptr<Work> work()   of Kind::kCollective: tells when it is done, may be null; after
+//                                `run`
 template <class Call>
 void at_boundary(Call& call);
 
@@ -55,7 +55,7 @@ template <class Call>
 void run_collective(Call& call, const Operands& operands) {
   const auto held = std::make_shared<InFlight>(operands);
   call.run();
-  hold_until_done(held, operands, [&call] { return call.work(); });
+  hold_until_done(held, [&call] { return call.work(); });
 }
 
 template <class Call>
@@ -126,31 +126,28 @@ bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room
                     [&] { entered.run(call, facts, operands); });
 }
 
-// One op that takes random numbers, if it is one. Knows whether another may have taken some since.
+// The ops that take random numbers.
+inline ::lms::Crowd& random_ops() {
+  static auto* ops = new ::lms::Crowd;  // leaked, as the engine is
+  return *ops;
+}
+
+// An op of them, if it is one.
 class RandomOp {
  public:
-  explicit RandomOp(bool random) : random_(random) {
-    if (random_) {
-      alone_ = running_.fetch_add(1) == 0;
-      number_ = begun_.fetch_add(1) + 1;
+  explicit RandomOp(bool random) {
+    if (random) {
+      one_.emplace(random_ops());
     }
   }
-  ~RandomOp() {
-    if (random_) {
-      running_.fetch_sub(1);
-    }
-  }
-  RandomOp(const RandomOp&) = delete;
-  RandomOp& operator=(const RandomOp&) = delete;
 
-  bool is_only() const { return alone_ && begun_.load() == number_; }
+  template <class Act>
+  bool if_alone(const Act& act) const {
+    return one_->if_alone(act);
+  }
 
  private:
-  inline static std::atomic<int64_t> running_{0};
-  inline static std::atomic<int64_t> begun_{0};
-  const bool random_;
-  bool alone_ = true;
-  int64_t number_ = 0;
+  std::optional<::lms::Crowd::Member> one_;
 };
 
 // How many random numbers were taken from the generator of the call; 0 when it takes none.
@@ -172,11 +169,7 @@ bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint
   if (generator.get_offset() == taken) {
     return true;
   }
-  const bool only = random.is_only();
-  if (only) {
-    generator.set_offset(taken);
-  }
-  return only;
+  return random.if_alone([&] { generator.set_offset(taken); });
 }
 
 // One that may be run again is, when it found no room: without the pins of other threads' ops and

@@ -3,7 +3,97 @@
 #include <c10/cuda/lms/compat/storage.h>
 #include <torch/csrc/lms/collective.h>
 
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
 namespace torch::lms {
+namespace {
+
+using Held = std::vector<std::shared_ptr<InFlight>>;
+
+struct Group {
+  int depth = 0;
+  Held held;
+};
+
+Group& this_group() {
+  thread_local Group group;
+  return group;
+}
+
+Held end_this_group() {
+  Group& group = this_group();
+  return group.depth > 0 && --group.depth > 0 ? Held() : std::exchange(group.held, {});
+}
+
+// What works use that have no future: held until somebody waits for them. A leaf among locks.
+class Pending {
+ public:
+  void add(const Work& work, Held held) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    entries_.push_back({work, std::move(held)});
+  }
+
+  // What was held for those that `matches`.
+  template <class Matches>
+  std::vector<std::pair<Work, Held>> take(const Matches& matches) {
+    std::vector<std::pair<Work, Held>> taken;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto kept = std::stable_partition(
+        entries_.begin(), entries_.end(), [&](const auto& entry) { return !matches(entry.first); });
+    std::move(kept, entries_.end(), std::back_inserter(taken));
+    entries_.erase(kept, entries_.end());
+    return taken;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<Work, Held>> entries_;
+};
+
+// Leaked, as the engine is.
+Pending& pending() {
+  static auto* pending = new Pending;
+  return *pending;
+}
+
+void follow(const Held& held) {
+  for (const auto& each : held) {
+    each->follow();
+  }
+}
+
+void expose(const Held& held) {
+  for (const auto& each : held) {
+    each->expose();
+  }
+}
+
+// Who let go of a work cannot wait for it: what it used stays for good.
+void sweep() {
+  for (const auto& forgotten : pending().take([](const Work& w) { return w.use_count() == 1; })) {
+    expose(forgotten.second);
+  }
+}
+
+void hold_until_waited_for(const Work& work, Held held) {
+  if (!c10::cuda::lms::capture_underway()) {  // where all that is used is exposed
+    pending().add(work, std::move(held));
+  }
+}
+
+// Null when the work tells nothing by itself.
+c10::intrusive_ptr<c10::ivalue::Future> future_of(const Work& work) {
+  try {
+    return work->getFuture();
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
 
 // By way of another constructor, so that the destructor undoes what was done when a pin throws.
 InFlight::InFlight(const Operands& operands) : InFlight() {
@@ -27,6 +117,12 @@ void InFlight::follow() const {
   }
 }
 
+void InFlight::expose() const {
+  for (const auto& storage : storages_) {
+    c10::cuda::lms::expose(storage.get());
+  }
+}
+
 void InFlight::pin_last() {
   try {
     c10::cuda::lms::pin(storages_.back().get());
@@ -36,17 +132,39 @@ void InFlight::pin_last() {
   }
 }
 
-void hold_until_done(const std::shared_ptr<InFlight>& held, const Operands& operands,
-                     c10::function_ref<c10::intrusive_ptr<c10d::Work>()> work) {
-  try {
-    if (const auto running = work()) {
-      running->getFuture()->addCallback([held](c10::ivalue::Future&) { held->follow(); });
-      return;
-    }
-  } catch (const c10::Error&) {  // this backend has no futures
+void hold_until_done(const std::shared_ptr<InFlight>& held, c10::function_ref<Work()> work) {
+  Group& group = this_group();
+  if (group.depth > 0) {
+    group.held.push_back(held);
   }
-  for (const auto& use : operands) {
-    c10::cuda::lms::expose(use.storage);
+  sweep();
+  const Work running = work();
+  if (running == nullptr) {
+    if (group.depth == 0) {
+      held->expose();
+    }
+  } else if (const auto future = future_of(running)) {
+    future->addCallback([held](c10::ivalue::Future&) { held->follow(); });
+  } else {
+    hold_until_waited_for(running, {held});
+  }
+}
+
+void begin_group() { ++this_group().depth; }
+
+void end_group(const Work& work) {
+  Held held = end_this_group();
+  sweep();
+  if (work != nullptr && !held.empty()) {
+    hold_until_waited_for(work, std::move(held));
+  }
+}
+
+void abandon_group() { expose(end_this_group()); }
+
+void waited_for(const Work& work) {
+  for (const auto& each : pending().take([&](const Work& w) { return w == work; })) {
+    follow(each.second);
   }
 }
 

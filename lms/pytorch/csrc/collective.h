@@ -9,7 +9,11 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+// A collective may run on when its operator has returned, on streams unknown here: what it uses
+// stays until its work is done.
 namespace torch::lms {
+
+using Work = c10::intrusive_ptr<c10d::Work>;
 
 // Keeps the storages of a collective on the device until it is done, in whatever thread that is.
 class InFlight {
@@ -21,6 +25,8 @@ class InFlight {
 
   // Notes the current streams, which come after the collective, as users.
   void follow() const;
+  // They stay for good.
+  void expose() const;
 
  private:
   InFlight() = default;
@@ -29,9 +35,19 @@ class InFlight {
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages_;
 };
 
-// A collective may run on when its operator has returned, on streams unknown here: what it uses
-// stays until its work is done, or for good when that cannot be known. `work` may give null.
-void hold_until_done(const std::shared_ptr<InFlight>& held, const Operands& operands,
-                     c10::function_ref<c10::intrusive_ptr<c10d::Work>()> work);
+// Until the future of `work` is done or, where it has none, somebody has waited for it. For good
+// when nobody can: it was dropped, or `work` gives null and this is not part of a group.
+void hold_until_done(const std::shared_ptr<InFlight>& held, c10::function_ref<Work()> work);
+
+// What this thread's collectives begin between the two is launched, as a group, before the end, and
+// done with the work of the group, whatever their own work says. It may be null when there was
+// nothing to launch. Groups within one are launched with it.
+void begin_group();
+void end_group(const Work& work);
+// The group could not be launched: nothing is known of it.
+void abandon_group();
+
+// The current streams come after `work` from now on.
+void waited_for(const Work& work);
 
 }  // namespace torch::lms

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 import torch
 
-from . import fusion, graphs, launches, library, pointers, profiling, sizes, statistics
+from . import collectives, fusion, graphs, launches, library, pointers, profiling, sizes, statistics
 
 Size = Union[int, str]
 
@@ -61,6 +61,7 @@ def _prepare(ops: Any) -> None:
     launches.install()
     profiling.install()
     fusion.install()
+    collectives.install()
 
 
 def _hand_over(settings: Mapping[str, Optional[int]]) -> None:

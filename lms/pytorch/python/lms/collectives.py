@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives that are launched as a group, and works that tell of their end only when somebody
+waits for it: what they use is held until then."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import torch
+
+from . import library
+
+
+def _beginning(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        function(*args, **kwargs)
+        library.ops().begin_group()
+
+    return wrapper
+
+
+def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            work = function(*args, **kwargs)
+        except BaseException:
+            library.ops().abandon_group()
+            raise
+        if work is not None:
+            _watch(type(work))
+        library.ops().end_group(None if work is None else work.boxed())
+        return work
+
+    return wrapper
+
+
+def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done = function(self, *args, **kwargs)
+        library.ops().waited_for(self.boxed())
+        return done
+
+    wrapper._lms_waiting = True  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _watch(work: Any) -> None:
+    """From now on, who waits for a work of this class lets go of what it used."""
+    for kind in work.__mro__:
+        for name in ("wait", "synchronize"):
+            function = kind.__dict__.get(name)
+            if function is not None and not hasattr(function, "_lms_waiting"):
+                setattr(kind, name, _waiting(function))
+
+
+def install() -> None:
+    """From now on, a group of collectives holds what it uses."""
+    if torch.distributed.is_available():
+        from torch.distributed import ProcessGroup, Work
+
+        group: Any = ProcessGroup
+        group._start_coalescing = _beginning(group._start_coalescing)
+        group._end_coalescing = _ending(group._end_coalescing)
+        _watch(Work)
