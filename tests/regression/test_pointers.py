@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import io
+from pathlib import Path
 from typing import Any
 
 import lms_device
@@ -518,13 +519,16 @@ def test_what_is_not_overwritten_is_brought_in(lms: Any, part: str) -> None:
 # Each fails beyond the op boundary and before it writes.
 FAILING = {
     "shape": lambda x: x.copy_(torch.full((3, 2), 7.0, device="cuda")),
-    "names": lambda x: x.rename("A").copy_(torch.zeros(len(x), device="cuda", names=("B",))),
     "meta": lambda x: x.copy_(torch.zeros(len(x), device="meta")),
     "sparse": lambda x: x.copy_(torch.zeros(len(x), device="cuda").to_sparse()),
     "quantised": lambda x: x.copy_(
         torch.quantize_per_tensor(torch.ones(3, 2), 1.0, 0, torch.qint8)
     ),
 }
+if hasattr(torch.Tensor, "rename"):  # named tensors have gone in 2.15
+    FAILING["names"] = lambda x: x.rename("A").copy_(
+        torch.zeros(len(x), device="cuda", names=("B",))
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -647,6 +651,40 @@ def test_a_profiler_in_chaos_mode(program: Any) -> None:
             torch.cuda.lms.pointers._raw_pointer(x)
         except RuntimeError as error:
             assert "LMS_DEBUG=chaos" in str(error)
+            print("refused again")
+        """,
+        env={"LMS_DEBUG": "chaos"},
+    )
+    assert "refused again" in out and "Exception in RecordFunction" not in out
+
+
+@pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_execution_trace_observer_in_chaos_mode(
+    program: Any, tmp_path: Path, first: bool
+) -> None:
+    """It notes the pointers of operands and results, on every thread."""
+    out = program(
+        f"""
+        import json, torch
+        from torch.profiler import ExecutionTraceObserver
+        torch.cuda.init()
+        observer = ExecutionTraceObserver()
+        observer.register_callback({str(tmp_path / "trace.json")!r})
+        if {first}:
+            observer.start()
+        torch.cuda.lms.enable(min_size=0)
+        if not {first}:
+            observer.start()
+        model = torch.nn.Linear(64, 64).cuda()
+        x = torch.ones(4, 64, device="cuda")
+        model(x).sum().backward()
+        assert torch.ops.lms.on_host(x)
+        observer.stop()
+        observer.unregister_callback()
+        assert len(json.load(open({str(tmp_path / "trace.json")!r}))["nodes"]) > 20
+        try:
+            torch.cuda.lms.pointers._raw_pointer(x)
+        except RuntimeError as error:
             print("refused again")
         """,
         env={"LMS_DEBUG": "chaos"},

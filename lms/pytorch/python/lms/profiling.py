@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's profiler notes the pointers of tensors, and follows none. In chaos mode a look at one
+"""PyTorch's profilers note the pointers of tensors, and follow none. In chaos mode a look at one
 that is out raises, inside of the profiler, which ends the process: not while it runs."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from . import library
 
@@ -46,10 +47,31 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+# What begins and ends one, by module.
+_PROFILERS = {
+    "torch.autograd.profiler": ("_enable_profiler", "_disable_profiler"),
+    "torch.profiler.profiler": (
+        "_enable_execution_trace_observer",
+        "_disable_execution_trace_observer",
+    ),
+}
+
+
+def _already() -> Iterator[bool]:
+    """For each profiler, or what may be one, whether it runs."""
+    yield importlib.import_module("torch.autograd.profiler")._is_profiler_enabled
+    observer = importlib.import_module("torch.profiler").ExecutionTraceObserver
+    for each in gc.get_objects():
+        if type(each) is observer:
+            yield each._execution_trace_running
+
+
 def install() -> None:
     """From now on no look raises while a profiler runs, also one that does already."""
-    profiler: Any = importlib.import_module("torch.autograd.profiler")
-    profiler._enable_profiler = _starting(profiler._enable_profiler)
-    profiler._disable_profiler = _ending(profiler._disable_profiler)
-    if profiler._is_profiler_enabled:
-        _count(1)
+    for name, (begin, end) in _PROFILERS.items():
+        module = importlib.import_module(name)
+        setattr(module, begin, _starting(getattr(module, begin)))
+        setattr(module, end, _ending(getattr(module, end)))
+    running = sum(_already())
+    if running:
+        _count(running)
