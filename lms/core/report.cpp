@@ -127,7 +127,7 @@ std::string shortage(const Report& report, const Words& words) {
   if (c.small > 0) out << ", " << mib(c.small_bytes) << " are below the minimum size";
   if (c.idle > 0) out << ", " << mib(c.idle_bytes) << " are idle but did not move";
   if (report.own_known && c.immovable > 0) {
-    out << ", " << mib(c.immovable_bytes) << " are in pools that nothing may leave";
+    out << ", " << mib(c.immovable_bytes) << " " << words.immovable;
   }
   if (report.own_known && unknown_bytes(report) > 0) {
     out << ", " << mib(unknown_bytes(report)) << " are " << words.unknown;

@@ -54,6 +54,7 @@ struct Words {
   const char* join = "";     // how to make one of what is free in pieces
   const char* others = "";   // what helps when it is not the op that uses too much
   const char* alone = "";    // that it is not, to follow on the last
+  const char* immovable = "are in pools that nothing may leave";
 };
 
 // Why there is no room, and what helps: whole sentences, each with a space after it.

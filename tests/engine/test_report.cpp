@@ -96,6 +96,9 @@ TEST(report_accounts_for_every_byte) {
   CHECK(has(text, "2.00 MiB in 2 tensors are pinned by running operations (largest 1.50 MiB)"));
   CHECK(has(text, ", 1.00 MiB are pinned by pin(), 0.00 MiB are in host memory"));
   CHECK(has(text, ", 1.00 MiB are in pools that nothing may leave, 3.00 MiB are nobody's. "));
+  lms::Words words = kWords;
+  words.immovable = "must stay";
+  CHECK(has(lms::shortage(report, words), ", 1.00 MiB must stay, 3.00 MiB are nobody's. "));
 }
 
 // To use less helps only an op that is too large by itself.

@@ -155,6 +155,11 @@ std::string describe(DeviceIndex device, size_t wanted) {
   if (wanted > 0 && expandable_segments()) {
     words.join = kJoinExpandable;
   }
+  if (capture_underway()) {
+    words.immovable = "cannot move while a CUDA graph is captured";
+    words.others =
+        "move out what the graph does not use before the capture: torch.cuda.lms.reclaim()";
+  }
   return ::lms::shortage(report, words);
 }
 
