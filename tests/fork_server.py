@@ -36,20 +36,20 @@ class ForkServer:
         self._answers = self._process.stdout.fileno()
         self._spent = 0.0
 
-    def run(self, program, arguments, variables, within, ready=None, together=False):
-        """Run `program`, ["-c", code] or [file], with all of its environment `variables`, after
-        the function `ready` ("module:function", without arguments). What it writes to standard
-        error is in `stdout`, too, if `together`.
+    def run(self, program, arguments, variables, within, ready=None, together=False, folder=None):
+        """Run `program`, ["-c", code] or [file], in `folder` (where this process is, if None), with
+        all of its environment `variables`, after the function `ready` ("module:function", without
+        arguments). What it writes to standard error is in `stdout`, too, if `together`.
 
         Raises subprocess.TimeoutExpired after `within` seconds; the program is killed then.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            out, err = Path(folder, "out"), Path(folder, "err")
+        with tempfile.TemporaryDirectory() as files:
+            out, err = Path(files, "out"), Path(files, "err")
             err.touch()
             job = {
                 "program": program, "arguments": list(arguments), "variables": variables,
                 "stdout": str(out), "stderr": None if together else str(err), "ready": ready,
-                "folder": str(Path.cwd()),
+                "folder": folder or str(Path.cwd()),
             }  # fmt: skip
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()

@@ -2,7 +2,7 @@
 """Kill the real command line at a chosen step, from outside: nothing in it knows of the tests.
 
 A step is a git call (a `git` found first on PATH kills its caller) or a change of a file below
-the test's folder (a `sitecustomize` with an audit hook kills its own process).
+the test's folder (an audit hook kills its own process).
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild_world import REPOSITORY, plain_git
+from lmsbuild_processes import run
+from lmsbuild_world import plain_git
 
 from lmsbuild.base.transaction import fingerprint
 
-_SITE = """
+_HOOK = """
 import os, signal, sys
 
 _root, _at, _log = os.environ["KILL_ROOT"], int(os.environ["KILL_AT"]), os.environ["KILL_LOG"]
@@ -49,8 +48,6 @@ def _hook(event, arguments):
         os.close(descriptor)
     elif _count == _at:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
 
 
 def _quiet(event, arguments):
@@ -96,31 +93,14 @@ class Killer:
     folder: Path  # for what the killer itself needs
     root: Path  # changes of files below it are steps
 
-    def _run(self, arguments: list[str], cwd: Path, env: dict[str, str]) -> int:
-        path = str(REPOSITORY / "tools")
-        if "PYTHONPATH" in env:
-            path = f"{env['PYTHONPATH']}{os.pathsep}{path}"
-        done = subprocess.run(
-            [sys.executable, "-m", "lmsbuild", *arguments],
-            cwd=cwd,
-            env={**os.environ, **env, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            check=False,
-        )
-        return done.returncode
-
     def at_file(self, number: int, arguments: list[str], cwd: Path) -> bool:
         """Kill before the `number`th change of a file; was it killed?"""
-        site = self.folder / "site"
-        site.mkdir(exist_ok=True)
-        (site / "sitecustomize.py").write_text(_SITE)
         env = {
-            "PYTHONPATH": str(site),
             "KILL_ROOT": str(self.root),
             "KILL_AT": str(number),
             "KILL_LOG": str(self.folder / "files.log"),
         }
-        return self._run(arguments, cwd, env) == -signal.SIGKILL
+        return run(*arguments, cwd=cwd, env=env, before=_HOOK)[0] == -signal.SIGKILL
 
     def at_git(self, number: int, mode: str, arguments: list[str], cwd: Path) -> bool:
         """Kill at the `number`th git call; was it killed?"""
@@ -141,7 +121,7 @@ class Killer:
             "KILL_COUNT": str(count),
             "KILL_LOG": str(self.folder / "git.log"),
         }
-        return self._run(arguments, cwd, env) == -signal.SIGKILL
+        return run(*arguments, cwd=cwd, env=env)[0] == -signal.SIGKILL
 
     def file_steps(self, arguments: list[str], cwd: Path) -> list[str]:
         """The changes of files that an undisturbed run makes."""

@@ -119,12 +119,3 @@ def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Pope
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def run(
-    *arguments: str, env: dict[str, str] | None = None, timeout: float = 300
-) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
-    process = start(*arguments, env=env)
-    out, err = process.communicate(timeout=timeout)
-    return process.returncode, out, err

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lmsbuild_wheels import let_go, run
+from lmsbuild_processes import run
+from lmsbuild_wheels import let_go
 from lmsbuild_world import REPOSITORY, World, plain_git
 
 from lmsbuild.base import cache

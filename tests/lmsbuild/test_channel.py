@@ -22,7 +22,8 @@ from pathlib import Path
 
 import pytest
 from lmsbuild_conda import make, meta, rewrite
-from lmsbuild_wheels import run, start
+from lmsbuild_processes import run
+from lmsbuild_wheels import start
 from lmsbuild_world import REPOSITORY, leave, small_disk
 from rattler import Gateway, solve
 

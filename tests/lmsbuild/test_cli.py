@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import click
+import lmsbuild_processes
 import pytest
 from lmsbuild_world import REPOSITORY, World, plain_git
 
@@ -23,14 +24,8 @@ from lmsbuild.cli.group import COMMANDS, WALKTHROUGH, cli, summary
 
 
 def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lmsbuild", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    code, out, err = lmsbuild_processes.run(*arguments, cwd=cwd)
+    return subprocess.CompletedProcess(arguments, code, out, err)
 
 
 READ_ONLY = (

@@ -19,8 +19,9 @@ import psutil
 import pytest
 from lmsbuild_conda import give_conda, install, serving
 from lmsbuild_conda import make as make_small
+from lmsbuild_processes import run
 from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
-from lmsbuild_wheels import PYTHON, run, start
+from lmsbuild_wheels import PYTHON, start
 from lmsbuild_world import REPOSITORY, World, leave, small_disk
 from packaging.requirements import Requirement
 from rattler.exceptions import SolverError

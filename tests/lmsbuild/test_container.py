@@ -15,8 +15,9 @@ import pytest
 from docker.errors import ContainerError as DockerContainerError
 from lmsbuild_conda import give_conda
 from lmsbuild_engine import Engine
+from lmsbuild_processes import run
 from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
-from lmsbuild_wheels import PYTHON, run, start
+from lmsbuild_wheels import PYTHON, start
 from lmsbuild_world import World, real_checkout
 
 from lmsbuild.base.cache import scratch

@@ -17,7 +17,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from lmsbuild_wheels import PYTHON, let_go, run
+from lmsbuild_processes import run
+from lmsbuild_wheels import PYTHON, let_go
 from lmsbuild_world import REPOSITORY, UPSTREAM, World, write
 
 from lmsbuild.__main__ import run as run_here

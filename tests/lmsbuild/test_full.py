@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from lmsbuild_engine import Engine
-from lmsbuild_wheels import run, start
+from lmsbuild_processes import run
+from lmsbuild_wheels import start
 from lmsbuild_world import UPSTREAM, World, enter_world, make_world
 
 from lmsbuild.base.errors import ConfigError

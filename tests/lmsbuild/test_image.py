@@ -23,7 +23,8 @@ from pathlib import Path
 import lmsbuild_engine
 import pytest
 from lmsbuild_engine import Engine, import_image
-from lmsbuild_wheels import PYTHON, make_wheel, run, start
+from lmsbuild_processes import run
+from lmsbuild_wheels import PYTHON, make_wheel, start
 from lmsbuild_world import World
 
 from lmsbuild.base.errors import EnginePermissionError, MismatchError, WheelError

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from lmsbuild_wheels import ENGINE, PYTHON, check_record, edit, let_go, make_wheel, run
+from lmsbuild_processes import run
+from lmsbuild_wheels import ENGINE, PYTHON, check_record, edit, let_go, make_wheel
 from lmsbuild_world import World, write
 
 from lmsbuild.base.console import Console

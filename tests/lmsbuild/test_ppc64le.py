@@ -17,7 +17,7 @@ from pathlib import Path
 import lmsbuild_cross as cross
 import pytest
 from lmsbuild_engine import Engine, base_image, import_image, missing
-from lmsbuild_wheels import run
+from lmsbuild_processes import run
 from lmsbuild_world import UPSTREAM, World, enter_world, make_world
 
 from lmsbuild.base.console import Console

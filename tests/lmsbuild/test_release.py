@@ -12,7 +12,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from lmsbuild_conda import give_conda
 from lmsbuild_conda import make as make_small
-from lmsbuild_wheels import PYTHON, run
+from lmsbuild_processes import run
+from lmsbuild_wheels import PYTHON
 from lmsbuild_world import World, leave, small_disk, write
 
 from lmsbuild.base.console import Console

@@ -11,7 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from lmsbuild_wheels import ENGINE, edit, run
+from lmsbuild_processes import run
+from lmsbuild_wheels import ENGINE, edit
 from lmsbuild_world import REPOSITORY, World
 
 from lmsbuild.base.hashing import sha256_file

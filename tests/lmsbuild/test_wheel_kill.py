@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from lmsbuild_kill import Killer
-from lmsbuild_wheels import ENGINE, check_record, edit, run
+from lmsbuild_processes import run
+from lmsbuild_wheels import ENGINE, check_record, edit
 from lmsbuild_world import World, small_disk
 
 from lmsbuild.base.hashing import sha256_file
