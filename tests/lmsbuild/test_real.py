@@ -20,18 +20,11 @@ from lmsbuild.series.series import series_of
 from lmsbuild.tags import sourcelists
 from lmsbuild.tags.frameworks import resolve, targets
 
-pytestmark = pytest.mark.net
+# The default tier has `lmsbuild verify --all`, which asks nearly as much.
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 
-# The default tier: the series that needs least of the disk.
-DEFAULT = "pytorch:v2.6.0"
-LABELS = [
-    pytest.param(target.label, marks=[] if target.label == DEFAULT else pytest.mark.slow)
-    for target in targets(Project(REPOSITORY))
-]
-
-
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", [target.label for target in targets(Project(REPOSITORY))])
 def test_series_on_the_real_source(
     label: str, real_project: Project, tmp_path: Path, console: Console
 ) -> None:

@@ -551,7 +551,10 @@ def configured(program: Any, configuration: str) -> Any:
     return lambda code, memory: program(code, memory=memory, env=env)
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "configuration",
+    [*(pytest.param(c, marks=pytest.mark.slow) for c in CONFIGURATIONS[:-1]), CONFIGURATIONS[-1]],
+)
 def test_allocator_configurations(configured: Any) -> None:
     out = configured(
         """

@@ -89,6 +89,7 @@ def test_host_need_is_predicted_and_over_the_limit_nothing_runs(tmp_path: Path) 
     assert "at most 0.0 GiB" in said[0] and "skipped" in said[0]
 
 
+@pytest.mark.slow
 def test_stock_plugin_and_patch_stand_side_by_side(device: Any, tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.jsonl" for name in ("plugin", "patch")}
     last = {("plugin", "plain"): 1, ("plugin", "lms"): 4, ("patch", "lms"): 8}

@@ -65,7 +65,9 @@ def child(device: Any, program: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("dry", [True, False], ids=["dry", "computing"])
+@pytest.mark.parametrize(
+    "dry", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["dry", "computing"]
+)
 def test_a_program_does_the_same_each_time(child: Any, dry: bool) -> None:
     """Under address randomisation: no choice depends on where an object of the host lies."""
     code, memory = TWICE.format(scale=2, batch=16, side=224), 700 * MIB

@@ -16,7 +16,7 @@ ORDERS = [
         own_stream,
         mode,
         id=f"{'own-streams' if own_stream else 'one-stream'}-{mode}",
-        marks=() if own_stream == (mode == "late-write") else pytest.mark.slow,
+        marks=() if own_stream and mode == "late-write" else pytest.mark.slow,
     )
     for own_stream in (False, True)
     for mode in MODES

@@ -35,7 +35,6 @@ ALLOWED: list[dict[str, str]] = tomllib.loads((HERE / "differences.toml").read_t
 
 def _cases() -> list[Any]:
     """The plug-in, whose engine is the patch's, has the choice in the full tier and no more."""
-    choice = [pytest.mark.slow] if lms_device.is_plugin() else []
     cases = []
     for entry in upstream_run.SELECTION:
         file, name = entry["file"], entry["file"].removesuffix(".py")
@@ -43,7 +42,8 @@ def _cases() -> list[Any]:
         if "default" in entry:
             for part in range(1, parts + 1):
                 case = (file, entry["default"], (part, parts))
-                cases.append(pytest.param(*case, id=f"{name}-choice-{part}", marks=choice))
+                slow = [pytest.mark.slow] if part > 1 or lms_device.is_plugin() else []
+                cases.append(pytest.param(*case, id=f"{name}-choice-{part}", marks=slow))
         for index, select in enumerate(entry["full"]):
             marks = [pytest.mark.slow, pytest.mark.native]
             cases.append(pytest.param(file, select, (1, 1), id=f"{name}-{index}", marks=marks))
