@@ -24,6 +24,7 @@ SCENES = [
     "datasets",
     "queues",
     "arrays",
+    "dlpack",
     "python_functions",
     "checkpoints",
     "threads",

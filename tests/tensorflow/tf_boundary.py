@@ -222,11 +222,7 @@ def datasets():
         for rows in flow:
             pressure()
             found.append(tf.reduce_sum(rows, 1))
-    part = (made_up(15) + 0.0)[8:16]  # its root has no tensor of its own
-    rows_of_part = iter(tf.data.Dataset.from_tensor_slices(part))
-    doubled = tf.function(lambda rows: rows * 2.0)(part)  # pointers are not taken unseen there
-    pressure()
-    return sorted(float(x) for x in tf.concat(found, 0)), next(rows_of_part), doubled
+    return sorted(float(x) for x in tf.concat(found, 0))
 
 
 def queues():
@@ -254,6 +250,19 @@ def arrays():
         pressure()
     same = np.array_equal(shared, copy), np.array_equal(shared_part, copy[8:16])
     return same, shared, back, x * 1.0, shared_part, more
+
+
+def dlpack():
+    """Another tensor over the bytes of a part, whose root has no tensor of its own."""
+    if not hasattr(tf.experimental, "dlpack"):
+        return None
+    part = (made_up(20) + 0.0)[8:16]
+    alias = tf.experimental.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(part))
+    double = tf.function(lambda rows: rows * 2.0)  # pointers are not taken unseen in a graph
+    for _ in range(2):
+        more = double(part)  # the only part, but not the only holder
+        pressure()
+    return alias * 1.0, more
 
 
 def python_functions():
@@ -333,8 +342,8 @@ def replaced_variables():
 
 SCENES = [
     forwarding, views, reshapes, variables, sparse_variables, optimizers, tensor_lists, variants,
-    control_flow, graph_mode, datasets, queues, arrays, python_functions, checkpoints, threads,
-    replaced_variables,
+    control_flow, graph_mode, datasets, queues, arrays, dlpack, python_functions, checkpoints,
+    threads, replaced_variables,
 ]  # fmt: skip
 
 
