@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from lms_device import MIB, TOOLS
+
+from simcuda import trace
 
 GIB = 1 << 30
 DRY = {"SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": "v100-32gb-pcie3"}
@@ -57,8 +60,8 @@ def child(device: Any, program: Any) -> Any:
     if device.kind != "sim":
         pytest.skip("only the simulated device runs dry")
 
-    def run(code: str, memory: int, dry: bool) -> Any:
-        env = DRY if dry else {}
+    def run(code: str, memory: int, dry: bool, **more: str) -> Any:
+        env = {**(DRY if dry else {}), **more}
         out = program(TRAIN + code, memory=memory, env=env, fresh=True)
         return json.loads(out.splitlines()[-1])
 
@@ -68,14 +71,23 @@ def child(device: Any, program: Any) -> Any:
 @pytest.mark.parametrize(
     "dry", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["dry", "computing"]
 )
-def test_a_program_does_the_same_each_time(child: Any, dry: bool) -> None:
+def test_a_program_does_the_same_each_time(child: Any, dry: bool, tmp_path: Path) -> None:
     """Under address randomisation: no choice depends on where an object of the host lies."""
+    files = [tmp_path / name for name in ("first", "second")]
     code, memory = TWICE.format(scale=2, batch=16, side=224), 700 * MIB
     if not dry:
         code, memory = TWICE.format(scale=4, batch=4, side=64), 40 * MIB
-    first, second = (child(code, memory, dry) for _ in range(2))
+    first, second = (
+        child(code, memory, dry, **({"SIMCUDA_TRACE": str(file)} if dry else {})) for file in files
+    )
     assert first["copied"][1] > memory // 20
     assert first == second
+    if not dry:
+        return
+    assert files[0].read_bytes() == files[1].read_bytes()
+    moves = list(trace.read(files[0]).moves())
+    assert all(move.storage for move in moves if move.unit == "out")
+    assert sum(move.bytes for move in moves if move.unit == "out") == first["copied"][1]
 
 
 def test_true_sizes_train_beyond_memory(child: Any) -> None:

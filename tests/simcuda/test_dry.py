@@ -214,6 +214,63 @@ def test_values_are_zero(dry: Program) -> None:
     assert dry(code) == [0, [0, 0, 0], 0, False, False]
 
 
+READS = """
+    import contextlib, io, re
+    scaler, w = torch.amp.GradScaler(), torch.nn.Parameter(torch.ones(2, device="cuda"))
+    optimiser = torch.optim.SGD([w], 0.1)
+
+    def train():
+        for _ in range(2):
+            scaler.scale(w.sum()).backward()
+            scaler.step(optimiser)
+            scaler.update()
+            if w.sum() > 3:
+                pass
+            w.tolist()
+        torch.equal(w, w)
+        assert str(w.data) == "tensor([0., 0.], device='cuda:0')"
+
+    first = train.__code__.co_firstlineno
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            train()
+        except NotImplementedError as error:
+            print(error, file=sys.stderr)
+    lines = re.findall('File ".*", line (.*) in train reads a value', said.getvalue())
+    print(json.dumps([int(line) - first for line in lines]))
+    """
+
+
+@pytest.mark.parametrize(("values", "lines"), [("report", [5, 7, 8]), ("error", [5]), ("off", [])])
+def test_a_line_that_reads_a_value_is_named_once(
+    dry: Program, values: str, lines: list[int]
+) -> None:
+    assert dry(READS, values=values) == lines
+
+
+def test_what_needs_values_is_refused(dry: Program) -> None:
+    code = """
+    import os
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+    except NotImplementedError as error:
+        print(json.dumps(str(error)))
+    """
+    assert "refuses: DistributedDataParallel, because its processes agree by values" in dry(code)
+
+
+def test_more_shapes_than_are_kept(dry: Program) -> None:
+    code = """
+    x = torch.empty(1100, device="cuda")
+    sizes = [len(x[:n] + 1) for n in range(1100)] + [len(x[:3] + 1)]
+    print(json.dumps(sizes))
+    """
+    assert dry(code) == [*range(1100), 3]
+
+
 def test_a_size_that_depends_on_data_is_refused_by_name(dry: Program) -> None:
     code = """
     x, said = torch.ones(4, 5, device="cuda"), []
@@ -364,6 +421,30 @@ def test_kernels_take_what_the_profile_says(dry: Program) -> None:
         0.05, COPY / 1e3, COPY / 1e3,
     ]  # fmt: skip
     assert dry(code) == pytest.approx([1e3 * seconds for seconds in expected], rel=0.01)
+
+
+def test_a_copy_reads_an_expanded_dimension_once(dry: Program) -> None:
+    code = (
+        TIMED
+        + """
+    x = torch.empty(1 << 28, device="cuda")
+    print(timed(lambda: x.copy_(x[:1].expand(1 << 28))))
+    """
+    )
+    assert dry(code) == pytest.approx(1e3 * (1 << 30) / 900e9, rel=0.01)
+
+
+def test_a_copy_to_another_device_takes_the_link(dry: Program) -> None:
+    code = """
+    x, y = (torch.empty(1 << 28, device=f"cuda:{i}") for i in range(2))
+    before = device.times()
+    y.copy_(x)
+    for i in range(2):
+        torch.cuda.synchronize(i)
+    after = device.times()
+    print(json.dumps([after[k] - before[k] for k in ("compute", "out")]))
+    """
+    assert dry(code, devices="2") == [0, pytest.approx(COPY * 1e6, rel=0.01)]
 
 
 def test_what_is_set_for_tf32_counts(dry: Program) -> None:

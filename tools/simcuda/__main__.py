@@ -11,18 +11,22 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from . import check
+from . import bounds, check, trace
 from .builder import build
-from .config import MODES, STRICT
+from .config import MODES, STRICT, VALUES
 from .errors import SimcudaError
 from .loader import load
 from .order import ORDER, QUERIES
+from .sizes import format_bytes, parse_bytes
 from .torchinfo import find_torch
 
 EPILOG = """examples:
   python -m simcuda --memory 64M --mode lazy train.py --epochs 1
   python -m simcuda -m pytest test_torch.py
   python -m simcuda --dry --profile v100-32gb-pcie3 train.py
+  python -m simcuda --dry --profile v100-32gb-pcie3 --trace FILE train.py
+  python -m simcuda trace FILE --chrome FILE.json
+  python -m simcuda bounds FILE --capacity 16GiB
   python -m simcuda build -j 4
   python -m simcuda check newest
 
@@ -98,8 +102,12 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry", action="store_true", default=None, help="compute nothing")
     parser.add_argument("--profile", metavar="NAME", help="what the dry device stands for")
     parser.add_argument("--assume", metavar="WHAT=N,...", help="sizes that depend on data, if dry")
+    parser.add_argument("--values", choices=VALUES, help="lines that read a value are told, if dry")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happens, if dry")
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
-    parser.add_argument("program", metavar="PROGRAM", help="script or module; or: build, check")
+    parser.add_argument(
+        "program", metavar="PROGRAM", help="script or module; or: build, check, trace, bounds"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser
 
@@ -133,6 +141,56 @@ def _check(argv: list[str]) -> int:
     return 1 if any(result.failed for result in results) else 0
 
 
+def _trace(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m simcuda trace", description="Say what is in a trace of a dry run."
+    )
+    parser.add_argument("trace", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--chrome", type=Path, metavar="FILE.json", help="write it as chrome://tracing reads it"
+    )
+    options = parser.parse_args(argv)
+    read = trace.read(options.trace)
+    if options.chrome:
+        options.chrome.write_text(json.dumps(trace.to_chrome(read)), encoding="utf-8")
+    print(trace.summary(read))
+
+
+def _bounds(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m simcuda bounds",
+        description="Say what no swapper could do better on a trace (docs/bounds.md). Needs scipy.",
+    )
+    parser.add_argument("trace", type=Path, metavar="FILE")
+    parser.add_argument("--capacity", metavar="SIZE", required=True, help="device memory, like 16G")
+    parser.add_argument("--device", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--minimum", metavar="SIZE", default="1M",
+        help="leave out storages that are smaller (default: 1M), which lowers the bounds a little",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    read = trace.read(options.trace)
+    problem = bounds.problem_of(read, options.device, parse_bytes(options.minimum))
+    found = bounds.bounds(problem, parse_bytes(options.capacity))
+    moved = {way: sum(c.bytes for c in read.moves() if c.unit == way) for way in ("in", "out")}
+    if options.json:
+        print(json.dumps({**asdict(found), "moved": moved, "took": read.time, "modelled": True}))
+        return
+    sizes = [format_bytes(n) for n in (found.peak, found.capacity, found.bytes_out, found.bytes_in)]
+    print(
+        "modelled, {}: the steps need {}; in {} at least {} out and {} in".format(
+            read.about["profile"]["name"], *sizes
+        )
+    )
+    print(f"time at least {found.time / 1e9:.3f} s, of it {found.compute / 1e9:.3f} s computing")
+    if any(moved.values()):
+        print(
+            f"this run moved {format_bytes(moved['out'])} out and {format_bytes(moved['in'])} in, "
+            f"in {read.time / 1e9:.3f} s"
+        )
+
+
 def _run(argv: list[str]) -> None:
     options = _run_parser().parse_args(argv)
     load(
@@ -150,6 +208,8 @@ def _run(argv: list[str]) -> None:
         dry=options.dry,
         profile=options.profile,
         assume=options.assume,
+        values=options.values,
+        trace=options.trace,
     )
     program = options.program
     sys.argv = [program, *options.arguments]
@@ -170,6 +230,10 @@ def main() -> None:
             _build(argv[1:])
         elif argv[:1] == ["check"]:
             sys.exit(_check(argv[1:]))
+        elif argv[:1] == ["trace"]:
+            _trace(argv[1:])
+        elif argv[:1] == ["bounds"]:
+            _bounds(argv[1:])
         else:
             _run(argv)
     except SimcudaError as error:

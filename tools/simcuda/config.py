@@ -17,6 +17,8 @@ from .sizes import format_bytes, parse_bytes
 
 MODES = ("immediate", "lazy", "eager-copy", "late-write")
 STRICT = ("error", "abort")
+# What is done about a line of a program that reads a value, which a dry device has none of.
+VALUES = ("off", "report", "error")
 # What a program may declare where a size depends on data; see docs/simcuda.md.
 ASSUMPTIONS = ("nonzero", "unique", "bincount", "repeat_interleave")
 
@@ -26,7 +28,8 @@ class Settings:
     """How the device starts. `memory`, `host_memory` in bytes (0: no host limit), `bandwidth` in
     bytes per second (0: copies take no time), `lag` in queries that answer "not ready",
     `order_trace` the number of an operation (0: none), `order_suppressions` a file ("": none),
-    `profile` the name of what the dry device stands for, `assume` like "nonzero=0.1,bincount=8"."""
+    `profile` the name of what the dry device stands for, `assume` like "nonzero=0.1,bincount=8",
+    `values` what is done where a program reads one of a dry device, `trace` a file ("": none)."""
 
     memory: int = 1 << 30
     mode: str = "immediate"
@@ -43,6 +46,8 @@ class Settings:
     dry: bool = False
     profile: str = ""
     assume: str = ""
+    values: str = "report"
+    trace: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -55,6 +60,8 @@ class Settings:
             raise SimcudaError(f"queries is {self.queries!r}; choose one of {', '.join(QUERIES)}")
         if self.queries == "strict" and self.order == "off":
             raise SimcudaError("queries cannot be strict with order off; choose report or error")
+        if self.values not in VALUES:
+            raise SimcudaError(f"values is {self.values!r}; choose one of {', '.join(VALUES)}")
         if not 1 <= self.devices <= 16:
             raise SimcudaError(f"{self.devices} devices cannot be simulated; choose 1 to 16")
         if self.dry:
@@ -64,8 +71,8 @@ class Settings:
                     "mode, lag and bandwidth are of the device that computes; "
                     "leave them out with dry"
                 )
-        elif self.profile or self.assume:
-            name = "profile" if self.profile else "assume"
+        elif self.profile or self.assume or self.trace:
+            name = "profile" if self.profile else "assume" if self.assume else "trace"
             raise SimcudaError(f"{name} is of the dry device; give --dry, too, or leave it out")
         self.assumptions()
 
@@ -113,6 +120,7 @@ class Settings:
             value = getattr(self, field.name)
             text = str(int(value)) if isinstance(value, bool) else str(value)
             os.environ[f"SIMCUDA_{field.name.upper()}"] = text
+        os.environ["SIMCUDA_TRACE"] = ""  # of this process alone
         # The native runtime reads plain numbers.
         os.environ["SIMCUDA_MEMORY_BYTES"] = str(self.memory)
         os.environ["SIMCUDA_HOST_MEMORY_BYTES"] = str(self.host_memory)
@@ -129,7 +137,17 @@ class Settings:
 def _convert(name: str, raw: str | int | bool) -> int | str | bool:
     if name in ("memory", "host_memory", "bandwidth"):
         return parse_bytes(raw)
-    if name in ("mode", "strict", "order", "queries", "order_suppressions", "profile", "assume"):
+    if name in (
+        "mode",
+        "strict",
+        "order",
+        "queries",
+        "order_suppressions",
+        "profile",
+        "assume",
+        "values",
+        "trace",
+    ):
         return str(raw)
     try:
         number = int(raw)

@@ -7,6 +7,7 @@ software under test believes. Sizes are bytes.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from typing import Any
 
@@ -59,8 +60,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "order_clear": (None, []),
     "order_set_strict": (None, [ctypes.c_int]),
     "order_size": (None, [ctypes.c_void_p]),
+    "refuse": (None, [ctypes.c_char_p]),
     "start_dry": (None, [ctypes.c_void_p]),
     "dry": (ctypes.c_void_p, []),
+    "trace_start": (ctypes.c_int, [ctypes.c_char_p]),
+    "trace_end": (None, []),
+    "trace_mark": (None, [ctypes.c_char_p]),
     "times": (None, [ctypes.c_int, ctypes.c_void_p]),
 }
 
@@ -75,6 +80,19 @@ class Device:
 
     def _start_dry(self, profile: Profile) -> None:
         self._call("start_dry", ctypes.byref(profile.native()))
+
+    def _start_trace(self, path: str) -> None:
+        if self._call("trace_start", path.encode()) != 0:
+            raise SimcudaError(f"the trace {path} cannot be written; name a file that can be")
+        atexit.register(self.end_trace)
+
+    def mark(self, name: str) -> None:
+        """Put a name into the trace, such as where a step begins."""
+        self._call("trace_mark", name.encode())
+
+    def end_trace(self) -> None:
+        """Wait for what is issued and finish the trace, which the end of the process does, too."""
+        self._call("trace_end")
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if self._runtime is None:

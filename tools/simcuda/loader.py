@@ -15,12 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from . import dry
 from .builder import Build, build
 from .config import Settings
 from .device import Device
 from .errors import SimcudaError
 from .order import Checker, Suppression, read_suppressions
 from .profiles import profile as read_profile
+from .trace import write_header
 
 HOOK = Path(__file__).resolve().parent / "hook"
 
@@ -30,6 +32,8 @@ _build: Build | None = None
 _dry = False
 _unsettled: Settings | None = None  # until a fork has its own
 _installed = False
+_kernels: ctypes.CDLL | None = None
+_settings = Settings()
 
 
 def load(
@@ -49,6 +53,8 @@ def load(
     dry: bool | None = None,
     profile: str | None = None,
     assume: str | None = None,
+    values: str | None = None,
+    trace: str | Path | None = None,
     children: bool = True,
     for_forks: bool = False,
 ) -> Device:
@@ -61,7 +67,7 @@ def load(
 
     Raises SimcudaError if torch is imported already, or if the native part cannot be built.
     """
-    global _build, _dry, _unsettled
+    global _build, _dry, _settings, _unsettled
     if _build is not None:
         return device
     if "torch" in sys.modules:
@@ -83,7 +89,10 @@ def load(
         dry=dry,
         profile=profile,
         assume=assume,
+        values=values,
+        trace=str(Path(trace).resolve()) if trace else None,
     )
+    _settings = settings
     suppressions = _suppressions(settings)
     made = build(progress=_announce)
     settings.export()
@@ -121,7 +130,8 @@ def settle() -> None:
     settings.export()
     _share_with_children(_build)
     _start(settings, suppressions)
-    _assume(settings)
+    if _installed:
+        _settle_kernels(settings)
 
 
 def _suppressions(settings: Settings) -> list[Suppression]:
@@ -132,7 +142,11 @@ def _suppressions(settings: Settings) -> list[Suppression]:
 def _start(settings: Settings, suppressions: list[Suppression]) -> None:
     """The first call into the runtime, which keeps the settings that it finds then."""
     if settings.dry:
-        device._start_dry(read_profile(settings.profile))
+        profile = read_profile(settings.profile)
+        device._start_dry(profile)
+        if settings.trace:
+            write_header(Path(settings.trace), profile, settings)
+            device._start_trace(settings.trace)
     if settings.order != "off":
         device._checker = Checker(device._call, suppressions)
         atexit.register(device._checker.report_at_exit)
@@ -143,33 +157,40 @@ def install() -> int:
 
     Returns the number of operators that now run on the simulated device.
     """
-    global _installed
+    global _installed, _kernels
     if _build is None:
         raise SimcudaError("no simulated device is loaded; call simcuda.load() before import torch")
     if _installed:
         return 0
-    kernels = ctypes.CDLL(str(_build.kernels))
-    count = int(kernels.simcuda_install_kernels(int(_dry)))
+    _kernels = ctypes.CDLL(str(_build.kernels))
+    count = int(_kernels.simcuda_install_kernels(int(_dry)))
     _installed = True
-    _assume(Settings.read())
+    _settle_kernels(_settings)
     _turn_off_what_is_not_simulated()
+    if _dry:
+        dry.prepare()
     return count
 
 
-def _assume(settings: Settings) -> None:
-    assert _build is not None
-    kernels = ctypes.CDLL(str(_build.kernels))
+def _settle_kernels(settings: Settings) -> None:
+    assert _kernels is not None
+    if not settings.dry:
+        return
     for what, value in settings.assumptions().items():
-        kernels.simcuda_assume(what.encode(), ctypes.c_double(value))
+        _kernels.simcuda_assume(what.encode(), ctypes.c_double(value))
+    if settings.trace:
+        import torch
+
+        torch.cuda.init()
+        _kernels.simcuda_trace_allocator()
+    dry.listen(_kernels, settings.values, lambda text: device._call("refuse", text.encode()))
 
 
 def _turn_off_what_is_not_simulated() -> None:
     import torch
 
     torch.backends.cudnn.enabled = False
-    if _dry:
-        torch.backends.mha.set_fastpath_enabled(False)  # fused for inference, without a shape
-    else:  # where it is dry, the device's capability decides
+    if not _dry:  # where it is dry, the device's capability decides
         torch.backends.cuda.enable_flash_sdp(False)
         torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)

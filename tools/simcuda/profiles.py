@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # nothing else is needed here beside torch, and pip has it
+    from pip._vendor import tomli as tomllib
+
 from .errors import SimcudaError
 from .sizes import parse_bytes
 
@@ -121,14 +126,10 @@ def read_profiles(path: Path = PROFILES) -> dict[str, Profile]:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-
-        try:
-            return tomllib.loads(path.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise SimcudaError(f"the profiles {path} cannot be read: {error}") from None
-    raise SimcudaError("the dry device needs Python 3.11 or later")
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SimcudaError(f"the profiles {path} cannot be read: {error}") from None
 
 
 def _gpu(table: _Table, sources: dict[str, str]) -> dict[str, Any]:

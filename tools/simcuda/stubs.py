@@ -85,7 +85,9 @@ def library_source(library: Library) -> str:
         elif function == "cudnnGetVersion":
             version = library.major * 10000 + 9900 if library.major > 8 else 8900
             body = f"return {version};"
-        elif re.search(r"Get\w*(ErrorString|StatusString|ResultString|ErrorEnum)$", function):
+        elif re.search(
+            r"Get\w*(ErrorString|StatusString|ResultString|ErrorEnum|LastError)$", function
+        ):
             body = f'return (long)"{function}: stand-in of the simulated device";'
         else:
             body = f'return simcuda_stub_called("{function}", {failure});'

@@ -47,9 +47,11 @@ void Clock::order_with_legacy(Line& line) {
   }
 }
 
-void Clock::run(Line& line, Unit unit, Nanoseconds work) {
+uint64_t Clock::run(Line& line, Unit unit, Nanoseconds work) {
   order_with_legacy(line);
-  add(line, {nullptr, unit, std::max<Nanoseconds>(work, 1), nullptr, issued_++});
+  uint64_t number = issued_++;
+  add(line, {nullptr, unit, std::max<Nanoseconds>(work, 1), nullptr, number});
+  return number;
 }
 
 void Clock::wait(Line& line, const MarkPtr& mark) {
@@ -173,7 +175,7 @@ void Clock::start(Device& device, Nanoseconds at) {
     follow(device, at);
     Line* line = std::get<2>(*device.queue[e].begin());
     device.queue[e].erase(device.queue[e].begin());
-    device.active[e] = {line, line->items_.front().work * kFull, at};
+    device.active[e] = {line, line->items_.front().work * kFull, at, at};
   }
 }
 
@@ -186,7 +188,9 @@ void Clock::step(Nanoseconds at) {
     follow(device, at);
     for (int e = 0; e < kUnits; e++) {
       if (!ends[e]) continue;
-      ended.push_back(device.active[e].line);
+      Line* line = device.active[e].line;
+      ended.push_back(line);
+      if (watch_) watch_(line->items_.front().number, device.active[e].begin, at);
       device.active[e] = {};
     }
   }

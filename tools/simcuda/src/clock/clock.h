@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -18,6 +19,11 @@
 namespace simcuda::clock {
 
 using Nanoseconds = int64_t;
+
+// How long `amount` takes at `rate` a second.
+inline Nanoseconds time_of(double amount, double rate) {
+  return static_cast<Nanoseconds>(1e9 * amount / rate);
+}
 
 // What a command occupies while it runs. A device has one of each: kernels run one at a time, as do
 // copies in either direction.
@@ -73,8 +79,13 @@ class Clock {
   // The host works.
   void spend(Nanoseconds time);
 
+  // Is told of each command that has ended, by the number that `run` gave it, in the order of their
+  // ends.
+  using Watch = std::function<void(uint64_t number, Nanoseconds begin, Nanoseconds end)>;
+  void watch(Watch watch) { watch_ = std::move(watch); }
+
   // Commands, issued now.
-  void run(Line& line, Unit unit, Nanoseconds work);
+  uint64_t run(Line& line, Unit unit, Nanoseconds work);
   void wait(Line& line, const MarkPtr& mark);
   MarkPtr record(Line& line);
 
@@ -92,7 +103,7 @@ class Clock {
   struct Active {
     Line* line = nullptr;
     int64_t left = 0;
-    Nanoseconds since = 0;
+    Nanoseconds since = 0, begin = 0;
   };
   // First come, first served; who comes at the same time in the order of issue.
   using Queue = std::set<std::tuple<Nanoseconds, uint64_t, Line*>>;
@@ -119,6 +130,7 @@ class Clock {
   int duplex_;
   Nanoseconds now_ = 0, waited_ = 0;
   uint64_t issued_ = 0;
+  Watch watch_;
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<Line>> lines_;
 };

@@ -2,13 +2,13 @@
 #include "cost.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/Tensor.h>
 #include <simcuda.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "../clock/clock.h"
 #include "../kernels/operands.h"
 
 namespace simcuda::dry {
@@ -26,17 +26,6 @@ std::string base_of(const c10::FunctionSchema& schema) {
 
 double elements(const Tensor& t) { return static_cast<double>(t.numel()); }
 
-// What lies in memory: an expanded dimension is there once.
-double bytes_of(const Tensor& t) {
-  if (!t.defined() || t.layout() != c10::kStrided || t.numel() == 0) return 0;
-  if (t.is_cpu()) return 0;
-  double count = static_cast<double>(t.element_size());
-  for (int64_t d = 0; d < t.dim(); d++) {
-    if (t.stride(d) != 0) count *= static_cast<double>(t.size(d));
-  }
-  return count;
-}
-
 double rate_of(const SimcudaProfile& p, c10::ScalarType type, bool tf32) {
   switch (type) {
     case c10::kHalf:
@@ -51,6 +40,16 @@ double rate_of(const SimcudaProfile& p, c10::ScalarType type, bool tf32) {
 }
 
 }  // namespace
+
+double bytes_of(const Tensor& t) {
+  if (!t.defined() || t.layout() != c10::kStrided || t.numel() == 0) return 0;
+  if (t.is_cpu()) return 0;
+  double count = static_cast<double>(t.element_size());
+  for (int64_t d = 0; d < t.dim(); d++) {
+    if (t.stride(d) != 0) count *= static_cast<double>(t.size(d));
+  }
+  return count;
+}
 
 size_t Cost::index_of(const c10::FunctionSchema& schema, const char* argument) const {
   for (size_t i = 0; i < schema.arguments().size(); i++) {
@@ -152,15 +151,15 @@ int64_t Cost::of(const std::vector<IValue>& inputs, const std::vector<bool>& wri
     });
   }
   bytes += kind_ == Kind::kPicks ? 2 * made : made;
-  double seconds = bytes / p.bandwidth;
+  auto time = clock::time_of(bytes, p.bandwidth);
   if (double count = operations(inputs, results); count > 0) {
     bool product = kind_ == Kind::kProduct;
     bool convolution = is_convolution();
     double reached = convolution ? p.convolution : product ? p.matmul : p.attention;
     c10::ScalarType type = inputs[at_].toTensor().scalar_type();
-    seconds = std::max(seconds, count / (reached * rate_of(p, type, tf32())));
+    time = std::max(time, clock::time_of(count, reached * rate_of(p, type, tf32())));
   }
-  return p.kernel + static_cast<int64_t>(1e9 * seconds);
+  return p.kernel + time;
 }
 
 }  // namespace simcuda::dry

@@ -3,6 +3,7 @@
 // the profile's device reaches, and the time of a launch.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/stack.h>
 
@@ -10,6 +11,9 @@
 #include <vector>
 
 namespace simcuda::dry {
+
+// What of a tensor lies in the device's memory: an expanded dimension is there once.
+double bytes_of(const at::Tensor& tensor);
 
 class Cost {
  public:

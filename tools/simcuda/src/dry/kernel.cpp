@@ -9,9 +9,12 @@
 #include <c10/cuda/CUDAStream.h>
 #include <simcuda.h>
 
+#include "../clock/clock.h"
 #include "../kernels/kernels.h"
 #include "assume.h"
 #include "metas.h"
+#include "uses.h"
+#include "values.h"
 
 namespace simcuda::dry {
 namespace {
@@ -55,6 +58,7 @@ void note_views(void* stream, c10::Device device, const std::string& op,
 DryKernel::DryKernel(const c10::FunctionSchema& schema)
     : operands_(schema), keys_(schema), cost_(schema) {
   for (const auto& argument : operands_.arguments()) written_.push_back(argument.written);
+  reads_ = schema.name() == "aten::equal";
   makes_nothing_ = true;
   for (const auto& result : schema.returns()) {
     int at = -1;
@@ -186,6 +190,18 @@ void DryKernel::note(void* stream, c10::Device device, const IValue* values,
   note_views(stream, device, operands_.op(), views);
 }
 
+Uses DryKernel::uses_of(const IValue* values, const std::vector<IValue>& results) const {
+  Uses uses;
+  for (size_t i = 0; i < written_.size(); i++) {
+    for_each_tensor(values[i], [&](const Tensor& t) { uses.add(t, written_[i] ? kWrite : kRead); });
+  }
+  for (size_t i = 0; i < results.size(); i++) {
+    if (returned_[i] >= 0) continue;
+    for_each_tensor(results[i], [&](const Tensor& t) { uses.add(t, kMake); });
+  }
+  return uses;
+}
+
 void DryKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                            torch::jit::Stack* stack) {
   IValue* values = stack->data() + (stack->size() - written_.size());
@@ -198,6 +214,7 @@ void DryKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
   c10::cuda::CUDAGuard guard(device);
   void* stream = c10::cuda::getCurrentCUDAStream(device.index()).stream();
   touch(values);
+  if (reads_) note_read(operands_.op());
   PlanPtr plan = plan_of(op, values);
   auto make = [&](const Plan::Made& made) -> Tensor {
     if (made.kind == Plan::Made::kUndefined) return {};
@@ -219,19 +236,42 @@ void DryKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
     }
   }
   if (simcuda_order_on()) note(stream, device, values, results);
-  simcuda_dry_op(stream, device.index(), plan->nanoseconds);
+  Uses uses;
+  if (simcuda_tracing()) uses = uses_of(values, results);
+  simcuda_dry_op(stream, device.index(), operands_.op().c_str(), plan->nanoseconds, uses.data(),
+                 uses.size());
   torch::jit::drop(*stack, written_.size());
   for (auto& result : results) stack->push_back(std::move(result));
 }
 
 namespace {
 
+// What this thread copies until the end of the scope is what the operator does.
+struct TracedCopies {
+  TracedCopies(void* stream, c10::Device device, const std::string& op, const Uses& uses) {
+    if (uses.size() == 0) return;
+    simcuda_trace_op(stream, device.index(), op.c_str(), uses.data(), uses.size());
+  }
+  ~TracedCopies() { simcuda_trace_op_end(); }
+  TracedCopies(const TracedCopies&) = delete;
+  TracedCopies& operator=(const TracedCopies&) = delete;
+};
+
 Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   at::AutoDispatchBelowADInplaceOrView below;
-  if (is_plain_copy(to, from)) return at::native::copy_(to, from, non_blocking);
   static const std::string kName = "aten::copy_";
-  c10::cuda::CUDAGuard guard(to.device());
-  void* stream = c10::cuda::getCurrentCUDAStream(to.device().index()).stream();
+  c10::Device device = to.is_cuda() ? to.device() : from.device();
+  c10::cuda::CUDAGuard guard(device);
+  void* stream = c10::cuda::getCurrentCUDAStream(device.index()).stream();
+  Uses uses;
+  if (simcuda_tracing()) {
+    uses.add(to, kWrite);
+    uses.add(from, kRead);
+  }
+  if (is_plain_copy(to, from)) {
+    TracedCopies copies(stream, device, kName, uses);
+    return at::native::copy_(to, from, non_blocking);
+  }
   TORCH_CHECK(is_dense_cuda(to) && is_dense_cuda(from),
               "the dry device refuses: copy_ of a tensor that is not dense");
   Tensor source = from.expand_as(to);
@@ -242,10 +282,9 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
     note_views(stream, to.device(), kName, {view_of(to, true), view_of(source, false)});
   }
   const SimcudaProfile& p = *simcuda_dry();
-  double bytes = static_cast<double>(to.nbytes()) +
-                 static_cast<double>(from.numel()) * static_cast<double>(from.element_size());
-  simcuda_dry_op(stream, to.device().index(),
-                 p.kernel + static_cast<int64_t>(1e9 * bytes / p.bandwidth));
+  simcuda_dry_op(stream, device.index(), kName.c_str(),
+                 p.kernel + clock::time_of(bytes_of(to) + bytes_of(from), p.bandwidth), uses.data(),
+                 uses.size());
   return to;
 }
 

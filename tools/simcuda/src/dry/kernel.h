@@ -8,6 +8,7 @@
 #include "../kernels/operands.h"
 #include "cost.h"
 #include "plan.h"
+#include "uses.h"
 
 namespace simcuda::dry {
 
@@ -24,10 +25,13 @@ class DryKernel : public c10::OperatorKernel {
   void note(void* stream, c10::Device device, const c10::IValue* values,
             const std::vector<c10::IValue>& results) const;
 
+  Uses uses_of(const c10::IValue* values, const std::vector<c10::IValue>& results) const;
+
   Operands operands_;
   std::vector<bool> written_;
   std::vector<int> returned_;  // for each result, the argument that it is by the schema; -1: none
   bool makes_nothing_;         // every result is an argument
+  bool reads_;                 // the host gets a value
   KeyMaker keys_;
   Cost cost_;
   Plans plans_;

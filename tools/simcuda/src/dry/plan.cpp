@@ -9,6 +9,9 @@
 namespace simcuda::dry {
 namespace {
 
+// Of one operator. A program whose sizes change all the time begins anew now and then.
+constexpr size_t kMostPlans = 1024;
+
 using at::Tensor;
 using c10::IValue;
 
@@ -106,6 +109,7 @@ PlanPtr Plans::find(const Key& key) const {
 
 void Plans::keep(Key key, PlanPtr plan) {
   std::lock_guard<std::mutex> guard(mutex_);
+  if (plans_.size() >= kMostPlans) plans_.clear();
   plans_.emplace(std::move(key), std::move(plan));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../dry/kernel.h"
+#include "../dry/values.h"
 #include "kernels.h"
 
 namespace simcuda {
@@ -25,6 +26,7 @@ const std::unordered_set<std::string>& kept() {
       "set_",
       "copy_",
       "_local_scalar_dense",
+      "_use_cudnn_ctc_loss",
       "record_stream",
       "_fused_sdp_choice",
       "_pin_memory",
@@ -141,6 +143,7 @@ extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels(in
   auto& special = library(DispatchKey::CUDA);
   if (dry) {
     dry::register_copy(special);
+    dry::register_reads(special);
   } else {
     installed += install_key(DispatchKey::SparseCUDA, DispatchKey::SparseCPU, false);
     installed += install_key(DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU, false);

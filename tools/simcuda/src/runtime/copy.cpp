@@ -2,6 +2,7 @@
 // Copies and memsets: counted when they are issued, done when their stream runs.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -18,6 +19,7 @@ void delay(size_t bytes, double bandwidth) {
 
 struct Side {
   bool device = false, pinned = false;
+  int index = 0;       // of the device
   bool inside = true;  // the range does not run over the end of its allocation
 };
 
@@ -27,6 +29,7 @@ Side side_of(const void* pointer, size_t bytes) {
   Side side;
   if (allocation == nullptr) return side;
   side.device = allocation->on_device();
+  side.index = allocation->device;
   side.pinned = !side.device;
   side.inside = reinterpret_cast<uintptr_t>(pointer) + bytes <= base + allocation->bytes;
   return side;
@@ -63,14 +66,19 @@ struct VirtualCopy {
   clock::Nanoseconds time;
 };
 
-// Within a device, or from one to another, it is work of the unit that is named.
-VirtualCopy virtual_copy(const Side& to, const Side& from, size_t bytes) {
+// Within a device it is a kernel; from one to another it takes the way out of the stream's device,
+// as fast as the slower of the two links.
+VirtualCopy virtual_copy(const Side& to, const Side& from, size_t count) {
   auto& p = state().profile;
+  auto bytes = static_cast<double>(count);
   if (to.device && from.device) {
-    return {clock::Unit::kCompute, p.kernel + transfer_time(2 * bytes, p.bandwidth)};
+    if (to.index == from.index) {
+      return {clock::Unit::kCompute, p.kernel + clock::time_of(2 * bytes, p.bandwidth)};
+    }
+    return {clock::Unit::kOut, p.copy + clock::time_of(bytes, std::min(p.in, p.out))};
   }
-  if (to.device) return {clock::Unit::kIn, p.copy + transfer_time(bytes, p.in)};
-  return {clock::Unit::kOut, p.copy + transfer_time(bytes, p.out)};
+  if (to.device) return {clock::Unit::kIn, p.copy + clock::time_of(bytes, p.in)};
+  return {clock::Unit::kOut, p.copy + clock::time_of(bytes, p.out)};
 }
 
 const char* name_of(const Side& to, const Side& from) {
@@ -113,7 +121,9 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
       for (size_t i = 0; i < rows; i++) memset(static_cast<char*>(to) + i * to_pitch, 0, width);
     }
     auto [unit, time] = virtual_copy(target, source, width * rows);
-    push(lock, stream, {nullptr, nullptr, nullptr, account, work, unit, time});
+    push(lock, stream,
+         {nullptr, nullptr, nullptr, account, work, unit, time, name_of(target, source),
+          width * rows, target.device ? to : from});
     if (blocking || pageable_source || pageable_target) {
       drain(lock, stream);
       order_host_stream(stream);
@@ -165,7 +175,7 @@ cudaError_t fill(void* to, size_t bytes, std::function<void()> run, cudaStream_t
     auto& p = state().profile;
     push(lock, stream,
          {nullptr, nullptr, nullptr, account, work, clock::Unit::kCompute,
-          p.kernel + transfer_time(bytes, p.bandwidth)});
+          p.kernel + clock::time_of(static_cast<double>(bytes), p.bandwidth), "memset", bytes, to});
     return cudaSuccess;
   }
   push(lock, stream, {nullptr, std::move(run), nullptr, account, work});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dry device: its profile and its clock. What the other files do in dry mode is in them.
-#include "state.h"
+#include "trace.h"
 
 using namespace simcuda;
 
@@ -8,12 +8,12 @@ namespace simcuda {
 
 bool dry() { return state().clock != nullptr; }
 
+bool tracing() { return state().trace != nullptr; }
+
+State::~State() = default;
+
 void spend(clock::Nanoseconds time) {
   if (dry()) state().clock->spend(time);
-}
-
-clock::Nanoseconds transfer_time(size_t bytes, double rate) {
-  return static_cast<clock::Nanoseconds>(1e9 * static_cast<double>(bytes) / rate);
 }
 
 }  // namespace simcuda
@@ -34,11 +34,15 @@ void simcuda_start_dry(const SimcudaProfile* profile) {
 
 const SimcudaProfile* simcuda_dry() { return dry() ? &state().profile : nullptr; }
 
-void simcuda_dry_op(void* handle, int device, int64_t nanoseconds) {
+void simcuda_dry_op(void* handle, int device, const char* name, int64_t nanoseconds,
+                    const SimcudaUse* uses, size_t count) {
   Lock lock(state().mutex);
   state().counters.ops++;
   spend(state().profile.op);
-  state().clock->run(*resolve(handle, device).line, clock::Unit::kCompute, nanoseconds);
+  Stream& stream = resolve(handle, device);
+  if (tracing()) state().trace->op(name, stream, uses, count, true);
+  uint64_t number = state().clock->run(*stream.line, clock::Unit::kCompute, nanoseconds);
+  if (tracing()) state().trace->issued(number);
 }
 
 void simcuda_times(int device, SimcudaTimes* out) {

@@ -33,7 +33,8 @@ void punch(int memory, size_t offset, size_t bytes) {
 
 clock::Nanoseconds pin_time(size_t bytes) {
   if (!dry()) return 0;
-  return state().profile.host_malloc + transfer_time(bytes, state().profile.host_pin);
+  return state().profile.host_malloc +
+         clock::time_of(static_cast<double>(bytes), state().profile.host_pin);
 }
 
 struct IpcHandle {

@@ -6,6 +6,7 @@
 // in time, so waiting for one cannot form a cycle.
 #include "capture.h"
 #include "order.h"
+#include "trace.h"
 
 namespace simcuda {
 namespace {
@@ -130,7 +131,11 @@ static void push_dry(Lock& lock, Stream& stream, Command command) {
   if (command.account) command.account(stream);
   spend(state().profile.call);
   if (command.wait) clock.wait(*stream.line, command.wait->mark);
-  if (command.time > 0) clock.run(*stream.line, command.unit, command.time);
+  if (command.time > 0) {
+    if (tracing()) state().trace->command(stream, command);
+    uint64_t number = clock.run(*stream.line, command.unit, command.time);
+    if (tracing()) state().trace->issued(number);
+  }
   if (command.record) command.record->mark = clock.record(*stream.line);
   if (!command.run) return;
   lock.unlock();
@@ -226,6 +231,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     drain(lock, stream);
   }
   order_destroyed(stream);
+  if (tracing()) state().trace->forget(stream);
   state().streams.erase(&stream);
   delete &stream;
   return cudaSuccess;

@@ -45,7 +45,7 @@ cudaError_t sleep_on(cudaStream_t stream, void** arguments) {
   Lock lock(state().mutex);
   if (dry()) {
     push(lock, resolve(stream),
-         {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, cycles});
+         {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, cycles, "sleep"});
     return cudaSuccess;
   }
   push(lock, resolve(stream),

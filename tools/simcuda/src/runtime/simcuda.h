@@ -102,8 +102,30 @@ struct SimcudaTimes {
 // Before anything is issued or allocated.
 SIMCUDA_API void simcuda_start_dry(const struct SimcudaProfile* profile);
 SIMCUDA_API const struct SimcudaProfile* simcuda_dry(void);  // null: it computes
-SIMCUDA_API void simcuda_dry_op(void* stream, int device, int64_t nanoseconds);
+// What an op does to a storage: reads it, writes it, or makes it. Storages have numbers from 0.
+struct SimcudaUse {
+  uint64_t storage;
+  size_t bytes;
+  const void* data;
+  int access;  // 0, 1, 2
+};
+SIMCUDA_API void simcuda_dry_op(void* stream, int device, const char* name, int64_t nanoseconds,
+                                const struct SimcudaUse* uses, size_t count);
 SIMCUDA_API void simcuda_times(int device, struct SimcudaTimes* out);
+
+// A trace (docs/trace.md), into a file that has its header. Not 0: it cannot be written.
+SIMCUDA_API int simcuda_trace_start(const char* path);
+SIMCUDA_API void simcuda_trace_end(void);
+SIMCUDA_API int simcuda_tracing(void);
+// An op whose commands are copies that this thread issues until it ends.
+SIMCUDA_API void simcuda_trace_op(void* stream, int device, const char* name,
+                                  const struct SimcudaUse* uses, size_t count);
+SIMCUDA_API void simcuda_trace_op_end(void);
+// What torch's allocator does.
+enum SimcudaMemory { SIMCUDA_ALLOCATED, SIMCUDA_FREED, SIMCUDA_SEGMENT, SIMCUDA_SEGMENT_GONE };
+SIMCUDA_API void simcuda_trace_memory(int event, int device, uintptr_t at, size_t bytes,
+                                      void* stream);
+SIMCUDA_API void simcuda_trace_mark(const char* name);
 
 // ---- order checker
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state.h"
-
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+
+#include "trace.h"
 
 namespace simcuda {
 namespace {

@@ -46,6 +46,7 @@ struct Ticket {
 using TicketPtr = std::shared_ptr<Ticket>;
 
 struct Work;
+class Trace;
 
 struct Command {
   TicketPtr wait;             // first, another stream's ticket must be done
@@ -56,6 +57,9 @@ struct Command {
   std::shared_ptr<const Work> work = nullptr;  // in a graph: what each launch does to memory
   clock::Unit unit = clock::Unit::kCompute;    // dry: what it occupies, and for how long
   clock::Nanoseconds time = 0;
+  const char* name = "";  // dry: what it does, to how many bytes, of them on the device
+  size_t bytes = 0;
+  const void* at = nullptr;
 };
 
 struct Stream {
@@ -130,6 +134,7 @@ struct Fault {
 
 struct State {
   State();
+  ~State();
   std::mutex mutex;
   std::condition_variable changed;  // a stream's runner has finished
   std::vector<std::unique_ptr<Device>> devices;
@@ -149,6 +154,7 @@ struct State {
   bool broken = false;                   // the context, by an error that stays
   SimcudaProfile profile{};              // dry
   std::unique_ptr<clock::Clock> clock;   // dry: there is one
+  std::unique_ptr<Trace> trace;          // if what happens is written down
 };
 
 // Never destroyed: libraries free memory after static destructors have run.
@@ -169,7 +175,7 @@ constexpr size_t kLargePage = size_t{2} << 20;
 // dry.cpp
 bool dry();
 void spend(clock::Nanoseconds time);  // of the host; nothing unless it is dry
-clock::Nanoseconds transfer_time(size_t bytes, double rate);
+bool tracing();
 
 // queue.cpp
 Stream& resolve(cudaStream_t stream);

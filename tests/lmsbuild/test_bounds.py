@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bounds on what a swapper can do, against exhaustive search on small problems."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from simcuda.bounds import Bounds, Problem, Step, bounds
+from simcuda.errors import SimcudaError
+
+MIB = 1 << 20
+SECOND = 10**9
+
+
+def problem(*steps: tuple[int, str], sizes: dict[int, int]) -> Problem:
+    """Steps as (seconds, uses): "0m1r" makes storage 0 and reads 1. Sizes in MiB, as are rates."""
+    access = {"r": "read", "w": "write", "m": "make"}
+    made = [
+        Step(
+            f"step {number}",
+            time * SECOND,
+            {int(uses[i]): access[uses[i + 1]] for i in range(0, len(uses), 2)},
+        )
+        for number, (time, uses) in enumerate(steps)
+    ]
+    return Problem(made, {n: size * MIB for n, size in sizes.items()}, float(MIB), float(MIB))
+
+
+def random_problem(seed: int, storages: int = 3, steps: int = 6) -> Problem:
+    dice = random.Random(seed)
+    made: list[tuple[int, str]] = []
+    seen: set[int] = set()
+    for _ in range(steps):
+        uses = ""
+        for storage in dice.sample(range(storages), dice.choice((1, 1, 2))):
+            access = dice.choice("rrwm") if storage in seen else "m"
+            seen.add(storage)
+            uses += f"{storage}{access}"
+        made.append((dice.randrange(3), uses))
+    return problem(*made, sizes={n: dice.randrange(1, 4) for n in range(storages)})
+
+
+def capacities(one: Problem) -> range:
+    least = max(sum(one.sizes[n] for n in step.uses) for step in one.steps)
+    return range(least // MIB, sum(one.sizes.values()) // MIB + 1)
+
+
+def least_bytes(one: Problem, capacity: int) -> int:
+    """MiB, by trying for each time between two uses whether the storage stays."""
+    gaps: list[tuple[int, int, int, int]] = []  # after, before, storage, version
+    last: dict[int, tuple[int, int]] = {}
+    for k, step in enumerate(one.steps):
+        for storage, access in step.uses.items():
+            after, version = last.get(storage, (k, -1))
+            if access != "make":
+                gaps.append((after, k, storage, version))
+            last[storage] = k, version if access == "read" else k
+    best = 1 << 60
+    for choice in itertools.product((False, True), repeat=len(gaps)):
+        gone = {gap for gap, away in zip(gaps, choice, strict=True) if away}
+        for k, step in enumerate(one.steps):
+            kept = {n for a, b, n, _ in set(gaps) - gone if a < k < b} | step.uses.keys()
+            if sum(one.sizes[n] for n in kept) > capacity * MIB:
+                break
+        else:
+            saved = {(n, version) for _, _, n, version in gone}
+            cost = sum(one.sizes[n] for _, _, n, _ in gone) + sum(one.sizes[n] for n, _ in saved)
+            best = min(best, cost // MIB)
+    return best
+
+
+def least_time(one: Problem, capacity: int) -> int:
+    """Seconds, by trying every order of steps and copies of whole storages, one copy each way.
+
+    A state is what runs (the time left), and of each storage whether it is here, and saved.
+    """
+    names = sorted(one.sizes)
+    size = {n: one.sizes[n] // MIB for n in names}
+    reads = [{n for n, a in step.uses.items() if a != "make"} for step in one.steps]
+    needed = [
+        {n for n in names if n in set().union(*reads[k:])} for k in range(len(one.steps) + 1)
+    ] if reads else []  # fmt: skip
+    start = (0, 0, (None, 0), (None, 0), frozenset[int](), frozenset[int]())
+    queue: list[tuple[int, int, Any]] = [(0, 0, start)]
+    seen = set()
+    count = itertools.count(1)
+    while queue:
+        now, _, state = heapq.heappop(queue)
+        if state in seen:
+            continue
+        seen.add(state)
+        k, left, coming, going, here, saved = state
+        if k == len(one.steps):
+            return now
+        busy = one.steps[k].uses.keys() if left else set()
+        room = (
+            capacity
+            - sum(size[n] for n in here)
+            - (size[coming[0]] if coming[0] is not None else 0)
+        )
+
+        def push(later: int, *new: object) -> None:
+            heapq.heappush(queue, (now + later, next(count), new))  # noqa: B023
+
+        if not left:
+            step = one.steps[k]
+            fresh = {n for n in step.uses if n not in here and step.uses[n] == "make"}
+            ready = all(n in here or n in fresh for n in step.uses)
+            moving = going[0] in step.uses and any(
+                n == going[0] and a != "read" for n, a in step.uses.items()
+            )
+            if (
+                ready
+                and not moving
+                and coming[0] not in step.uses
+                and sum(size[n] for n in fresh) <= room
+            ):
+                stale = {n for n, a in step.uses.items() if a != "read"}
+                time = step.time // SECOND
+                after = (here | fresh, saved - stale)
+                if time:
+                    push(0, k, time, coming, going, *after)
+                else:
+                    push(0, k + 1, 0, coming, going, *after)
+        for n in here - busy - {going[0]}:
+            if n in saved or n not in needed[k]:
+                push(0, k, left, coming, going, here - {n}, saved)
+        if going[0] is None:
+            for n in here - saved:
+                if n in busy and one.steps[k].uses[n] != "read":
+                    continue
+                push(0, k, left, coming, (n, size[n]), here, saved)
+        if coming[0] is None:
+            for n in saved - here:
+                if size[n] <= room:
+                    push(0, k, left, (n, size[n]), going, here, saved)
+        ends = [time for time in (left, coming[1], going[1]) if time]
+        if ends:
+            pass_ = min(ends)
+            now_here, now_saved, next_k = here, saved, k
+            left2 = max(0, left - pass_)
+            if left and not left2:
+                next_k += 1
+            in2, out2 = ((n, t - pass_) if n is not None else (None, 0) for n, t in (coming, going))
+            if in2[0] is not None and not in2[1]:
+                now_here, in2 = now_here | {in2[0]}, (None, 0)
+            if out2[0] is not None and not out2[1]:
+                now_saved, out2 = now_saved | {out2[0]}, (None, 0)
+            push(pass_, next_k, left2, in2, out2, now_here, now_saved)
+    raise AssertionError("it does not fit")
+
+
+def test_a_step_that_waits_for_what_left() -> None:
+    """0 leaves to make room for 1 and comes back, and there is no time to hide it."""
+    one = problem((0, "0m"), (3, "1m"), (0, "0r"), sizes={0: 2, 1: 3})
+    assert bounds(one, 5 * MIB) == Bounds(5 * MIB, 5 * MIB, 0, 0, 3 * SECOND, 3 * SECOND)
+    found = bounds(one, 4 * MIB)
+    assert (found.peak, found.bytes_in, found.bytes_out) == (5 * MIB, MIB, MIB)
+    assert found.time == 5 * SECOND  # a MiB out before step 1, and in after it
+    assert bounds(one, 3 * MIB).time == 7 * SECOND
+
+
+def test_what_was_saved_is_not_saved_again() -> None:
+    steps = [(1, "0m"), (1, "1m"), (1, "0r"), (1, "1m"), (1, "0r")]
+    read = bounds(problem(*steps, sizes={0: 2, 1: 2}), 2 * MIB)
+    assert (read.bytes_in, read.bytes_out) == (4 * MIB, 2 * MIB)
+    steps[2] = (1, "0w")
+    written = bounds(problem(*steps, sizes={0: 2, 1: 2}), 2 * MIB)
+    assert (written.bytes_in, written.bytes_out) == (4 * MIB, 4 * MIB)
+    steps[2] = (1, "0m")
+    made = bounds(problem(*steps, sizes={0: 2, 1: 2}), 2 * MIB)
+    assert (made.bytes_in, made.bytes_out) == (2 * MIB, 2 * MIB)
+
+
+def test_a_step_that_does_not_fit_is_named() -> None:
+    with pytest.raises(SimcudaError, match="step 0 needs 3 MiB at once, and the capacity is 2 MiB"):
+        bounds(problem((1, "0m1m"), sizes={0: 2, 1: 1}), 2 * MIB)
+
+
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.slow)])
+def test_bytes_are_never_above_what_is_possible(seeds: range) -> None:
+    bound = exact = 0.0
+    for seed in seeds:
+        one = random_problem(seed, storages=4, steps=8)
+        for capacity in capacities(one):
+            least = least_bytes(one, capacity)
+            found = bounds(one, capacity * MIB).bytes / MIB
+            assert found <= least + 1e-6, seed
+            bound, exact = bound + found, exact + least
+    assert bound > 0.65 * exact  # parts of a storage can move, here
+
+
+@pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 300), marks=pytest.mark.slow)])
+def test_time_is_never_below_what_is_possible(seeds: range) -> None:
+    bound = exact = 0.0
+    for seed in seeds:
+        one = random_problem(seed)
+        for capacity in capacities(one):
+            least = least_time(one, capacity)
+            found = bounds(one, capacity * MIB).time / SECOND
+            assert found <= least + 1e-6, seed
+            bound, exact = bound + found, exact + least
+    assert bound > 0.8 * exact

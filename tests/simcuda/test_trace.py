@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a dry run writes down, and what is read from it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TOOLS
+from fork_server import ForkServer
+from test_dry import DRY, ask, dry_server  # noqa: F401
+
+from simcuda import SimcudaError, bounds, trace
+
+PROGRAM = """
+    stream = torch.cuda.Stream()
+    host = torch.empty(1 << 20, pin_memory=True)
+    device.mark("step 0")
+    x = torch.ones(1 << 20, device="cuda")
+    y = x * 2
+    y.add_(x)
+    host.copy_(y, non_blocking=True)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        z = x.view(1024, 1024).clone()
+    del x
+    torch.cuda.synchronize()
+    del z
+    torch.cuda.empty_cache()
+    print(json.dumps(device.times()))
+    """
+
+
+@pytest.fixture(scope="module", name="written")
+def _written(
+    dry_server: ForkServer,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, int]]:
+    file = tmp_path_factory.mktemp("trace") / "run.trace"
+    return file, ask(dry_server, {**DRY, "SIMCUDA_TRACE": str(file)}, PROGRAM)
+
+
+def test_a_trace_has_what_happened(written: tuple[Path, dict[str, int]]) -> None:
+    file, times = written
+    read = trace.read(file)
+    assert read.about["profile"]["name"] == "v100-32gb-pcie3" and read.about["modelled"]
+    ops = list(read.of(trace.Op))
+    assert [op.name for op in ops] == [
+        "aten::fill_", "aten::mul", "aten::add_", "aten::copy_", "aten::copy_"
+    ]  # fmt: skip
+    uses = [[(use.storage.number, use.access) for use in op.uses] for op in ops]
+    x, y, z = 0, 1, 2
+    assert uses == [
+        [(x, "write")], [(x, "read"), (y, "make")], [(y, "write"), (x, "read")], [(y, "read")],
+        [(z, "write"), (x, "read")],
+    ]  # fmt: skip
+    assert all(use.storage.bytes == 4 << 20 for op in ops for use in op.uses)
+    out, within = read.of(trace.Copy)
+    assert (out.unit, out.bytes, out.storage.number, out.of_op) == ("out", 4 << 20, y, True)
+    assert (within.unit, within.stream) == ("compute", ops[-1].stream)
+    assert ops[0].stream != within.stream
+    assert list(read.moves()) == []
+    timed = [op for op in ops if op.begin >= 0]
+    assert [op.name for op in timed] == ["aten::fill_", "aten::mul", "aten::add_"]
+    for before, after in itertools.pairwise(timed):
+        assert before.time < before.end <= after.begin
+    assert out.begin >= timed[-1].end
+    busy = sum(c.duration for c in read.of(trace.Command) if c.unit == "compute")
+    assert busy == times["compute"] and out.duration == times["out"]
+    assert sum(w.duration for w in read.of(trace.Waited)) == times["waited"]
+    assert [mark.name for mark in read.of(trace.Mark)] == ["step 0"]
+
+
+def test_a_trace_has_the_memory(written: tuple[Path, dict[str, int]]) -> None:
+    read = trace.read(written[0])
+    blocks = list(read.of(trace.Allocated))
+    assert [(b.number, b.bytes, b.offset) for b in blocks] == [
+        (0, 4 << 20, 0), (1, 4 << 20, 4 << 20), (2, 4 << 20, 0)
+    ]  # fmt: skip
+    assert [b.segment for b in blocks] == [0, 0, 1]  # another stream's is another segment
+    assert [f.allocation for f in read.of(trace.Freed)] == [0, 2]
+    assert [s.bytes for s in read.of(trace.Segment)] == [20 << 20, 20 << 20]
+    assert [s.segment for s in read.of(trace.SegmentGone)] == [1]
+    places = {use.storage.number: use.allocation for op in read.of(trace.Op) for use in op.uses}
+    assert places == {0: 0, 1: 1, 2: 2}
+
+
+def test_it_can_be_looked_at(written: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
+    shown = tmp_path / "chrome.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "simcuda", "trace", str(written[0]), "--chrome", str(shown)],
+        env={"PYTHONPATH": str(TOOLS)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "v100-32gb-pcie3, modelled: 5 operators" in done.stdout
+    events = json.loads(shown.read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert [e["name"] for e in spans] == [
+        "aten::fill_", "aten::mul", "aten::add_", "copy d2h", "copy d2d"
+    ]  # fmt: skip
+    assert [e["tid"] for e in spans] == [0, 0, 0, 2, 0]
+    assert max(e["args"]["bytes"] for e in events if e["ph"] == "C") == 12 << 20
+
+
+def test_what_is_no_trace_is_refused(written: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
+    whole = written[0].read_bytes()
+    head, _, body = whole.partition(b"\n")
+    file = tmp_path / "wrong"
+    later = json.dumps({**json.loads(head), "version": 2}).encode()
+    for content, message in (
+        (b"", "is no trace of a dry run"),
+        (b"{}\n" + body, "is no trace of a dry run"),
+        (later + b"\n" + body, "has version 2, and 1 is read here"),
+        (whole[:-3], "is cut off or damaged"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(SimcudaError, match=message):
+            trace.read(file)
+    with pytest.raises(SimcudaError, match="cannot be read: No such file"):
+        trace.read(tmp_path / "none")
+
+
+def test_a_trace_is_of_a_dry_run_alone() -> None:
+    from simcuda.config import Settings
+
+    with pytest.raises(SimcudaError, match="trace is of the dry device; give --dry"):
+        Settings(trace="file")
+
+
+def test_the_steps_of_a_trace_are_those_that_bounds_are_of(
+    written: tuple[Path, dict[str, int]],
+) -> None:
+    problem = bounds.problem_of(trace.read(written[0]), minimum=1 << 20)
+    assert [step.uses for step in problem.steps] == [
+        {0: "make"}, {0: "read", 1: "make"}, {1: "write", 0: "read"}, {1: "read"},
+        {2: "make", 0: "read"},
+    ]  # fmt: skip
+    assert sum(step.time for step in problem.steps) == written[1]["compute"]
+    assert problem.sizes == dict.fromkeys(range(3), 4 << 20)
+    assert problem.rate_in == 15.75e9

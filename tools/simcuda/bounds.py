@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What no swapper can do better on a trace: the least bytes that had to move, the least time.
+
+docs/bounds.md has the derivation. Needs scipy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from .errors import SimcudaError
+from .sizes import format_bytes
+from .trace import Copy, Op, Trace
+
+# Operators that overwrite what they write without having read it: until then it need be nowhere.
+_OVERWRITE = frozenset(
+    f"aten::{name}" for name in
+    ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")
+)  # fmt: skip
+
+
+@dataclass
+class Step:
+    """One operator: how long it computes, and the storages that must be there meanwhile."""
+
+    name: str
+    time: int  # nanoseconds
+    uses: dict[int, str]  # storage -> "read", "write" (and read) or "make" (without a read)
+
+
+@dataclass
+class Problem:
+    """Steps in their order, and the bytes of each storage. Rates are bytes a second."""
+
+    steps: list[Step]
+    sizes: dict[int, int]
+    rate_in: float
+    rate_out: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bytes and nanoseconds. `peak`: what the steps need when nothing moves."""
+
+    capacity: int
+    peak: int
+    bytes_in: int  # these two are of one solution with the least sum
+    bytes_out: int
+    compute: int
+    time: int
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_in + self.bytes_out
+
+
+def problem_of(trace: Trace, device: int = 0, minimum: int = 0) -> Problem:
+    """What a trace asks of memory. Storages below `minimum` bytes are left out, which can only
+    lower the bounds."""
+    steps: list[Step] = []
+    sizes: dict[int, int] = {}
+    for event in trace.of(Op, Copy):
+        if event.device != device:
+            continue
+        if isinstance(event, Op):
+            uses = {}
+            for use in event.uses:
+                if use.storage.bytes < minimum:
+                    continue
+                sizes[use.storage.number] = use.storage.bytes
+                over = use.access == "write" and event.name in _OVERWRITE
+                uses[use.storage.number] = "make" if over else use.access
+            steps.append(Step(event.name, max(event.duration, 0), uses))
+        elif event.of_op and event.unit == "compute" and steps:
+            steps[-1].time += event.duration
+    profile = trace.about["profile"]
+    link = profile["efficiency"]["link"]
+    return Problem(steps, sizes, profile["link_in"] * link, profile["link_out"] * link)
+
+
+def bounds(problem: Problem, capacity: int) -> Bounds:
+    """Raises SimcudaError if a step alone does not fit."""
+    model = _Model(problem, capacity)
+    moved = model.least_bytes()
+    compute = sum(step.time for step in problem.steps)
+    return Bounds(capacity, model.peak, *moved, compute, compute + model.least_wait())
+
+
+@dataclass
+class _Interval:
+    """Between two uses of a storage, from after step `after` until before step `before`."""
+
+    after: int
+    before: int
+    size: int
+    version: int  # of the contents, which a page-out saves once
+
+
+@dataclass
+class _Linear:
+    """A linear programme: the least sum of costs, with sums of variables that must be so much."""
+
+    cost: list[float] = field(default_factory=list)
+    limits: list[tuple[float, float | None]] = field(default_factory=list)
+    equal: list[dict[int, float]] = field(default_factory=list)
+    at_most: list[tuple[dict[int, float], float]] = field(default_factory=list)
+
+    def variable(self, cost: float = 0, least: float = 0, most: float | None = None) -> int:
+        self.cost.append(cost)
+        self.limits.append((least, most))
+        return len(self.cost) - 1
+
+    def sums(self, changes: Iterable[dict[int, float]]) -> list[int]:
+        """Variables that are the running sums of changes."""
+        made: list[int] = []
+        for change in changes:
+            made.append(self.variable())
+            row = {made[-1]: -1.0, **change}
+            if len(made) > 1:
+                row[made[-2]] = 1.0
+            self.equal.append(row)
+        return made
+
+    def solve(self) -> Any:
+        try:
+            from scipy.optimize import linprog
+            from scipy.sparse import csr_array
+        except ImportError:
+            raise SimcudaError("the bounds need scipy; pip install 'scipy>=1.11,<2'") from None
+
+        def matrix(rows: list[dict[int, float]]) -> Any:
+            at = [i for i, row in enumerate(rows) for _ in row]
+            columns = [column for row in rows for column in row]
+            values = [value for row in rows for value in row.values()]
+            return csr_array((values, (at, columns)), shape=(len(rows), len(self.cost)))
+
+        limited = {}
+        if self.at_most:
+            limited["A_ub"] = matrix([row for row, _ in self.at_most])
+            limited["b_ub"] = [most for _, most in self.at_most]
+        result = linprog(
+            self.cost, A_eq=matrix(self.equal), b_eq=[0.0] * len(self.equal), bounds=self.limits,
+            method="highs", **limited,
+        )  # fmt: skip
+        if not result.success:
+            raise SimcudaError(f"the bounds were not found: {result.message}")
+        return result.x
+
+
+_UNIT = float(1 << 20)  # numbers near 1 suit the solver
+_TIMES = 400  # steps at which time is looked at, so many at most
+
+
+class _Model:
+    def __init__(self, problem: Problem, capacity: int) -> None:
+        self.problem = problem
+        self._intervals, self._writes = _intervals(problem)
+        loads = self._loads()
+        self.peak = max(loads, default=0)
+        for step, load in zip(problem.steps, map(self._need, problem.steps), strict=True):
+            if load > capacity:
+                raise SimcudaError(
+                    f"{step.name} needs {format_bytes(load)} at once, and the capacity is "
+                    f"{format_bytes(capacity)}"
+                )
+        # At these steps so much must be away.
+        self._excess = {k: load - capacity for k, load in enumerate(loads) if load > capacity}
+        self._tight = sorted(self._excess)
+
+    def _need(self, step: Step) -> int:
+        return sum(self.problem.sizes[storage] for storage in step.uses)
+
+    def _loads(self) -> list[int]:
+        change = [0] * (len(self.problem.steps) + 1)
+        for interval in self._intervals:
+            change[interval.after + 1] += interval.size
+            change[interval.before] -= interval.size
+        kept, loads = 0, []
+        for step, difference in zip(self.problem.steps, change, strict=False):
+            kept += difference
+            loads.append(kept + self._need(step))
+        return loads
+
+    def _moves(self, linear: _Linear, cost: float) -> tuple[dict[int, int], dict[int, int]]:
+        """Variables of what each interval moves in, and each version out."""
+        starts: dict[int, dict[int, float]] = defaultdict(dict)
+        ends: dict[int, dict[int, float]] = defaultdict(dict)
+        brought, saved = {}, {}
+        for number, interval in enumerate(self._intervals):
+            first = bisect_left(self._tight, interval.after + 1)
+            if first == len(self._tight) or self._tight[first] >= interval.before:
+                continue  # it never need go
+            size = interval.size / _UNIT
+            brought[number] = linear.variable(cost, 0, size)
+            if interval.version not in saved:
+                saved[interval.version] = linear.variable(cost, 0, size)
+            linear.at_most.append(({brought[number]: 1.0, saved[interval.version]: -1.0}, 0))
+            starts[self._tight[first]][brought[number]] = 1.0
+            ends[interval.before][brought[number]] = -1.0
+        going = sorted({*self._tight, *ends})
+        away = linear.sums({**starts[k], **ends[k]} for k in going)
+        for k, variable in zip(going, away, strict=True):
+            linear.limits[variable] = (self._excess.get(k, 0) / _UNIT, None)
+        return brought, saved
+
+    def least_bytes(self) -> tuple[int, int]:
+        """In, and out."""
+        if not self._tight:
+            return 0, 0
+        linear = _Linear()
+        brought, saved = self._moves(linear, cost=1)
+        found = linear.solve()
+        return (
+            round(sum(found[v] for v in brought.values()) * _UNIT),
+            round(sum(found[v] for v in saved.values()) * _UNIT),
+        )
+
+    def least_wait(self) -> int:
+        """Nanoseconds that computing must wait for copies, in all."""
+        if not self._tight:
+            return 0
+        linear = _Linear()
+        brought, saved = self._moves(linear, cost=0)
+        steps = self.problem.steps
+        chosen = self._tight[:: -(-len(self._tight) // _TIMES)]
+        before = [0, *accumulate(step.time for step in steps)]  # computing until step k
+        ends, begins = defaultdict(list), defaultdict(list)  # versions, by their last and first
+        for version in saved:
+            of = self._writes[version]
+            ends[max(self._intervals[n].before for n in of)].append(saved[version])
+            begins[min(self._intervals[n].after for n in of)].append(saved[version])
+        came, left = defaultdict(list), defaultdict(list)
+        for number, variable in brought.items():
+            came[self._intervals[number].before].append(variable)
+            left[self._intervals[number].after].append(variable)
+        total_in, total_out = (
+            linear.sums([dict.fromkeys(of.values(), 1.0)])[0] for of in (brought, saved)
+        )
+
+        def cumulated(at: dict[int, list[int]], through: bool) -> list[int]:
+            """Of what has its place before each chosen step, or at it."""
+            changes: list[dict[int, float]] = [{} for _ in range(len(chosen) + 1)]
+            for step, variables in at.items():
+                slot = bisect_left(chosen, step if through else step + 1)
+                changes[slot].update((variable, 1.0) for variable in variables)
+            return linear.sums(changes[:-1])
+
+        waits = linear.sums({linear.variable(): 1.0} for _ in chosen)  # until the chosen steps
+        last = linear.sums([{linear.variable(): 1.0, waits[-1]: 1.0}])[0]
+        linear.cost[last] = 1.0
+        in_before, out_before = cumulated(came, through=True), cumulated(ends, through=True)
+        in_after, out_after = cumulated(left, through=False), cumulated(begins, through=False)
+        whole = before[-1]
+        for i, k in enumerate(chosen):
+            excess = self._excess[k] / _UNIT
+            early, late = before[k], whole - before[k + 1]
+            for rate, sum_before, sum_after, total in (
+                (self.problem.rate_in, in_before, in_after, total_in),
+                (self.problem.rate_out, out_before, out_after, total_out),
+            ):
+                fast = rate / 1e9 / _UNIT  # a nanosecond
+                gone, back = (excess, 0.0) if total == total_out else (0.0, excess)
+                linear.at_most.append(
+                    ({sum_before[i]: 1.0, waits[i]: -fast * 1e6}, fast * early - gone)
+                )
+                row = {total: 1.0, sum_after[i]: -1.0, last: -fast * 1e6, waits[i]: fast * 1e6}
+                linear.at_most.append((row, fast * late - back))
+        return max(0, round(float(linear.solve()[last]) * 1e6))
+
+
+def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]]]:
+    """Those that something has to survive, and which of them have one version."""
+    last: dict[int, tuple[int, int]] = {}  # storage -> step of its last use, version
+    intervals: list[_Interval] = []
+    versions: dict[int, list[int]] = defaultdict(list)
+    count = 0
+    for k, step in enumerate(problem.steps):
+        for storage, access in step.uses.items():
+            if storage in last and access != "make":
+                after, version = last[storage]
+                versions[version].append(len(intervals))
+                intervals.append(_Interval(after, k, problem.sizes[storage], version))
+            if storage not in last or access != "read":
+                count += 1
+                last[storage] = k, count
+            else:
+                last[storage] = k, last[storage][1]
+    return intervals, versions

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python does about a device that has no values: names the lines that read one, and keeps
+torch itself from reading any."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_OURS = str(Path(__file__).resolve().parent)
+# It asks whether gradients overflowed, and 0 says that they did not.
+_KNOWING = str(Path("torch", "amp", "grad_scaler.py"))
+
+_Listener = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
+_listener: Any = None  # kept: the kernels have its address
+
+
+def _read(op: str) -> int:
+    """Not 0: refused. Until `listen` puts another in its place."""
+    return 0
+
+
+def listen(kernels: ctypes.CDLL, policy: str, refuse: Callable[[str], object]) -> None:
+    """Tell each line of the program that reads a value, once, or let it fail. `policy` is one of
+    config.VALUES, `refuse` keeps the text of what fails."""
+    global _listener, _read
+    told: set[str] = set()
+
+    def read(op: str) -> int:
+        where = None if policy == "off" else _line(sys._getframe(1))
+        if where is None:
+            return 0
+        what = f"{where} reads a value ({op}), and on a dry device every value is 0"
+        if policy == "error":
+            refuse(what)
+            return 1
+        if where not in told:
+            told.add(where)
+            print(f"simcuda: {what}: what it decides, a GPU may decide otherwise", file=sys.stderr)
+        return 0
+
+    _read, _listener = read, _Listener(lambda op: read(op.decode()))
+    kernels.simcuda_on_read(_listener)
+
+
+def _line(frame: FrameType | None) -> str | None:
+    """Where the program itself is; None for what knows that there are no values."""
+    torch = str(Path(sys.modules["torch"].__file__ or "").parent)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith(_KNOWING):
+            return None
+        if not code.co_filename.startswith((_OURS, torch)):
+            return f'File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}'
+        frame = frame.f_back
+    return None
+
+
+def prepare() -> None:
+    """Once torch is imported and has the kernels."""
+    import torch
+
+    torch.backends.mha.set_fastpath_enabled(False)  # fused for inference, without a shape
+    torch.distributions.Distribution.set_default_validate_args(False)
+    torch.distributed._verify_params_across_processes = _refuse_ddp
+    tolist, formatted = torch.Tensor.tolist, torch._tensor_str._tensor_str
+
+    def read_list(self: Any) -> Any:
+        if self.is_cuda and _read("Tensor.tolist"):
+            raise NotImplementedError("the dry device refuses: a value is read by tolist()")
+        return tolist(self)
+
+    def zeros_as_text(self: Any, indent: int) -> str:
+        # Printing picks values by masks, and would copy them one by one.
+        if self.is_cuda and self.layout is torch.strided:
+            self = torch.zeros((), dtype=self.dtype).expand(self.shape)
+        return str(formatted(self, indent))
+
+    torch.Tensor.tolist, torch._tensor_str._tensor_str = read_list, zeros_as_text
+    for name, shape in _SHAPES.items():
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
+            torch.library.impl(name, "Meta", shape)
+
+
+def _refuse_ddp(*_: Any) -> None:
+    raise NotImplementedError(
+        "the dry device refuses: DistributedDataParallel, because its processes agree by values "
+        "on what they send, and every value is 0"
+    )
+
+
+def _like(*places: int) -> Callable[..., Any]:
+    """Results that look like these arguments."""
+
+    def make(*arguments: Any, **_: Any) -> Any:
+        made = [arguments[place].new_empty(arguments[place].shape) for place in places]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return make
+
+
+# Operators of ordinary models that torch has no kernel for Meta for.
+_SHAPES = {
+    "aten::_weight_norm_interface_backward": _like(1, 2),
+    "aten::multi_margin_loss_backward": _like(1),
+    "aten::multilabel_margin_loss_backward": _like(1),
+    "aten::_ctc_loss_backward": _like(1),
+    "aten::_logcumsumexp": _like(0),
+}

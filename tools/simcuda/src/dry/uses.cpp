@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "uses.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+namespace simcuda::dry {
+namespace {
+
+// A storage keeps its number while it moves. The weak reference keeps its address from becoming
+// another storage's.
+class Numbers {
+ public:
+  uint64_t of(const c10::Storage& storage) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto* impl = storage.unsafeGetStorageImpl();
+    auto known = numbers_.find(impl);
+    if (known != numbers_.end()) return known->second.number;
+    uint64_t number = numbers_.size();
+    numbers_.emplace(impl, Known{storage.getWeakStorageImpl(), number});
+    return number;
+  }
+
+ private:
+  struct Known {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    uint64_t number;
+  };
+  std::mutex mutex_;
+  std::unordered_map<c10::StorageImpl*, Known> numbers_;
+};
+
+Numbers& numbers() {
+  static auto* instance = new Numbers;
+  return *instance;
+}
+
+}  // namespace
+
+void Uses::add(const at::Tensor& tensor, Access access) {
+  if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage()) return;
+  auto* impl = tensor.storage().unsafeGetStorageImpl();
+  if (impl->nbytes() == 0) return;
+  uint64_t number = numbers().of(tensor.storage());
+  for (SimcudaUse& use : uses_) {
+    if (use.storage != number) continue;
+    use.access = std::max(use.access, static_cast<int>(access));
+    return;
+  }
+  uses_.push_back({number, impl->nbytes(), impl->data(), access});
+}
+
+bool trace_allocator() {
+  using c10::cuda::CUDACachingAllocator::TraceEntry;
+  auto tell = [](const TraceEntry& entry) {
+    auto say = [&](int event) {
+      simcuda_trace_memory(event, entry.device_, static_cast<uintptr_t>(entry.addr_), entry.size_,
+                           entry.stream_);
+    };
+    switch (entry.action_) {
+      case TraceEntry::ALLOC:
+        return say(SIMCUDA_ALLOCATED);
+      case TraceEntry::FREE_COMPLETED:
+        return say(SIMCUDA_FREED);
+      case TraceEntry::SEGMENT_ALLOC:
+      case TraceEntry::SEGMENT_MAP:
+        return say(SIMCUDA_SEGMENT);
+      case TraceEntry::SEGMENT_FREE:
+      case TraceEntry::SEGMENT_UNMAP:
+        return say(SIMCUDA_SEGMENT_GONE);
+      default:
+        return;
+    }
+  };
+  try {
+    c10::cuda::CUDACachingAllocator::get()->attachAllocatorTraceTracker(tell);
+  } catch (const c10::Error&) {
+    return false;  // an allocator that is not torch's own
+  }
+  return true;
+}
+
+}  // namespace simcuda::dry
+
+extern "C" __attribute__((visibility("default"))) int simcuda_trace_allocator() {
+  return simcuda::dry::trace_allocator();
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which storages an operator uses, for the trace.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <simcuda.h>
+
+#include <vector>
+
+namespace simcuda::dry {
+
+enum Access { kRead, kWrite, kMake };
+
+class Uses {
+ public:
+  // A storage that is there already keeps the stronger access.
+  void add(const at::Tensor& tensor, Access access);
+  const SimcudaUse* data() const { return uses_.data(); }
+  size_t size() const { return uses_.size(); }
+
+ private:
+  std::vector<SimcudaUse> uses_;
+};
+
+// Tells the trace what torch's allocator does, from now on. Whether there is one that tells.
+bool trace_allocator();
+
+}  // namespace simcuda::dry
