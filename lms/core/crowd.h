@@ -9,20 +9,23 @@ namespace lms {
 // Those that may run at the same time.
 class Crowd {
  public:
-  // One of them while it lives. Knows whether another has run meanwhile.
+  // One of them, or with no crowd none, while it lives. Knows whether another has run meanwhile.
   class Member {
    public:
-    explicit Member(Crowd& crowd) : crowd_(crowd), before_(crowd.counts_.fetch_add(kBegun + 1)) {}
-    ~Member() { crowd_.counts_.fetch_sub(1); }
+    explicit Member(Crowd* crowd)
+        : crowd_(crowd), before_(crowd == nullptr ? 0 : crowd->counts_.fetch_add(kBegun + 1)) {}
+    ~Member() {
+      if (crowd_ != nullptr) crowd_->counts_.fetch_sub(1);
+    }
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
     // Does `act` if no other has run, and says whether it did: it looks once, because another may
-    // begin at any time.
+    // begin at any time. For one of a crowd.
     template <class Act>
     bool if_alone(const Act& act) const {
       const bool first = before_ % kBegun == 0;
-      const bool last = crowd_.counts_.load() / kBegun == before_ / kBegun + 1;
+      const bool last = crowd_->counts_.load() / kBegun == before_ / kBegun + 1;
       const bool alone = first && last;
       if (alone) {
         act();
@@ -31,7 +34,7 @@ class Crowd {
     }
 
    private:
-    Crowd& crowd_;
+    Crowd* const crowd_;
     const std::uint64_t before_;
   };
 

@@ -132,23 +132,7 @@ inline ::lms::Crowd& random_ops() {
   return *ops;
 }
 
-// An op of them, if it is one.
-class RandomOp {
- public:
-  explicit RandomOp(bool random) {
-    if (random) {
-      one_.emplace(random_ops());
-    }
-  }
-
-  template <class Act>
-  bool if_alone(const Act& act) const {
-    return one_->if_alone(act);
-  }
-
- private:
-  std::optional<::lms::Crowd::Member> one_;
-};
+using RandomOp = ::lms::Crowd::Member;
 
 // How many random numbers were taken from the generator of the call; 0 when it takes none.
 template <class Call>
@@ -177,7 +161,7 @@ bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint
 template <class Call>
 void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands) {
   const auto arguments = call.arguments();
-  const RandomOp random(facts.random);
+  const RandomOp random(facts.random ? &random_ops() : nullptr);
   const uint64_t taken = numbers_taken(call, facts, operands.device());
   const auto rewind = [&] {
     call.set_arguments(arguments);
@@ -203,7 +187,7 @@ void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands) 
 // Of one that may not, only the entry is tried again.
 template <class Call>
 void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
-  const RandomOp random(facts.random);
+  const RandomOp random(facts.random ? &random_ops() : nullptr);
   Entered entered;
   const auto enter = [&] { return entered.enter(facts, operands, Room::kTell); };
   if (!enter() && !c10::cuda::lms::try_again(enter)) {

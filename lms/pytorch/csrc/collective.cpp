@@ -78,12 +78,6 @@ void sweep() {
   }
 }
 
-void hold_until_waited_for(const Work& work, Held held) {
-  if (!c10::cuda::lms::capture_underway()) {  // where all that is used is exposed
-    pending().add(work, std::move(held));
-  }
-}
-
 // Null when the work tells nothing by itself.
 c10::intrusive_ptr<c10::ivalue::Future> future_of(const Work& work) {
   try {
@@ -146,7 +140,7 @@ void hold_until_done(const std::shared_ptr<InFlight>& held, c10::function_ref<Wo
   } else if (const auto future = future_of(running)) {
     future->addCallback([held](c10::ivalue::Future&) { held->follow(); });
   } else {
-    hold_until_waited_for(running, {held});
+    pending().add(running, {held});
   }
 }
 
@@ -156,7 +150,7 @@ void end_group(const Work& work) {
   Held held = end_this_group();
   sweep();
   if (work != nullptr && !held.empty()) {
-    hold_until_waited_for(work, std::move(held));
+    pending().add(work, std::move(held));
   }
 }
 

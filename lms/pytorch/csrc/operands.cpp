@@ -9,6 +9,9 @@ namespace {
 
 using c10::cuda::lms::Access;
 
+// Below it an op finds room somewhere, unless there is hardly any.
+constexpr size_t kSmall = size_t{1} << 20;
+
 // Whether who writes every element of the tensor writes every byte of its storage.
 bool covers_its_storage(const at::Tensor& self) {
   const auto& storage = *self.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -28,7 +31,6 @@ Access access_to(const at::Tensor& tensor, Access announced) {
 }
 
 bool may_lack_room(const Operands& operands) {
-  constexpr size_t kSmall = size_t{1} << 20;
   return !operands.empty() && (c10::cuda::lms::under_pressure() ||
                                std::any_of(operands.begin(), operands.end(), [](const auto& use) {
                                  return c10::cuda::lms::nbytes_of(*use.storage) >= kSmall;
