@@ -67,6 +67,12 @@ class Switch {
     if (state_.load(std::memory_order_relaxed) == State::kDisabling) retire_();
   }
 
+  // Off at once, in the child of a fork: it has no device, nor the threads that may hold a lock.
+  void forked() noexcept {
+    reclaiming_ = false;
+    state_ = State::kOff;
+  }
+
   // Chaos mode, from the next time on that it is on. False, and as it was, while storages are out.
   bool set_chaos(bool chaos);
   bool chaos() const noexcept { return chaos_.load(); }

@@ -292,3 +292,11 @@ TEST(switch_while_threads_run_ops) {
   CHECK_EQ(rig.device.failure(), "");
   CHECK(with_pins > 0 && without_pins > 0);
 }
+
+TEST(switch_is_off_in_the_child_of_a_fork) {
+  Rig rig;
+  CHECK(rig.enable(kNow));
+  rig.lms_switch.forked();
+  CHECK(!rig.lms_switch.active());
+  CHECK(!rig.lms_switch.reclaiming());
+}

@@ -437,6 +437,40 @@ def test_host_memory_is_not_a_childs(lms: Any) -> None:
     assert intact([x])
 
 
+def test_a_child_of_a_fork_waits_for_no_lock(program: Any, sim: Any) -> None:
+    """Another thread has the engine's at the fork, and no thread of the child will give it back."""
+    out = program(
+        """
+        import os, signal, threading, time
+        import simcuda, torch
+        torch.cuda.lms.enable(min_size=0)
+        ready = threading.Event()
+
+        def reclaim():
+            kept = [torch.ones(1 << 19, device="cuda") for _ in range(4)]
+            simcuda.device.set_bandwidth(8 << 20)  # a quarter of a second for each
+            ready.set()
+            torch.cuda.lms.reclaim()
+            simcuda.device.set_bandwidth(0)
+
+        thread = threading.Thread(target=reclaim)
+        thread.start()
+        ready.wait()
+        time.sleep(0.2)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            torch.ones(2).add(1)
+            assert not torch.ops.lms.active()
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        thread.join()
+        print("ended", status, torch.ops.lms.active())
+        """
+    )
+    assert "ended 0 True" in out
+
+
 def test_host_memory_comes_ahead_of_need(lms: Any) -> None:
     """By a thread: up to a sixteenth more than was in use at a time."""
     torch.ops.lms.trim_host()

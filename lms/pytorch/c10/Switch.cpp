@@ -5,6 +5,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -35,6 +36,12 @@ void synchronize_devices() {
   }
 }
 
+// Ops of the child, as those of a data loader's workers, take no lock then.
+void forked() {
+  detail::lms_switch.forked();
+  captures = 0;
+}
+
 class Owner final : public ::lms::Switch::Owner {
  public:
   size_t out() override { return state().backend.on_host(); }
@@ -61,6 +68,7 @@ State& state() {
     made->host.set_limit(made->host_share.limit());
     made->backend.set_host(&made->host);
     detail::lms_switch.attach(made->engine, switch_owner());
+    pthread_atfork(nullptr, nullptr, &forked);
     return made;
   }();
   return *state;
