@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lms_device
 import pytest
 import torch
 from lms_device import LARGE, MIB
@@ -241,7 +242,8 @@ def test_out_of_memory_says_who_is_in_the_way(lms: Any, device: Any) -> None:
     with lms.pin(*hold), pytest.raises(torch.OutOfMemoryError) as caught:
         block(6)
     text = str(caught.value)
-    assert "Tried to allocate 6.00 MiB" in text  # not the segment that it would take
+    if not lms_device.is_plugin():  # PyTorch's own message is of the segment that it would take
+        assert "Tried to allocate 6.00 MiB" in text
     assert "could not make room for 6.00 MiB on GPU 0, of which 60.00 MiB of 64.00 MiB" in text
     assert "60.00 MiB are pinned by torch.cuda.lms.pin()" in text
     assert "Let go of what the operator does not use" in text
@@ -254,6 +256,7 @@ def shortage(work: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.native  # beside the plug-in they lie in segments of another size, and it fits
 def test_out_of_memory_names_what_is_in_pieces(lms: Any, device: Any) -> None:
     device.limit(20 * MIB)
     kept = [block(2) for _ in range(10)]
@@ -279,7 +282,7 @@ def test_out_of_memory_does_not_ask_for_what_is_set(program: Any) -> None:
         memory=20 * MIB,
         env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     )
-    said = out.partition(". ")[0]
+    said = out.splitlines()[-1].partition(". ")[0]  # some releases warn of the attempts
     assert said == ": let go of what cannot move, as named above, or use smaller inputs"
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lms_device
+import pytest
 import torch
 from lms_device import MIB
 
@@ -158,3 +160,16 @@ def test_a_pool_with_a_pluggable_allocator_stays(program: Any, tmp_path: Path) -
         memory=48 * MIB,
     )
     assert "stays" in out
+
+
+def test_the_device_refuses_nothing(lms: Any, device: Any, sim: Any) -> None:
+    """Beside the plug-in: it asks first how much is free. Some releases warn of a refusal."""
+    if not lms_device.is_plugin():
+        pytest.skip("the patched allocator tries, and nothing is said of it")
+    device.limit(36 * MIB)
+    rows = [block(size) for size in (3, 7, 5, 2, 6)]
+    for i in range(6):
+        order = torch.sort(rows[i % 5])
+        rows[i % 5] = order.values + order.indices.float().mean()
+    del order
+    assert lms.stats()["lms.paged_out"] > 0 and device.counters()["malloc_failed"] == 0

@@ -108,6 +108,10 @@ class Allocator final : public Forward {
   void* attempt(Request* request, Reach reach);
   // Bytes that a new segment may measure.
   size_t room(DeviceIndex device, size_t reserved);
+  // Bytes that a new segment for the request measures beyond that.
+  size_t lacking(const Request& request);
+  // Expandable segments may grow by less than a segment.
+  bool may_fit(const Request& request) { return expandable_.load() || lacking(request) == 0; }
   size_t reserved(DeviceIndex device);
   size_t block_bytes(size_t bytes) const;
   CA::SnapshotInfo learn();
@@ -141,6 +145,7 @@ class Allocator final : public Forward {
   std::mutex pools_mutex_;
   std::vector<Pool> pools_;
   std::atomic<size_t> pool_count_{0};
+  std::atomic<bool> expandable_{false};
   mutable std::mutex state_mutex_;
   std::vector<size_t> divisions_;         // of powers of two; see roundup_power2_divisions
   std::vector<int64_t> oom_differences_;  // by device: what users saw less what `base` counted
@@ -177,14 +182,13 @@ class SnapshotLists final : public BlockLists {
     return taken_ != nullptr;
   }
 
-  // The allocator gives back what is cached, and tries again, by itself.
   bool take_new_segment() override {
     if (!small_segment_) {
-      taken_ = allocator_.attempt(request_, Reach::kAll);
+      taken_ = new_segment(request_);
       return taken_ != nullptr;
     }
     Request segment{request_->device, kMinLarge, request_->stream};
-    void* ptr = allocator_.attempt(&segment, Reach::kAll);
+    void* ptr = new_segment(&segment);
     if (ptr == nullptr) {
       return false;
     }
@@ -228,13 +232,17 @@ class SnapshotLists final : public BlockLists {
 
   void settle_and_release() override { CA::emptyCache(); }
 
-  size_t shortfall() override {
-    const size_t need = segment_bytes(allocator_.block_bytes(request_->bytes));
-    const size_t room = allocator_.room(request_->device, allocator_.reserved(request_->device));
-    return need > room ? need - room : 1;
-  }
+  size_t shortfall() override { return std::max<size_t>(allocator_.lacking(*request_), 1); }
 
  private:
+  // Where the device has room. To be refused by it would take time, and some releases warn of it.
+  void* new_segment(Request* request) {
+    if (!allocator_.may_fit(*request)) {
+      CA::emptyCache();
+    }
+    return allocator_.may_fit(*request) ? allocator_.attempt(request, Reach::kAll) : nullptr;
+  }
+
   Allocator& allocator_;
   Request* const request_;
   void* taken_ = nullptr;
@@ -370,6 +378,12 @@ size_t Allocator::room(DeviceIndex device, size_t reserved) {
   return std::min({free, limit_headroom(reserved), allowed > reserved ? allowed - reserved : 0});
 }
 
+size_t Allocator::lacking(const Request& request) {
+  const size_t need = segment_bytes(block_bytes(request.bytes));
+  const size_t has = room(request.device, reserved(request.device));
+  return need > has ? need - has : 0;
+}
+
 // The size that the allocator gives a block of this many bytes.
 size_t Allocator::block_bytes(size_t bytes) const {
   std::lock_guard<std::mutex> lock(state_mutex_);
@@ -387,6 +401,7 @@ size_t Allocator::block_bytes(size_t bytes) const {
 CA::SnapshotInfo Allocator::learn() {
   CA::SnapshotInfo snapshot = blocks();
   blocks_.learn(snapshot.segments);
+  expandable_ = snapshot.config_metadata.expandable_segments;
   std::lock_guard<std::mutex> lock(state_mutex_);
   divisions_ = snapshot.config_metadata.roundup_power2_divisions;
   return snapshot;
