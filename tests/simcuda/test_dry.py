@@ -262,6 +262,19 @@ def test_what_needs_values_is_refused(dry: Program) -> None:
     assert "refuses: DistributedDataParallel, because its processes agree by values" in dry(code)
 
 
+def test_nccl_is_refused(dry: Program) -> None:
+    code = """
+    import torch.distributed as distributed
+    store = distributed.HashStore()
+    distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        distributed.all_reduce(torch.ones(1, device="cuda"))
+    except RuntimeError as error:
+        print(json.dumps(str(error)))
+    """
+    assert "ncclGetLastError: stand-in of the simulated device" in dry(code)
+
+
 def test_more_shapes_than_are_kept(dry: Program) -> None:
     code = """
     x = torch.empty(1100, device="cuda")

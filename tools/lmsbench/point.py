@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,15 @@ def _method(point: Point, net: Any) -> Iterator[Any]:
         yield contextlib.nullcontext
 
 
+def _clock() -> Callable[[], float]:
+    """Seconds: of the virtual time of a dry device, where it is one."""
+    if os.environ.get("SIMCUDA_DRY") != "1":
+        return time.perf_counter
+    import simcuda
+
+    return lambda: simcuda.device.times()["now"] / 1e9
+
+
 def measure(point: Point) -> dict[str, Any]:
     """Train and give status ("ok" or "oom"), seconds of each step, losses (exact, as hexadecimal
     floats), peaks in bytes, and the bytes that LMS copied in all steps."""
@@ -86,6 +95,7 @@ def measure(point: Point) -> dict[str, Any]:
     result: dict[str, Any] = {"status": "ok", "seconds": [], "losses": []}
     inputs, target = (tensor.cuda() for tensor in workload.batch(point.size, point.scale))
     net = workload.build(point.scale)
+    clock = _clock()
     try:
         with _method(point, net) as forward:
             net = net.cuda()
@@ -93,14 +103,14 @@ def measure(point: Point) -> dict[str, Any]:
 
             def step() -> None:
                 torch.cuda.synchronize()
-                start = time.perf_counter()
+                start = clock()
                 optimiser.zero_grad()
                 with forward():
                     loss = loss_of(net(inputs), target)
                 loss.backward()
                 optimiser.step()
                 torch.cuda.synchronize()
-                result["seconds"].append(time.perf_counter() - start)
+                result["seconds"].append(clock() - start)
                 result["losses"].append(loss.item().hex())
 
             for _ in range(point.warmup + point.steps):
@@ -110,6 +120,7 @@ def measure(point: Point) -> dict[str, Any]:
                 del result["seconds"][-1]  # a profiled step is no measurement
     except torch.OutOfMemoryError as error:
         result |= {"status": "oom", "message": str(error)[:400]}
+    result["all_seconds"] = sum(result["seconds"])
     result["seconds"] = result["seconds"][point.warmup :]
     stats = torch.cuda.memory_stats()
     result["peak_allocated"] = stats["allocated_bytes.all.peak"]
@@ -120,6 +131,11 @@ def measure(point: Point) -> dict[str, Any]:
             for name, value in large_model_support().stats().items()
             if isinstance(value, int)
         }
+    if os.environ.get("SIMCUDA") == "1":  # by any method, and with the inputs
+        import simcuda
+
+        counters = simcuda.device.counters()
+        result["copied_bytes"] = counters["h2d_bytes"] + counters["d2h_bytes"]
     if result["status"] == "ok" and result["seconds"]:
         mean = sum(result["seconds"]) / len(result["seconds"])
         result["samples_per_second"] = workload.samples(point.size) / mean
