@@ -63,8 +63,7 @@ BESIDE := @$(MAKE) --no-print-directory --jobs=2 --output-sync=line
 
 test: $(STAMP)
 	$(BESIDE) style wheels
-	@$(MAKE) --no-print-directory series
-	$(BESIDE) test-tool test-suites
+	$(BESIDE) test-suites test-tool series
 
 wheels: $(STAMP)
 	$(BIN)/lmsbuild wheel $(TAG)

@@ -520,7 +520,9 @@ def pressure() -> list[torch.Tensor]:
     return kept
 
 
-@pytest.mark.parametrize("skip", range(0, 60, 3))
+@pytest.mark.parametrize(
+    "skip", [pytest.param(n, marks=[pytest.mark.slow] if n % 6 else []) for n in range(0, 60, 3)]
+)
 @pytest.mark.parametrize("count", [1, 2])
 def test_device_allocations_that_fail(lms: Any, sim: Any, skip: int, count: int) -> None:
     """Any device allocation may fail: an out-of-memory error or none, and nothing is lost."""

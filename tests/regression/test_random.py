@@ -18,7 +18,7 @@ def seeds(default: int, full: int) -> list[Any]:
     return [s if s < default else pytest.param(s, marks=pytest.mark.slow) for s in range(full)]
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 60))
 @pytest.mark.parametrize("mode", MODES)
 def test_random_programs(lms: Any, device: Any, mode: str, seed: int) -> None:
     if mode == "chaos":

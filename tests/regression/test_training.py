@@ -55,8 +55,15 @@ def test_oversubscribed(
     assert after["d2h_bytes"] - before["d2h_bytes"] >= peak - limit
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("mode", lms_device.device.modes)
+# In the default tier each model in every other mode, and each mode with every other model.
+@pytest.mark.parametrize(
+    ("mode", "model"),
+    [
+        pytest.param(mode, model, marks=[pytest.mark.slow] if (i + j) % 2 else [])
+        for i, mode in enumerate(lms_device.device.modes)
+        for j, model in enumerate(MODELS)
+    ],
+)
 def test_chaos(device: Any, stock: Any, model: str, mode: str) -> None:
     """Everything leaves after every operator, with no pointer left behind."""
     optimiser = "adam-fused"

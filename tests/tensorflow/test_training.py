@@ -35,7 +35,7 @@ def test_oversubscribed(programs, model, way, times):
     assert device["bytes_reclaimed"] > 0 and device["peak_bytes_in_use"] <= pool << 20
 
 
-@pytest.mark.parametrize("by", ["call", "config"])
+@pytest.mark.parametrize("by", ["call", pytest.param("config", marks=pytest.mark.slow)])
 def test_turned_on_in_the_program(programs, by):
     """As published snippets do it, by a call or by a session's configuration."""
     way = "fit" if by == "call" else "session"
