@@ -71,7 +71,7 @@ def emulated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     container = engine.client.containers.run(
         "lmsbuild-test-ppc64le:1", ["/pause"], detach=True, platform="linux/ppc64le",
         network_mode="none", mem_limit="3g", user=f"{os.getuid()}:{os.getgid()}",
-        volumes={str(place): {"bind": str(place), "mode": "ro"} for place in places},
+        tmpfs={"/tmp": ""}, volumes={str(p): {"bind": str(p), "mode": "ro"} for p in places},
     )  # fmt: skip
 
     def execute(program: Path, *arguments: str) -> str:
