@@ -117,8 +117,8 @@ def test_kernel_launch_is_refused_by_name(torch: Any, capfd: pytest.CaptureFixtu
 
 def test_operator_without_cpu_kernel_is_refused_by_name(torch: Any) -> None:
     x = torch.ones(2, 3, 4).cuda()
-    with pytest.raises(NotImplementedError, match="aten::_use_cudnn_ctc_loss"):
-        torch._use_cudnn_ctc_loss(x, x.long(), [1], [1], 0)
+    with pytest.raises(NotImplementedError, match="aten::cudnn_grid_sampler"):
+        torch.cudnn_grid_sampler(x, x)
 
 
 def test_call_without_simulation_is_refused_by_name(
