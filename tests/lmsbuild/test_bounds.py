@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from simcuda.bounds import Bounds, Problem, Step, bounds
+from simcuda import trace
+from simcuda.bounds import Bounds, Problem, Step, bounds, problem_of
 from simcuda.errors import SimcudaError
 
 MIB = 1 << 20
@@ -180,6 +181,44 @@ def test_what_was_saved_is_not_saved_again() -> None:
 def test_a_step_that_does_not_fit_is_named() -> None:
     with pytest.raises(SimcudaError, match="step 0 needs 3 MiB at once, and the capacity is 2 MiB"):
         bounds(problem((1, "0m1m"), sizes={0: 2, 1: 1}), 2 * MIB)
+
+
+def test_a_call_on_lists_needs_one_of_them_at_a_time() -> None:
+    one = problem((0, "0m"), (0, "1m"), (4, "0w1w"), (0, "0r"), (0, "1r"), sizes={0: 2, 1: 2})
+    one.steps[2].divisible = True
+    found = bounds(one, 2 * MIB)
+    # 0 leaves for 1, and each comes back once more: "0m 1m 1w 0w 0r 1r".
+    assert (found.bytes_in, found.bytes_out) == (4 * MIB, 4 * MIB)
+    assert found.time <= 8 * SECOND
+    with pytest.raises(SimcudaError, match="step 2 needs 2 MiB at once"):
+        bounds(Problem(one.steps[2:], one.sizes, 1, 1), MIB)
+
+
+def test_what_was_there_before_can_have_been_saved_before() -> None:
+    """No step makes 2, so it can be saved while step 0 computes. A page-out takes 4 s a MiB."""
+    steps = [(13, "0m3m"), (0, "1m"), (0, "2r"), (0, "0r1m"), (0, "3r"), (0, "2r")]
+    one = problem(*steps, sizes={0: 2, 1: 3, 2: 3, 3: 1})
+    one.rate_out /= 4
+    # 3 goes out after step 0, 2 comes in for step 2, 3 for step 4, 2 for step 5.
+    assert bounds(one, 5 * MIB).time <= (13 + 4 + 3 + 1 + 3) * SECOND
+
+
+@pytest.mark.parametrize(
+    ("op", "access", "divisible"),
+    [
+        ("aten::add_", "write", False),
+        ("aten::_foreach_zero_", "make", True),
+        ("aten::_foreach_copy_", "make", True),
+        ("aten::_foreach_add_", "write", True),
+        ("aten::_fused_adam_", "write", True),
+    ],
+)
+def test_operators_that_overwrite_or_can_be_divided(op: str, access: str, divisible: bool) -> None:
+    use = trace.Use(trace.Storage(0, MIB), "write", None)
+    event = trace.Op(0, op, "compute", 0, 0, 1, 3, [use])
+    rates = {"link_in": 1.0, "link_out": 1.0, "efficiency": {"link": 1.0}}
+    steps = problem_of(trace.Trace({"profile": rates}, [event])).steps
+    assert steps == [Step(op, 2, {0: access}, divisible)]
 
 
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 400), marks=pytest.mark.slow)])

@@ -20,17 +20,26 @@ from .trace import Copy, Op, Trace
 # Operators that overwrite what they write without having read it: until then it need be nowhere.
 _OVERWRITE = frozenset(
     f"aten::{name}" for name in
-    ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")
+    ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_",
+     "_foreach_copy_", "_foreach_zero_")
+)  # fmt: skip
+# Operators on lists beside `_foreach_...`: they can be run a tensor at a time.
+_ON_LISTS = frozenset(
+    f"aten::{name}" for name in
+    ("_amp_foreach_non_finite_check_and_unscale_", "_fused_adagrad_", "_fused_adam_",
+     "_fused_adamw_", "_fused_sgd_")
 )  # fmt: skip
 
 
 @dataclass
 class Step:
-    """One operator: how long it computes, and the storages that must be there meanwhile."""
+    """One operator: how long it computes, and the storages that must be there meanwhile: all at
+    once, or one after the other if it is `divisible`."""
 
     name: str
     time: int  # nanoseconds
     uses: dict[int, str]  # storage -> "read", "write" (and read) or "make" (without a read)
+    divisible: bool = False
 
 
 @dataclass
@@ -75,7 +84,8 @@ def problem_of(trace: Trace, device: int = 0, minimum: int = 0) -> Problem:
                 sizes[use.storage.number] = use.storage.bytes
                 over = use.access == "write" and event.name in _OVERWRITE
                 uses[use.storage.number] = "make" if over else use.access
-            steps.append(Step(event.name, max(event.duration, 0), uses))
+            lists = event.name.startswith("aten::_foreach_") or event.name in _ON_LISTS
+            steps.append(Step(event.name, max(event.duration, 0), uses, lists))
         elif event.of_op and event.unit == "compute" and steps:
             steps[-1].time += event.duration
     profile = trace.about["profile"]
@@ -159,7 +169,7 @@ _TIMES = 400  # steps at which time is looked at, so many at most
 class _Model:
     def __init__(self, problem: Problem, capacity: int) -> None:
         self.problem = problem
-        self._intervals, self._writes = _intervals(problem)
+        self._intervals, self._writes, self._found = _intervals(problem)
         loads = self._loads()
         self.peak = max(loads, default=0)
         for step, load in zip(problem.steps, map(self._need, problem.steps), strict=True):
@@ -173,7 +183,8 @@ class _Model:
         self._tight = sorted(self._excess)
 
     def _need(self, step: Step) -> int:
-        return sum(self.problem.sizes[storage] for storage in step.uses)
+        sizes = [self.problem.sizes[storage] for storage in step.uses]
+        return max(sizes, default=0) if step.divisible else sum(sizes)
 
     def _loads(self) -> list[int]:
         change = [0] * (len(self.problem.steps) + 1)
@@ -227,13 +238,19 @@ class _Model:
         linear = _Linear()
         brought, saved = self._moves(linear, cost=0)
         steps = self.problem.steps
-        chosen = self._tight[:: -(-len(self._tight) // _TIMES)]
+        # Copies go on while a divisible step runs, for the rest of it.
+        whole_steps = [k for k in self._tight if not steps[k].divisible]
+        if not whole_steps:
+            return 0
+        chosen = whole_steps[:: -(-len(whole_steps) // _TIMES)]
         before = [0, *accumulate(step.time for step in steps)]  # computing until step k
         ends, begins = defaultdict(list), defaultdict(list)  # versions, by their last and first
         for version in saved:
             of = self._writes[version]
             ends[max(self._intervals[n].before for n in of)].append(saved[version])
-            begins[min(self._intervals[n].after for n in of)].append(saved[version])
+            first = min(self._intervals[n].after for n in of)
+            # What no step has made was there before, and can have been saved then.
+            begins[-1 if version in self._found else first].append(saved[version])
         came, left = defaultdict(list), defaultdict(list)
         for number, variable in brought.items():
             came[self._intervals[number].before].append(variable)
@@ -273,11 +290,13 @@ class _Model:
         return max(0, round(float(linear.solve()[last]) * 1e6))
 
 
-def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]]]:
-    """Those that something has to survive, and which of them have one version."""
+def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]], set[int]]:
+    """Those that something has to survive, which of them have one version, and the versions that
+    no step has made."""
     last: dict[int, tuple[int, int]] = {}  # storage -> step of its last use, version
     intervals: list[_Interval] = []
     versions: dict[int, list[int]] = defaultdict(list)
+    found: set[int] = set()
     count = 0
     for k, step in enumerate(problem.steps):
         for storage, access in step.uses.items():
@@ -288,6 +307,8 @@ def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]]]
             if storage not in last or access != "read":
                 count += 1
                 last[storage] = k, count
+                if access == "read":
+                    found.add(count)
             else:
                 last[storage] = k, last[storage][1]
-    return intervals, versions
+    return intervals, versions, found
