@@ -152,7 +152,10 @@ def _trace(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     read = trace.read(options.trace)
     if options.chrome:
-        options.chrome.write_text(json.dumps(trace.to_chrome(read)), encoding="utf-8")
+        try:
+            options.chrome.write_text(json.dumps(trace.to_chrome(read)), encoding="utf-8")
+        except OSError as error:
+            raise SimcudaError(f"{options.chrome} cannot be written: {error.strerror}") from None
     print(trace.summary(read))
 
 
@@ -171,6 +174,11 @@ def _bounds(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     read = trace.read(options.trace)
+    devices = int(read.about["devices"])
+    if not 0 <= options.device < devices:
+        raise SimcudaError(
+            f"the trace has no device {options.device}; choose one of 0 to {devices - 1}"
+        )
     problem = bounds.problem_of(read, options.device, parse_bytes(options.minimum))
     found = bounds.bounds(problem, parse_bytes(options.capacity))
     moved = {way: sum(c.bytes for c in read.moves() if c.unit == way) for way in ("in", "out")}
@@ -217,7 +225,7 @@ def _run(argv: list[str]) -> None:
         sys.path[0] = str(Path.cwd())
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
-    if not Path(program).exists():
+    if not Path(program).is_file() and not Path(program, "__main__.py").exists():
         raise SimcudaError(f"there is no script {program}")
     sys.path[0] = str(Path(program).resolve().parent)
     runpy.run_path(program, run_name="__main__")

@@ -15,7 +15,10 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(text), re.IGNORECASE)
     if not match:
         raise SimcudaError(f"{text!r} is not a size; write it like 64M or 1.5G")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    if size >= 1 << 63:
+        raise SimcudaError(f"{text!r} is too large a size")
+    return int(size)
 
 
 def format_bytes(count: int) -> str:

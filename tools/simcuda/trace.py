@@ -164,16 +164,34 @@ def read(path: Path) -> Trace:
         raise SimcudaError(f"the trace {path} cannot be read: {error.strerror}") from None
     try:
         about = json.loads(head)
-    except ValueError:
+    except (ValueError, RecursionError):
         about = None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise SimcudaError(f"{path} is no trace of a dry run")
-    if about["version"] != VERSION:
-        raise SimcudaError(f"{path} has version {about['version']}, and {VERSION} is read here")
+    if about.get("version") != VERSION:
+        raise SimcudaError(
+            f"{path} has version {about.get('version')}, and {VERSION} is read here; trace the "
+            "program once more"
+        )
     try:
+        _check(about)
         return Trace(about, _Reader(body).events())
-    except (IndexError, ValueError, KeyError) as error:
-        raise SimcudaError(f"the trace {path} is cut off or damaged ({error!r})") from None
+    except (IndexError, ValueError, KeyError, TypeError) as error:
+        raise SimcudaError(
+            f"the trace {path} is cut off or damaged ({error!r}); trace the program once more, and "
+            "let it end"
+        ) from None
+
+
+def _check(about: dict[str, Any]) -> None:
+    """Raises KeyError, TypeError or ValueError unless what is read of a header is there."""
+    profile = about["profile"]
+    str(profile["name"])
+    for number in (profile["link_in"], profile["link_out"], profile["efficiency"]["link"]):
+        if not number > 0:
+            raise ValueError(f"a rate of {number}")
+    if not 1 <= about["devices"] <= 16:
+        raise ValueError(f"{about['devices']} devices")
 
 
 class _Reader:
@@ -184,6 +202,7 @@ class _Reader:
         self._places: dict[int, int] = {}  # storage -> allocation + 1
         self._owners: dict[int, Storage] = {}  # allocation + 1 -> whose it is
         self._commands: list[Command] = []
+        self._live: set[int] = set()  # allocations
 
     def events(self) -> list[Event]:
         made: list[Event] = []
@@ -191,8 +210,8 @@ class _Reader:
         while True:
             kind, time = self._number(), time + self._number()
             if kind == _END:
-                if self._number() != len(self._commands):
-                    raise ValueError("commands are missing")
+                if self._number() != len(self._commands) or self._at != len(self._body):
+                    raise ValueError("it does not end where it should")
                 # What comes in has its place before an operator says whose that is.
                 for copy in (c for c in self._commands if isinstance(c, Copy)):
                     if copy.allocation is not None:
@@ -211,9 +230,12 @@ class _Reader:
                 size, device, stream = self._number(), self._number(), self._number()
                 segment, offset = self._optional(), self._number()
                 made.append(Allocated(time, allocations, size, device, stream, segment, offset))
+                self._live.add(allocations)
                 allocations += 1
             elif kind == _FREED:
-                made.append(Freed(time, self._number()))
+                freed = self._number()
+                self._live.remove(freed)
+                made.append(Freed(time, freed))
             elif kind == _SEGMENT:
                 made.append(Segment(time, segments, self._number(), self._number()))
                 segments += 1
@@ -227,14 +249,14 @@ class _Reader:
                 raise ValueError(f"kind {kind}")
 
     def _number(self) -> int:
-        value = shift = 0
-        while True:
+        value = 0
+        for shift in range(0, 63, 7):
             byte = self._body[self._at]
             self._at += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-            shift += 7
+        raise ValueError("a number is too large")
 
     def _optional(self) -> int | None:
         number = self._number()
