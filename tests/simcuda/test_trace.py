@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import TOOLS
 from fork_server import ForkServer
-from test_dry import DRY, ask, dry_server  # noqa: F401
+from test_dry import DRY, ask, dry_server, environment  # noqa: F401
 
 from simcuda import SimcudaError, bounds, trace
 
@@ -115,12 +117,91 @@ def test_what_is_no_trace_is_refused(written: tuple[Path, dict[str, int]], tmp_p
         (b"{}\n" + body, "is no trace of a dry run"),
         (later + b"\n" + body, "has version 2, and 1 is read here"),
         (whole[:-3], "is cut off or damaged"),
+        (whole + b"\n", "is cut off or damaged"),
+        (head + b"\n" + b"\xff" * 10**6, "a number is too large"),
+        (head + b"\n" + bytes((6, 0, 7, 0, 0, 0)), "is cut off or damaged"),
+        (b"[" * 10**5, "is no trace of a dry run"),
+        (b'{"format": "simcuda-trace"}\n', "has version None"),
+        (b'{"format": "simcuda-trace", "version": 1}\n' + body, "KeyError\\('profile'\\)"),
     ):
         file.write_bytes(content)
         with pytest.raises(SimcudaError, match=message):
             trace.read(file)
     with pytest.raises(SimcudaError, match="cannot be read: No such file"):
         trace.read(tmp_path / "none")
+
+
+def test_damage_is_an_error_of_the_trace(
+    written: tuple[Path, dict[str, int]], tmp_path: Path
+) -> None:
+    whole, dice, file = written[0].read_bytes(), random.Random(0), tmp_path / "damaged"
+    begin = whole.index(b"\n") + 1
+    for _ in range(200):
+        damaged = bytearray(whole)
+        at = dice.randrange(begin, len(whole))
+        damaged[at : at + dice.randrange(3)] = dice.randbytes(dice.randrange(3))
+        file.write_bytes(damaged)
+        with contextlib.suppress(SimcudaError):
+            read = trace.read(file)
+            json.dumps(trace.to_chrome(read))
+            trace.summary(read)
+
+
+def simcuda(*arguments: object) -> str:
+    """What the command says when it fails, which is no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "simcuda", *map(str, arguments)],
+        env={"PYTHONPATH": str(TOOLS)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_the_commands_name_what_is_wrong(
+    written: tuple[Path, dict[str, int]], tmp_path: Path
+) -> None:
+    file = written[0]
+    assert f"{tmp_path} cannot be written" in simcuda("trace", file, "--chrome", tmp_path)
+    said = simcuda("bounds", file, "--capacity", "1G", "--device", 7)
+    assert "the trace has no device 7; choose one of 0 to 0" in said
+    assert "is too large a size" in simcuda("bounds", file, "--capacity", "9" * 400)
+
+
+def test_what_operators_make_and_read(dry_server: ForkServer, tmp_path: Path) -> None:  # noqa: F811
+    file = tmp_path / "run.trace"
+    program = """
+        x, y = (torch.ones(1 << 20, device="cuda") for _ in range(2))
+        torch.add(x, x, out=y)
+        torch.add(x, y, out=y)
+        y[0].item()
+        print(0)
+        """
+    ask(dry_server, {**DRY, "SIMCUDA_TRACE": str(file), "SIMCUDA_VALUES": "off"}, program)
+    read = trace.read(file)
+    uses = [[(u.storage.number, u.access) for u in op.uses] for op in read.of(trace.Op)]
+    x, y = 0, 1
+    assert uses[2:] == [[(x, "read"), (y, "make")], [(x, "read"), (y, "write")], [(y, "read")]]
+    assert list(read.moves()) == []  # item() copies, and is an operator
+
+
+def test_a_trace_that_cannot_be_written_on_is_told(
+    dry_server: ForkServer,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "run.trace"
+    program = """
+import resource, torch
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+x = torch.ones(1 << 20, device="cuda")
+for _ in range(1000):
+    x.add_(1)
+"""
+    settings = environment({**DRY, "SIMCUDA_TRACE": str(file)})
+    done = dry_server.run(["-c", program], [], settings, 120, "device_fork:ready")
+    said = f"simcuda: the trace {file} cannot be written: File too large; it is cut off there"
+    assert done.returncode == 0 and done.stderr.strip() == said
+    with pytest.raises(SimcudaError, match="is cut off or damaged"):
+        trace.read(file)
 
 
 def test_a_trace_is_of_a_dry_run_alone() -> None:

@@ -58,6 +58,7 @@ void note_views(void* stream, c10::Device device, const std::string& op,
 DryKernel::DryKernel(const c10::FunctionSchema& schema)
     : operands_(schema), keys_(schema), cost_(schema) {
   for (const auto& argument : operands_.arguments()) written_.push_back(argument.written);
+  for (const auto& argument : schema.arguments()) out_.push_back(argument.is_out());
   reads_ = schema.name() == "aten::equal";
   makes_nothing_ = true;
   for (const auto& result : schema.returns()) {
@@ -193,7 +194,8 @@ void DryKernel::note(void* stream, c10::Device device, const IValue* values,
 Uses DryKernel::uses_of(const IValue* values, const std::vector<IValue>& results) const {
   Uses uses;
   for (size_t i = 0; i < written_.size(); i++) {
-    for_each_tensor(values[i], [&](const Tensor& t) { uses.add(t, written_[i] ? kWrite : kRead); });
+    Access access = out_[i] ? kMake : written_[i] ? kWrite : kRead;
+    for_each_tensor(values[i], [&](const Tensor& t) { uses.add(t, access); });
   }
   for (size_t i = 0; i < results.size(); i++) {
     if (returned_[i] >= 0) continue;
@@ -245,17 +247,6 @@ void DryKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
 }
 
 namespace {
-
-// What this thread copies until the end of the scope is what the operator does.
-struct TracedCopies {
-  TracedCopies(void* stream, c10::Device device, const std::string& op, const Uses& uses) {
-    if (uses.size() == 0) return;
-    simcuda_trace_op(stream, device.index(), op.c_str(), uses.data(), uses.size());
-  }
-  ~TracedCopies() { simcuda_trace_op_end(); }
-  TracedCopies(const TracedCopies&) = delete;
-  TracedCopies& operator=(const TracedCopies&) = delete;
-};
 
 Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   at::AutoDispatchBelowADInplaceOrView below;

@@ -29,6 +29,7 @@ class DryKernel : public c10::OperatorKernel {
 
   Operands operands_;
   std::vector<bool> written_;
+  std::vector<bool> out_;      // written without having been read: `out=`
   std::vector<int> returned_;  // for each result, the argument that it is by the schema; -1: none
   bool makes_nothing_;         // every result is an argument
   bool reads_;                 // the host gets a value

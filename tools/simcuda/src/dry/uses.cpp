@@ -3,7 +3,6 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -47,11 +46,19 @@ void Uses::add(const at::Tensor& tensor, Access access) {
   uint64_t number = numbers().of(tensor.storage());
   for (SimcudaUse& use : uses_) {
     if (use.storage != number) continue;
-    use.access = std::max(use.access, static_cast<int>(access));
+    if (use.access != access) use.access = kWrite;
     return;
   }
   uses_.push_back({number, impl->nbytes(), impl->data(), access});
 }
+
+TracedCopies::TracedCopies(void* stream, c10::Device device, const std::string& op,
+                           const Uses& uses) {
+  if (uses.size() == 0) return;
+  simcuda_trace_op(stream, device.index(), op.c_str(), uses.data(), uses.size());
+}
+
+TracedCopies::~TracedCopies() { simcuda_trace_op_end(); }
 
 bool trace_allocator() {
   using c10::cuda::CUDACachingAllocator::TraceEntry;

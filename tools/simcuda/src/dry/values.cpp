@@ -2,9 +2,12 @@
 #include "values.h"
 
 #include <ATen/ops/_local_scalar_dense_native.h>
+#include <c10/cuda/CUDAStream.h>
 #include <simcuda.h>
 
 #include <atomic>
+
+#include "uses.h"
 
 namespace simcuda::dry {
 namespace {
@@ -13,7 +16,12 @@ using Listener = int (*)(const char* op);
 std::atomic<Listener> listener{nullptr};
 
 at::Scalar read(const at::Tensor& tensor) {
-  note_read("aten::_local_scalar_dense");
+  static const std::string kName = "aten::_local_scalar_dense";
+  note_read(kName);
+  Uses uses;
+  if (simcuda_tracing()) uses.add(tensor, kRead);
+  void* stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
+  TracedCopies copies(stream, tensor.device(), kName, uses);
   return at::native::_local_scalar_dense_cuda(tensor);
 }
 

@@ -4,6 +4,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
 using namespace simcuda;
 
 namespace simcuda {
@@ -16,7 +20,8 @@ thread_local bool t_in_op = false;
 
 }  // namespace
 
-Trace::Trace(int file) : file_(file), process_(getpid()) {}
+Trace::Trace(int file, std::string path)
+    : file_(file), path_(std::move(path)), process_(getpid()) {}
 
 Trace::~Trace() {
   begin(kEnd);
@@ -67,10 +72,16 @@ void Trace::begin(Kind kind) {
 }
 
 void Trace::write() {
-  if (getpid() == process_) {  // a fork has what its parent will write
+  if (getpid() == process_ && !failed_) {  // a fork has what its parent will write
     for (size_t done = 0; done < bytes_.size();) {
       ssize_t more = ::write(file_, bytes_.data() + done, bytes_.size() - done);
-      if (more <= 0) break;
+      if (more < 0 && errno == EINTR) continue;
+      if (more <= 0) {
+        fprintf(stderr, "simcuda: the trace %s cannot be written: %s; it is cut off there\n",
+                path_.c_str(), strerror(errno));
+        failed_ = true;
+        break;
+      }
       done += static_cast<size_t>(more);
     }
   }
@@ -186,7 +197,7 @@ int simcuda_trace_start(const char* path) {
   auto& g = state();
   int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
   if (!dry() || file < 0) return -1;
-  g.trace = std::make_unique<Trace>(file);
+  g.trace = std::make_unique<Trace>(file, path);
   g.clock->watch([](uint64_t number, clock::Nanoseconds begin, clock::Nanoseconds end) {
     if (state().trace) state().trace->ran(number, begin, end);
   });

@@ -17,7 +17,7 @@ namespace simcuda {
 class Trace {
  public:
   // Goes on after the header that is in the file.
-  explicit Trace(int file);
+  Trace(int file, std::string path);
   ~Trace();  // the end of the trace
 
   // An operator; a `timed` one is the next command.
@@ -64,6 +64,8 @@ class Trace {
   void write();
 
   int file_;
+  std::string path_;
+  bool failed_ = false;  // nothing is written after what could not be
   pid_t process_;
   std::string bytes_;
   clock::Nanoseconds time_ = 0, waited_ = 0, began_ = 0;
