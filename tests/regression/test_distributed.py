@@ -64,6 +64,7 @@ IN_FLIGHT = """
 
 GROUPS = """
     from lms_extension import set_bytes
+    from torch.cuda.lms import collectives
     from torch.distributed.distributed_c10d import ProcessGroup, _coalescing_manager
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -119,6 +120,18 @@ GROUPS = """
         filler = [torch.full((1 << 18,), 9.0, device=place) for _ in range(2)]
         for x in tensors:
             assert bytes(x.cpu().view(torch.uint8).numpy()) == bytes([7]) * (1 << 20)
+
+    # A group that has nothing but one within it: it launches that, and gives no work.
+    inner = torch.full((1 << 18,), 1.0, device=place)
+    ends = [Later(), None]
+    with_none = collectives._ending(lambda self, device: ends.pop(0))
+    for _ in range(2):
+        world._start_coalescing(place)
+    dist.broadcast(inner, 0)
+    with_none(world, place)
+    assert moved([inner]) == [False]
+    with_none(world, place)
+    assert moved([inner]) == [False], "moved in flight"
 
     try:  # what became of such a group nobody knows
         with _coalescing_manager(world, place):

@@ -69,6 +69,48 @@ def test_nothing_is_fused_while_it_is_on(device: Any, kind: str) -> None:
         assert fuses(function())
 
 
+def test_what_was_fused_in_autocast(device: Any) -> None:
+    compiled = function()
+    states = [(cpu, gpu) for cpu in (False, True) for gpu in (False, True)]
+
+    def fused() -> list[bool]:
+        found = []
+        for cpu, gpu in states:
+            with torch.autocast("cpu", enabled=cpu), torch.autocast("cuda", enabled=gpu):
+                found.append(fuses(compiled))
+        return found
+
+    assert all(fused())
+    torch.cuda.lms.enable(min_size=0)
+    assert not any(fused())
+
+
+@pytest.mark.parametrize("executor", [False, True], ids=["legacy", "simple"])
+def test_executors_without_profiling(program: Any, executor: bool) -> None:
+    """They have no cache to flush. The legacy one asks at each run whether to fuse."""
+    out = program(
+        f"""
+        import torch
+        torch._C._jit_set_profiling_executor({executor})
+        torch._C._jit_set_profiling_mode(False)
+
+        @torch.jit.script
+        def compute(x, y):
+            return ((x * y + 1) * 2 - y).relu()
+
+        compute(torch.ones(4), torch.ones(4))
+        torch.cuda.init()
+        torch.cuda.lms.enable(min_size=0)
+        x, y = (torch.full((1 << 18,), value, device="cuda") for value in (3.0, 2.0))
+        for _ in range(3):
+            assert (compute(x, y) == 12).all().item()
+            torch.cuda.lms.reclaim()
+        print("right", torch.cuda.lms.is_enabled())
+        """
+    )
+    assert "right True" in out
+
+
 def test_compiled_in_little_memory(lms: Any, device: Any) -> None:
     compiled = function()
     device.limit(12 * MIB)

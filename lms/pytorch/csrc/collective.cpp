@@ -149,7 +149,9 @@ void begin_group() { ++this_group().depth; }
 void end_group(const Work& work) {
   Held held = end_this_group();
   sweep();
-  if (work != nullptr && !held.empty()) {
+  if (work == nullptr) {
+    expose(held);  // of groups within it, launched with it
+  } else if (!held.empty()) {
     pending().add(work, std::move(held));
   }
 }

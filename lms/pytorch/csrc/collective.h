@@ -40,8 +40,8 @@ class InFlight {
 void hold_until_done(const std::shared_ptr<InFlight>& held, c10::function_ref<Work()> work);
 
 // What this thread's collectives begin between the two is launched, as a group, before the end, and
-// done with the work of the group, whatever their own work says. It may be null when there was
-// nothing to launch. Groups within one are launched with it.
+// done with the work of the group, whatever their own work says. Groups within one are launched
+// with it. Its work is null when it has nothing of its own: what they use stays for good.
 void begin_group();
 void end_group(const Work& work);
 // The group could not be launched: nothing is known of it.

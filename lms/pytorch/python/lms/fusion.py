@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import threading
 from typing import Any, Iterator
 
@@ -34,6 +35,18 @@ def _compiled() -> Iterator[Any]:
                 yield from (script._get_method(name) for name in script._method_names())
 
 
+def _compile_anew() -> None:
+    """Whatever was compiled: each function was so for each state of autocast that it ran in."""
+    functions = list(_compiled())
+    for cpu, gpu in itertools.product((False, True), repeat=2):
+        with torch.autocast("cpu", enabled=cpu), torch.autocast("cuda", enabled=gpu):
+            for function in functions:
+                # Raised by executors without profiling, which fuse nothing or ask at each run, and
+                # where none can be made.
+                with contextlib.suppress(RuntimeError):
+                    function._debug_flush_compilation_cache()
+
+
 def stop() -> None:
     """Nothing is fused from now on, also of what was compiled before."""
     global _stopped
@@ -41,8 +54,7 @@ def stop() -> None:
         if not _stopped:
             _stopped = True
             _override(False)
-            for function in _compiled():
-                function._debug_flush_compilation_cache()
+            _compile_anew()
 
 
 def settle() -> None:
