@@ -478,6 +478,7 @@ TEST(turns_bar_what_would_begin) {
   CHECK(!other.done());
   s.room = true;
   s.turns.end_started(/*independent=*/true);
+  CHECK(s.waiter.done());  // before whom the other may look in vain
   CHECK(other.done());
 }
 

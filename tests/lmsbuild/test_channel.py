@@ -102,6 +102,8 @@ try:
 {code}
 except Exception as error:
     print(f"{{type(error).__name__}}: {{error}}")
+sys.stdout.flush()
+os._exit(0)  # as lmsbuild does: rattler's threads may outlive the interpreter
 """
 DYING = """
 count, replace = 0, Path.replace
