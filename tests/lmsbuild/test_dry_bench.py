@@ -21,8 +21,9 @@ from pathlib import Path
 point, memory = json.loads(sys.argv[-1]), int(sys.argv[sys.argv.index("--memory") + 1])
 Path({log!r}).open("a").write(point["method"] + "\\n")
 if "--trace" in sys.argv:
-    profile = {{"link_in": 1e9, "link_out": 1e9, "efficiency": {{"link": 1}}}}
-    about = {{"format": "simcuda-trace", "version": 1, "profile": profile}}
+    profile = {{"name": "x", "link_in": 1e9, "link_out": 1e9, "efficiency": {{"link": 1}}}}
+    about = {{"format": "simcuda-trace", "version": 1, "memory": 1, "devices": 1}}
+    about["profile"] = profile
     Path(sys.argv[sys.argv.index("--trace") + 1]).write_bytes(
         json.dumps(about).encode() + b"\\n" + {body!r})
 if point["method"] == "save_on_cpu":

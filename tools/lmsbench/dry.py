@@ -147,7 +147,7 @@ are what those would allow.
 Made by `python -m lmsbench.dry`: {WARMUP + STEPS} steps, fp32, SGD with momentum. *Memory* is what the run
 without a limit allocates at most, divided by the factor. *Speed* is that of the run without a limit divided by
 this one's, a step. *Bytes / bound* and *time / bound* are of all steps, against what
-[no swapper could do better](../../bounds.md)."""  # noqa: E501
+[no swapper could do better](../../bounds.md); they are empty where the results have no bounds."""  # noqa: E501
 
 
 def page(
