@@ -163,3 +163,21 @@ def test_a_graph_captured_while_it_is_off(lms: Any, device: Any) -> None:
     assert (out == 12).all().item()
     lms.disable()
     assert fuses(function())
+
+
+def test_what_other_threads_may_be_running_is_left(program: Any) -> None:
+    """To free its plans under them would crash."""
+    out = program(
+        """
+        import threading, torch
+        from torch.cuda.lms import fusion
+        flushed, over = [], threading.Event()
+        fusion._compile_anew = lambda: flushed.append(True)
+        other = threading.Thread(target=over.wait)
+        other.start()
+        torch.cuda.lms.enable(min_size=0)
+        over.set(), other.join()
+        print("flushed", flushed)
+        """
+    )
+    assert "flushed []" in out

@@ -54,7 +54,9 @@ def stop() -> None:
         if not _stopped:
             _stopped = True
             _override(False)
-            _compile_anew()
+            # It frees what another thread may be running.
+            if threading.active_count() == 1:
+                _compile_anew()
 
 
 def settle() -> None:
