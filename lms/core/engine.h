@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -163,6 +164,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   std::recursive_mutex& mutex() { return mutex_; }
+  // In the child of a fork, before which the thread that forks took the lock: it is free.
+  void forked() { new (&mutex_) std::recursive_mutex; }
 
   // The bytes that an op is about to overwrite, as long as it may still fail before it does. To be
   // given to `overwrote` or `restore`.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <new>
 
 #include "engine.h"
 
@@ -67,8 +68,9 @@ class Switch {
     if (state_.load(std::memory_order_relaxed) == State::kDisabling) retire_();
   }
 
-  // Off at once, in the child of a fork: it has no device, nor the threads that may hold a lock.
+  // Off at once, in the child of a fork: it has no device, nor the thread that may be switching.
   void forked() noexcept {
+    new (&switching_) std::mutex;
     reclaiming_ = false;
     state_ = State::kOff;
   }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options: threads, steps, seed.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -296,7 +299,16 @@ TEST(switch_while_threads_run_ops) {
 TEST(switch_is_off_in_the_child_of_a_fork) {
   Rig rig;
   CHECK(rig.enable(kNow));
-  rig.lms_switch.forked();
-  CHECK(!rig.lms_switch.active());
-  CHECK(!rig.lms_switch.reclaiming());
+  const std::lock_guard<std::recursive_mutex> lock(rig.engine.mutex());
+  const pid_t child = fork();
+  if (child == 0) {
+    rig.engine.forked();
+    rig.lms_switch.forked();
+    const bool off = !rig.lms_switch.active() && !rig.lms_switch.reclaiming();
+    _exit(off && rig.engine.mutex().try_lock() ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+  CHECK(rig.lms_switch.active());
 }

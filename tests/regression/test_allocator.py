@@ -474,6 +474,95 @@ def test_a_child_of_a_fork_waits_for_no_lock(program: Any, sim: Any) -> None:
     assert "ended 0 True" in out
 
 
+def test_a_child_of_a_fork_uses_no_device(program: Any, sim: Any) -> None:
+    """It lets go of what is out, which is its parent's; what would need the device says so, as all
+    of CUDA does there; the rest works. Each child is forked while another thread has the lock."""
+    out = program(
+        """
+        import os, signal, threading
+        import simcuda, torch
+        lms = torch.cuda.lms
+        lms.enable(min_size=0)
+        outside, resident = (torch.ones(1 << 10, device="cuda") for _ in range(2))
+        pointer = resident.data_ptr()
+        lms.exclude(resident)
+        kept = [torch.ones(1 << 17, device="cuda") for _ in range(2)]
+        lms.reclaim()
+
+        def refused(call):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "Cannot re-initialize CUDA in forked subprocess" in str(error), error
+            else:
+                raise AssertionError("not refused")
+
+        def drop():
+            global outside
+            storage = outside.untyped_storage()
+            del outside, storage
+
+        def profiled():
+            with torch.autograd.profiler.profile():
+                torch.ones(1)
+
+        with lms.pin(resident):
+            held = lms.pin(resident)
+            held.__enter__()
+        actions = {
+            "drop": drop,
+            "let go": lambda: held.__exit__(None, None, None),
+            "enable": lambda: refused(lambda: lms.enable(min_size=1)),
+            "disable": lms.disable,
+            "exclude": lambda: refused(lambda: lms.exclude(outside)),
+            "set": lambda: torch.cuda.set_limit_lms(1 << 20),
+            "settings": lms.settings,
+            "pointer": lambda: resident.data_ptr() == pointer or 1 / 0,
+            "another pointer": lambda: outside.data_ptr(),
+            "statistics": lambda: (lms.stats(), torch.cuda.memory_stats()),
+            "summary": lambda: "the child of a fork" in lms.summary() or 1 / 0,
+            "reclaim": lambda: lms.reclaim() == 0 or 1 / 0,
+            "fuser": lambda: torch._C._jit_override_can_fuse_on_gpu(True),
+            "profile": profiled,
+            "thread": lambda: threading.Thread(target=lambda: torch.ones(2).add(1)).start(),
+            "end": exit,
+        }
+
+        def reclaim(ready):
+            simcuda.device.set_bandwidth(16 << 20)
+            ready.set()
+            lms.reclaim()
+            simcuda.device.set_bandwidth(0)
+
+        for name, action in actions.items():
+            for each in kept:
+                each.add_(0)
+            ready = threading.Event()
+            thread = threading.Thread(target=reclaim, args=[ready])
+            thread.start()
+            ready.wait()
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)
+                try:
+                    action()
+                except SystemExit:
+                    raise
+                except BaseException as error:
+                    os.write(1, f"{name}: {error!r}\\n".encode())
+                    os._exit(1)
+                os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            thread.join()
+            assert status == 0, (name, status)
+        held.__exit__(None, None, None)
+        assert float(outside.sum()) == 1 << 10 and not torch.ops.lms.on_host(resident)
+        print("all", len(actions))
+        """
+    )
+    assert "all 16" in out
+
+
 def test_host_memory_comes_ahead_of_need(lms: Any) -> None:
     """By a thread: up to a sixteenth more than was in use at a time."""
     torch.ops.lms.trim_host()

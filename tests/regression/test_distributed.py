@@ -133,6 +133,13 @@ GROUPS = """
     with_none(world, place)
     assert moved([inner]) == [False], "moved in flight"
 
+    # What ends a group may give something of its own, which nobody can ask.
+    foreign = torch.full((1 << 18,), 1.0, device=place)
+    world._start_coalescing(place)
+    dist.broadcast(foreign, 0)
+    assert collectives._ending(lambda self, device: "handle")(world, place) == "handle"
+    assert moved([foreign]) == [False]
+
     try:  # what became of such a group nobody knows
         with _coalescing_manager(world, place):
             torch.ops.c10d.send_later(tensors[0])

@@ -167,6 +167,36 @@ def test_the_first_enable_in_mid_run(program: Any) -> None:
     assert "equal after" in program(code, memory=256 * MIB)
 
 
+def test_what_another_thread_is_making_is_left_alone(program: Any) -> None:
+    """When it is first enabled it looks for what the program has made."""
+    out = program(
+        """
+        import sys, threading, torch
+        import torch.profiler
+        many = [[] for _ in range(1_000_000)]
+        sys.setswitchinterval(1e-6)
+        torch.ones(1, device="cuda")
+        over = threading.Event()
+        failures = []
+
+        def make():
+            while not over.is_set():
+                try:
+                    assert len(tuple(i for i in range(1000))) == 1000
+                except SystemError as error:
+                    failures.append(error)
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        torch.cuda.lms.enable()
+        over.set()
+        thread.join()
+        print("failures:", failures)
+        """
+    )
+    assert "failures: []" in out
+
+
 def test_operators_that_each_fit(program: Any) -> None:
     """Two of them do not fit together: each waits for its turn, and none runs out of memory."""
     out = program(

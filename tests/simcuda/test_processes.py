@@ -167,6 +167,37 @@ def test_a_fork_has_a_device_of_its_own(run: Run) -> None:
     assert "SimcudaError: order cannot change in a fork" in done.stderr
 
 
+def test_a_fork_waits_for_no_thread_of_its_parent(run: Run) -> None:
+    """What the CPU does to pinned memory is looked at in the child, too."""
+    done = run(
+        """
+        import os, signal, threading, torch
+        pinned = torch.ones(4, pin_memory=True)
+        x = torch.ones(4, device="cuda")
+        over = threading.Event()
+
+        def busy():
+            while not over.is_set():
+                x.add_(1)
+
+        threads = [threading.Thread(target=busy) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(200):
+            if (child := os.fork()) == 0:
+                signal.alarm(10)
+                pinned.add_(1)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        over.set()
+        print("done")
+        """,
+        "--order",
+        "report",
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
 def test_a_process_that_is_no_fork_has_settled(run: Run) -> None:
     done = run("import simcuda\nsimcuda.load()\nsimcuda.settle()", plain=True)
     assert "call simcuda.load(for_forks=True) before the fork" in done.stderr

@@ -239,8 +239,11 @@ class SnapshotLists final : public BlockLists {
   void* new_segment(Request* request) {
     if (!allocator_.may_fit(*request)) {
       CA::emptyCache();
+      if (!allocator_.may_fit(*request)) {
+        return nullptr;
+      }
     }
-    return allocator_.may_fit(*request) ? allocator_.attempt(request, Reach::kAll) : nullptr;
+    return allocator_.attempt(request, Reach::kAll);
   }
 
   Allocator& allocator_;

@@ -156,6 +156,10 @@ struct Backend::HostContext {
 
 void Backend::release_host_context(void* context) {
   std::unique_ptr<HostContext> host(static_cast<HostContext*>(context));
+  if (C10_UNLIKELY(host->owner->forked_)) {
+    host.release();
+    return;
+  }
   --host->owner->on_host_;
   ::lms::FencePtr fence = host->written;
   try {

@@ -36,8 +36,15 @@ void synchronize_devices() {
   }
 }
 
-// Ops of the child, as those of a data loader's workers, take no lock then.
-void forked() {
+// The child, as a data loader's worker, finds the engine whole and its lock free, and is off. What
+// it has of tensors in host memory is its parent's.
+void before_fork() { state().engine.mutex().lock(); }
+
+void forked_parent() { state().engine.mutex().unlock(); }
+
+void forked_child() {
+  state().engine.forked();
+  state().backend.forked();
   detail::lms_switch.forked();
   captures = 0;
 }
@@ -68,7 +75,7 @@ State& state() {
     made->host.set_limit(made->host_share.limit());
     made->backend.set_host(&made->host);
     detail::lms_switch.attach(made->engine, switch_owner());
-    pthread_atfork(nullptr, nullptr, &forked);
+    pthread_atfork(&before_fork, &forked_parent, &forked_child);
     return made;
   }();
   return *state;

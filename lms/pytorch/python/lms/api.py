@@ -38,6 +38,15 @@ _settings: Dict[str, Optional[int]] = {
 _wanted = False
 
 
+def _forked() -> None:
+    """In a child: a thread that it does not have may hold the lock, and nothing is wanted of it."""
+    global _lock, _wanted
+    _lock, _wanted = threading.RLock(), _wanted and not library.in_child()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def load() -> Any:
     """The operators of the library, which is loaded and given the settings first."""
     if not library.loaded():
@@ -148,7 +157,7 @@ def enable(
     """
     asked = {"device_limit": device_limit, "host_limit": host_limit, "min_size": min_size}
     given = {name: size for name, size in asked.items() if size is not None}
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized() or library.in_child():  # where load() says so
         load()  # which may wait for who initialises CUDA: not under the lock
         _switch(True, given)
     else:

@@ -24,14 +24,16 @@ def _beginning(function: Callable[..., Any]) -> Callable[..., Any]:
 def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        boxed = None  # of what is no Work nobody can tell when it is done
         try:
             work = function(*args, **kwargs)
+            if isinstance(work, torch.distributed.Work):
+                _watch(type(work))
+                boxed = work.boxed()
         except BaseException:
             library.ops().abandon_group()
             raise
-        if work is not None:
-            _watch(type(work))
-        library.ops().end_group(None if work is None else work.boxed())
+        library.ops().end_group(boxed)
         return work
 
     return wrapper

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import itertools
 import threading
 from typing import Any, Iterator
 
 import torch
 
-from . import library
+from . import library, objects
 
-_lock = threading.Lock()
+_lock = library.over_forks(threading.Lock())
 _wanted = True  # what the program asked for last
 _stopped = False
 _switching = 0  # how many threads turn Large Model Support on or off
@@ -28,11 +27,10 @@ def _compiled() -> Iterator[Any]:
     from torch.jit._state import _python_cu
 
     yield from _python_cu.get_functions()
-    for each in gc.get_objects():  # those that were loaded from a file
-        if issubclass(type(each), torch.jit.ScriptModule):
-            script = each.__dict__.get("_c")
-            if script is not None:
-                yield from (script._get_method(name) for name in script._method_names())
+    for each in objects.instances(torch.jit.ScriptModule):  # those that were loaded from a file
+        script = each.__dict__.get("_c")
+        if script is not None:
+            yield from (script._get_method(name) for name in script._method_names())
 
 
 def _compile_anew() -> None:

@@ -34,8 +34,23 @@ def load(prepare: Callable[[Any], None]) -> None:
     _loaded = True
 
 
+def in_child() -> bool:
+    """Whether this is the child of a fork of a process that used CUDA: it has no device, nor the
+    threads of its parent that may hold a lock of the library."""
+    return torch.cuda._is_in_bad_fork()
+
+
 def loaded() -> bool:
-    return _loaded
+    """Whether its operators may be called."""
+    return _loaded and not in_child()
+
+
+def over_forks(lock: Any) -> Any:
+    """The lock, which is free in the child of a fork."""
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return lock
 
 
 def ops() -> Any:

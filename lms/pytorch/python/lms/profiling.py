@@ -5,14 +5,13 @@ that is out raises, inside of the profiler, which ends the process: not while it
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import threading
 from typing import Any, Callable, Iterator
 
-from . import library
+from . import library, objects
 
-_lock = threading.Lock()
+_lock = library.over_forks(threading.Lock())
 _running = 0
 
 
@@ -60,10 +59,8 @@ _PROFILERS = {
 def _already() -> Iterator[bool]:
     """For each profiler, or what may be one, whether it runs."""
     yield importlib.import_module("torch.autograd.profiler")._is_profiler_enabled
-    observer = importlib.import_module("torch.profiler").ExecutionTraceObserver
-    for each in gc.get_objects():
-        if type(each) is observer:
-            yield each._execution_trace_running
+    for each in objects.instances(importlib.import_module("torch.profiler").ExecutionTraceObserver):
+        yield each._execution_trace_running
 
 
 def install() -> None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import textwrap
 from typing import Callable, Dict, List, Optional, Tuple
 
-import torch
-
 from . import api, library, sizes
 from .statistics import COUNTERS, POOLS, Device, stats
 
 
 def _state() -> str:
+    if library.in_child():
+        return "off (the child of a fork has no device)"
     if library.enabled():
         return "on (chaos mode)" if library.ops().chaos() else "on"
     if api.is_enabled():
@@ -49,7 +49,7 @@ def summary(device: Device = None) -> str:
         f" minimum size {sizes.text(limits['min_size'] or 0)}",
         f"  soft limit (set_limit_lms): {_limit(limits['soft_limit'])}",
     ]
-    if not library.loaded() or not torch.cuda.is_initialized():  # as in a child of a fork
+    if not library.loaded():
         return "\n".join(lines)
     n = stats(device)
     s = {name: sizes.text(value) for name, value in n.items()}

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -87,7 +88,13 @@ State::State() : host_arena(kArenaBytes) {
 }
 
 State& state() {
-  static State* instance = new State;
+  // Forked with the mutex, so that no thread that the child does not have can hold it there.
+  static State* instance = [] {
+    static auto* made = new State;
+    const auto unlock = [] { made->mutex.unlock(); };
+    pthread_atfork([] { made->mutex.lock(); }, unlock, unlock);
+    return made;
+  }();
   return *instance;
 }
 
