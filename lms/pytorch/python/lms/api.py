@@ -157,7 +157,7 @@ def enable(
     """
     asked = {"device_limit": device_limit, "host_limit": host_limit, "min_size": min_size}
     given = {name: size for name, size in asked.items() if size is not None}
-    if torch.cuda.is_initialized() or library.in_child():  # where load() says so
+    if torch.cuda.is_initialized():
         load()  # which may wait for who initialises CUDA: not under the lock
         _switch(True, given)
     else:
