@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run wheels test test-tool test-suites test-fast test-full test-negative test-old lint style series bench bench-core sweep patches clean help
+.PHONY: setup run wheels test test-tool test-suites test-fast test-full test-negative test-old lint style series bench bench-core bench-dry sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways"
 	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
+	@echo "make bench-dry      the same as bench at true sizes without a GPU, into docs/benchmarks/dry"
 	@echo "make sweep          stock, plug-in and patch on the simulated device, into docs/plugin.md"
 	@echo "make patches        regenerate the runtime patch from lms/"
 
@@ -106,6 +107,14 @@ bench: $(STAMP)
 
 bench-core: $(STAMP)
 	$(BIN)/python tests/engine/bench.py
+
+# No GPU, so every time is modelled; resumes where it stopped.
+DRY_PROFILES := v100-32gb-pcie3 v100-32gb-nvlink2 h200-141gb-pcie5
+DRY_RESULTS := --minutes 60 --results docs/benchmarks/dry/results.jsonl
+
+bench-dry: $(STAMP)
+	for profile in $(DRY_PROFILES); do $(BIN)/lmsbuild bench $(TAG) --dry --profile $$profile $(DRY_RESULTS) -- --parts factors || exit 1; done
+	$(BIN)/lmsbuild bench $(TAG) --dry $(DRY_RESULTS) -- --parts largest
 
 # What the simulated device trains in minutes; resumes where it stopped.
 SWEEP := --device sim --minutes 60

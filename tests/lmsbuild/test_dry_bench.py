@@ -3,22 +3,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lmsbuild_world import REPOSITORY
 
-from lmsbench import dry
-from lmsbench.dry import Bench, Case, page
+from lmsbench import dry, drycases, drypage
+from lmsbench.dry import Bench
+from lmsbench.drycases import MODELS, Case
 
-# Stands for `python -m simcuda ... -m lmsbench.point POINT`: needs 4 GiB without a limit.
+PROFILE = "v100-32gb-pcie3"
+# Stands for `python -m simcuda ... -m lmsbench.point POINT`: needs 4 GiB without a limit, and on
+# the whole GPU trains what is no larger than 20.
 PROGRAM = """\
 #!{python}
 import json, sys
 from pathlib import Path
-point, memory = json.loads(sys.argv[-1]), int(sys.argv[sys.argv.index("--memory") + 1])
+if "-c" in sys.argv:  # whether there is a patched torch
+    sys.exit(0)
+point = json.loads(sys.argv[-1])
+memory = int(sys.argv[sys.argv.index("--memory") + 1]) if "--memory" in sys.argv else 0
 Path({log!r}).open("a").write(point["method"] + "\\n")
 if "--trace" in sys.argv:
     profile = {{"name": "x", "link_in": 1e9, "link_out": 1e9, "efficiency": {{"link": 1}}}}
@@ -26,12 +35,15 @@ if "--trace" in sys.argv:
     about["profile"] = profile
     Path(sys.argv[sys.argv.index("--trace") + 1]).write_bytes(
         json.dumps(about).encode() + b"\\n" + {body!r})
-if point["method"] == "save_on_cpu":
+if point["method"] == {crashes!r}:
+    sys.exit("ValueError: it crashed")
+if point["method"] == "save_on_cpu" if memory else point["size"] > 20:
     print(json.dumps({{"status": "oom", "message": "CUDA out of memory"}}))
 else:
     TWO = 2 << 30
     slow = 1 if point["method"] == "plain" else 4
-    said = {{"status": "ok", "peak_allocated": min(memory, 4 << 30), "copied_bytes": slow * TWO}}
+    peak = min(memory or TWO, 4 << 30)
+    said = {{"status": "ok", "peak_allocated": peak, "copied_bytes": slow * TWO}}
     print(json.dumps({{**said, "seconds": [slow, slow], "all_seconds": 3 * slow}}))
 """
 # Storages 0 and 1 of 2 GiB: made, made, read.
@@ -59,38 +71,144 @@ BODY = (
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(dry, "FACTORS", (2.0,))
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for module in (dry, drypage, drycases):
+        monkeypatch.setattr(module, "FACTORS", (2.0, 4.0))
     program, log = tmp_path / "python", tmp_path / "log"
-    program.write_text(PROGRAM.format(python=sys.executable, log=str(log), body=BODY))
-    program.chmod(0o755)
 
-    def run() -> tuple[Bench, list[str]]:
+    def run(
+        parts: tuple[str, ...] = ("factors",), crashes: str = "", until: float = float("inf")
+    ) -> tuple[Bench, list[str]]:
+        program.write_text(
+            PROGRAM.format(python=sys.executable, log=str(log), body=BODY, crashes=crashes)
+        )
+        program.chmod(0o755)
         log.write_text("")
-        made = Bench(str(program), tmp_path / "results" / "r.jsonl")
-        made.run(("v100-32gb-pcie3",), ("gpt2",))
+        made = Bench(str(program), tmp_path / "results" / "r.jsonl", until)
+        in_time = made.run((PROFILE,), ("gpt2",), parts)
+        assert in_time == (until > 0)
         return made, log.read_text().split()
 
     return run
 
 
-def test_the_benchmark_measures_once_and_says_what_is_modelled(bench: Any) -> None:
-    made, ran = bench()
-    assert ran == ["plain", "lms", "save_on_cpu", "checkpoint"]
-    lms = made.found[Case("v100-32gb-pcie3", "gpt2", 16, "lms", 2.0).key]
-    assert (lms["capacity"], lms["least_bytes"]) == (TWO, 2 * TWO)  # 0 leaves for 1, and comes back
-    assert lms["least_seconds"] == pytest.approx(2 * TWO / 1e9)
-    text = page(made.found, ("v100-32gb-pcie3",), ("gpt2",))
+RAN = ["plain", "lms", "save_on_cpu", "checkpoint", "lms", "save_on_cpu", "checkpoint"]
+
+
+def test_the_benchmark_measures_once_and_says_what_is_modelled(measure: Any) -> None:
+    made, ran = measure()
+    assert ran == RAN
+    bound = made.found[Case(PROFILE, "gpt2", 16, "bound", 2.0).key]
+    assert bound["bytes"] == 2 * TWO  # 0 leaves for 1, and comes back
+    assert bound["all_seconds"] == pytest.approx(2 * TWO / 1e9)
+    text = drypage.render(made.found)
     assert "Every time on this page is modelled" in text
-    assert "## v100-32gb-pcie3 (modelled)" in text
-    row = "| gpt2 16 | 2 | 2.0 GiB | 0.25 | 1.50 | 2.79 | out of memory | 0.25 |"
-    assert row in text
-    again, ran = bench()
+    assert f"## {PROFILE} (modelled)" in text
+    assert "| gpt2 16 | 2 | 2.0 GiB | 0.25 | 1.50 | 2.79 | out of memory | 0.25 |" in text
+    # Where a storage alone is too large.
+    assert "| gpt2 16 | 4 | 1.0 GiB | 0.25 | impossible | impossible | out of memory |" in text
+    again, ran = measure()
     assert ran == [] and again.found == made.found
     lines = made.path.read_text().splitlines()
     made.path.write_text("\n".join(lines[:1]) + "\n")  # as if it had been killed
-    again, ran = bench()
-    assert ran == ["plain", "lms", "save_on_cpu", "checkpoint"]  # for its trace
+    again, ran = measure()
+    assert ran == ["plain", *RAN[1:]]  # for its trace
     assert [json.loads(line)["case"] for line in made.path.read_text().splitlines()] == [
         json.loads(line)["case"] for line in lines
     ]
+
+
+def test_the_largest_size_is_found_among_few(measure: Any) -> None:
+    made, ran = measure(("largest",))
+    sizes = MODELS["gpt2"].sizes()
+    fits = max(size for size in sizes if size <= 20)
+    assert len(ran) < 4 * 8 < 4 * len(sizes)
+    row = f"| {PROFILE} | gpt2 (batch) | {fits} | {fits} (1.0x) | {fits} (1.0x) | {fits} (1.0x) |"
+    assert row in drypage.render(made.found)
+    last = Case(PROFILE, "gpt2", min(s for s in sizes if s > 20), "lms", None)
+    del made.found[last.key]  # as if the time had been over: it is not known to be the largest
+    assert f"| {fits} |  | {fits} (1.0x)" in drypage.render(made.found)
+
+
+def test_all_profiles_of_the_results_are_on_the_page(measure: Any, tmp_path: Path) -> None:
+    made, _ = measure()
+    both = {**made.found, **{k.replace(PROFILE, "other"): v for k, v in made.found.items()}}
+    page = tmp_path / "page" / "README.md"
+    drypage.write(page, both)
+    text = page.read_text()
+    plots = {}
+    for name in (PROFILE, "other"):
+        assert f"## {name} (modelled)" in text and f"({name}.svg)" in text
+        plots[name] = (page.parent / f"{name}.svg").read_bytes()
+        assert b"modelled" in plots[name]
+    drypage.write(page, both)
+    assert plots[PROFILE] == (page.parent / f"{PROFILE}.svg").read_bytes()
+
+
+def test_without_a_solver_there_are_no_bounds(
+    measure: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    made, ran = measure()
+    assert ran == RAN and not [key for key in made.found if "bound" in key]
+    assert "scipy is not installed; pip install" in capsys.readouterr().out
+    assert "| gpt2 16 | 2 | 2.0 GiB | 0.25 |  |  | out of memory |" in drypage.render(made.found)
+    monkeypatch.undo()
+
+
+def test_what_crashes_is_told_and_not_kept(measure: Any) -> None:
+    made, ran = measure(crashes="lms")
+    assert ran == RAN
+    assert made.failed[0].startswith(f"{PROFILE}/gpt2/16/lms/2: ValueError: it crashed")
+    assert "lms" not in made.path.read_text()
+    made.path.unlink()
+    made, ran = measure(crashes="plain")
+    assert ran == ["plain"] and len(made.failed) == 1  # the others are measured by it
+
+
+def test_nothing_is_begun_when_the_time_is_over(measure: Any) -> None:
+    _, ran = measure(until=0)
+    assert ran == []
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lmsbench.dry", "--results", "r.jsonl", *words],
+        env={"PYTHONPATH": str(REPOSITORY / "tools")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--models", "gpt2,gpt3"), "'gpt3' is not known; choose of resnet50, unet3d, gpt2"),
+        (("--profiles", "v100"), "'v100' is not known; choose of"),
+        (("--parts", "all"), "'all' is not known; choose of factors, largest"),
+        (("--python", "no/python"), "no/python cannot be run because of No such file"),
+        (("--python", "false"), "false has no torch with Large Model Support; name the Python"),
+        ((), "the following arguments are required: --python"),
+    ],
+)
+def test_wrong_options_are_refused(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command(*words)
+    assert done.returncode == 2 and message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_line_of_the_results(
+    measure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = measure()
+    whole = made.path.read_text()
+    made.path.write_text(whole[:-20])  # killed while it was written
+    _, ran = measure()
+    assert ran == ["checkpoint"] and made.path.read_text() == whole
+    made.path.write_text(whole.replace('"case"', '"caes"', 1))
+    monkeypatch.chdir(made.path.parent)
+    done = command("--python", str(tmp_path / "python"))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "error: line 1 of r.jsonl is no result because of KeyError: 'case'" in done.stderr
+    assert "delete the line" in done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regression tests of a patched torch: `python -m pytest tests/regression --device sim|cuda`.
+"""Regression tests of a patched torch: `python -m pytest tests/regression --device sim|dry|cuda`.
 
 They run in the interpreter they are started with, whose torch must carry Large Model Support, or
 which must have torch_lms beside an official torch (tests marked `native` are left out then);
@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("Large Model Support")
-    group.addoption("--device", choices=("sim", "cuda"), help="simulated device, or a GPU")
+    group.addoption("--device", choices=("sim", "dry", "cuda"), help="simulated device, or a GPU")
     group.addoption("--stock", metavar="PYTHON", help="a Python with the official torch")
     group.addoption("--tier", choices=("default", "full"), default="default")
     group.addoption("--shard", metavar="I/N", help="run part I (1 to N) of N")
@@ -48,6 +48,7 @@ def _option(config: pytest.Config, name: str, variable: str) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     balance.register(config)
     config.addinivalue_line("markers", "negative: rebuilds torch without one safeguard")
+    config.addinivalue_line("markers", "values: compares what was computed: not on a dry device")
     config.addinivalue_line("markers", "native: what only the patched torch can do")
     kind = _option(config, "--device", "LMS_DEVICE")
     config.stash[KIND] = kind
@@ -79,6 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     drop = set()
     if mine and lms_device.is_plugin():
         drop = {item for item in mine if item.get_closest_marker("native")}
+    if mine and config.stash[KIND] == "dry":
+        drop |= {item for item in mine if item.get_closest_marker("values")}
     if config.getoption("--tier", "default") == "default":
         drop |= {item for item in mine if item.get_closest_marker("slow")}
         if not all(arg.split("::")[0].endswith("test_negative.py") for arg in config.args):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device under the tests: simulated, or a real GPU, behind one interface.
+"""The device under the tests: simulated, computing or dry, or a real GPU, behind one interface.
 
 `device` is set by `use` before any test module is imported. Sizes are bytes.
 """
@@ -17,6 +17,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 LARGE = 1 << 30
+PROFILE = os.environ.get("SIMCUDA_PROFILE") or "v100-32gb-pcie3"  # of a dry device
 
 try:
     import simcuda
@@ -29,11 +30,11 @@ TOOLS = Path(simcuda.__file__).resolve().parent.parent
 
 class SimulatedDevice:
     kind = "sim"
-    modes = simcuda.MODES
+    modes: tuple[str, ...] = simcuda.MODES
     reference = "cpu"  # what results are compared with, bit for bit
 
-    def __init__(self) -> None:
-        simcuda.load(memory=LARGE, mode="immediate", children=False, order="report")
+    def __init__(self, **settings: Any) -> None:
+        simcuda.load(memory=LARGE, mode="immediate", children=False, order="report", **settings)
 
     def limit(self, size: int) -> None:
         """Leave the device this much memory in all."""
@@ -53,13 +54,28 @@ class SimulatedDevice:
         sim = simcuda.device
         for fail in (sim.fail_next_mallocs, sim.fail_next_host_allocs, sim.fail_next_copies):
             fail(0)
-        sim.set_mode("immediate")
+        self.mode("immediate")
         sim.set_queries("eager")
         sim.clear_races()
         sim.set_bandwidth(0)
         sim.set_host_capacity(0)
         sim.capacity = LARGE
         sim.reset_counters()
+
+
+class DryDevice(SimulatedDevice):
+    """Every value is 0, so that results are compared in vain: tests that are about them are marked
+    `values`."""
+
+    kind = "dry"
+    modes = ("immediate",)
+    reference = "cuda"
+
+    def __init__(self) -> None:
+        super().__init__(dry=True, profile=PROFILE, values="off")
+
+    def mode(self, name: str) -> None:
+        pass  # its commands take virtual time
 
 
 class RealDevice:
@@ -98,7 +114,13 @@ device: SimulatedDevice | RealDevice
 
 def use(kind: str) -> None:
     global device
-    device = SimulatedDevice() if kind == "sim" else RealDevice()
+    kinds = {"sim": SimulatedDevice, "dry": DryDevice, "cuda": RealDevice}
+    device = kinds[kind]()
+
+
+def value(computed: float) -> float:
+    """What is read where this was computed."""
+    return 0 if device.kind == "dry" else computed
 
 
 def child_command(kind: str, python: str, memory: int, mode: str) -> list[str]:
@@ -119,6 +141,7 @@ def child_environment() -> dict[str, str]:
     """This process's, without its own device's settings, and with our modules on the path."""
     kept = ("SIMCUDA_CACHE", "SIMCUDA_CUDA_INCLUDE")
     drop = ("SIMCUDA", "PYTORCH_LMS", "LMS_DEBUG", "PYTORCH_CUDA_ALLOC_CONF")
+    dry = {"SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": PROFILE, "SIMCUDA_VALUES": "off"}
     env = {
         k: v
         for k, v in os.environ.items()
@@ -130,6 +153,7 @@ def child_environment() -> dict[str, str]:
             [*filter(None, [os.environ.get("PYTHONPATH")]), str(TOOLS), str(HERE)]
         ),
         "SIMCUDA_QUIET": "1",
+        **(dry if device.kind == "dry" else {}),
         "OMP_NUM_THREADS": "1",
         # The plug-in comes with torch, off, as the patched wheel has it.
         **({"PYTORCH_LMS": "0"} if is_plugin() else {}),

@@ -123,6 +123,26 @@ def test_stock_plugin_and_patch_stand_side_by_side(device: Any, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("amp", [False, True])
+def test_a_point_on_the_dry_device(device: Any, amp: bool) -> None:
+    """Fewer bytes in fp16, and no weight is drawn."""
+    if device.kind != "sim":
+        pytest.skip("the dry device is a simulated one")
+    point = Point("gpt2", 8, "lms", 0, scale=4, warmup=0, steps=2, amp=amp)
+    assert point.key.endswith("/amp") == amp
+    command = [sys.executable, "-m", "simcuda", "--dry", "--profile", "v100-32gb-pcie3"]
+    done = subprocess.run(
+        [*command, "-m", "lmsbench.point", json.dumps(vars(point))],
+        capture_output=True, text=True, env=lms_device.child_environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["status"] == "ok" and answer["losses"] == ["0x0.0p+0"] * 2
+    peak = answer["peak_allocated"] / MIB
+    assert 700 < peak < 1000 if amp else 1000 < peak < 2000
+
+
+@pytest.mark.slow
 def test_a_small_run_and_its_page(device: Any, tmp_path: Path) -> None:
     """LMS trains a larger batch than plain at the same cap, with the losses of no cap."""
     if device.kind != "sim":

@@ -296,6 +296,7 @@ def test_the_line_says_what_holds(device: Any, monkeypatch: Any, capfd: Any) -> 
     assert "is on, device_limit 64.0 MiB, min_size 1.0 KiB" in capfd.readouterr().err
 
 
+@pytest.mark.values
 def test_the_environment_alone_trains_what_does_not_fit(program: Any) -> None:
     code = """
         import torch
@@ -440,6 +441,7 @@ def test_pin(lms: Any) -> None:
     assert lms.reclaim() == MIB
 
 
+@pytest.mark.values
 def test_pin_holds_the_storage_not_the_name(lms: Any) -> None:
     """What is unpinned in the end is what was pinned, whatever the tensor is by then."""
     x, y = block(value=1), block(value=2)
@@ -449,6 +451,7 @@ def test_pin_holds_the_storage_not_the_name(lms: Any) -> None:
     assert (x == 2).all().item()
 
 
+@pytest.mark.values
 def test_the_minimum_size(device: Any) -> None:
     device.limit(16 * MIB)
     torch.cuda.lms.enable(min_size=MIB // 2)

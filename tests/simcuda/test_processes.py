@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from conftest import TOOLS, Run
 
 pytestmark = pytest.mark.engine
 
@@ -55,9 +56,52 @@ def test_wrong_usage_exits_with_2(run: Run, options: tuple[str, ...], message: s
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_script_exits_with_2(run: Run) -> None:
-    done = run("", "no-such-script.py")
-    assert done.returncode == 2 and "there is no script" in done.stderr
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m simcuda` with these words."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SIMCUDA")}
+    return subprocess.run(
+        [sys.executable, "-m", "simcuda", *words],
+        env={**inherited, "PYTHONPATH": str(TOOLS)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no program was given; name a script, or a module after -m"),
+        (("--memory", "64M", "-m"), "no program was given; name a script"),
+        (("no-such.py",), "no-such.py cannot be run because there is no such script; name one"),
+        (("-m", "nosuch"), "nosuch cannot be run because there is no such module; name one"),
+        (("-m", "nosuch.inside"), "nosuch cannot be run because there is no such module"),
+        (("--dry", "x.py"), "without a profile, which says what GPU it stands for; give --profile"),
+        (("--values", "off", "x.py"), "values off cannot be used because it is of the dry device"),
+        (("--trace", "f", "x.py"), "it is of the dry device; give --dry, too, or leave it out"),
+    ],
+)
+def test_what_cannot_be_run_says_what_to_do(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.py").touch()
+    done = command(*words)
+    assert done.returncode == 2 and done.stderr.startswith("simcuda: ")
+    assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_modules_within_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "empty/__init__.py": "", "fine/__init__.py": "", "fine/__main__.py": "print('ran')",
+        "broken/__init__.py": "import what_it_needs",
+    }.items():  # fmt: skip
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    assert command("-m", "fine").stdout == "ran\n"
+    for name in ("empty", "fine.nosuch"):
+        done = command("-m", name)
+        assert done.returncode == 2 and "there is no such module" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert "No module named 'what_it_needs'" in command("-m", "broken").stderr  # its own
 
 
 CHILDREN = """

@@ -8,11 +8,11 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from lmsbench import report
+from lmsbench.choices import several
 from lmsbench.ladder import Ladder, Plan, Results, ask
 from lmsbench.models import WORKLOADS
 from lmsbench.point import METHODS, Point
@@ -35,19 +35,6 @@ def size(text: str) -> int:
     return int(match[1]) << {"": 0, "M": 20, "G": 30}[match[2]]
 
 
-def _choices(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    known = tuple(names)
-
-    def parse(text: str) -> tuple[str, ...]:
-        wanted = tuple(text.split(","))
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(known)}")
-        return wanted
-
-    return parse
-
-
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         "python -m lmsbench", description="Benchmark Large Model Support on this machine's device.",
@@ -67,8 +54,8 @@ def parser() -> argparse.ArgumentParser:
     for command in (run, page):
         command.add_argument("--results", type=Path, required=True, metavar="FILE")
     for command in (run, page, both):
-        command.add_argument("--models", type=_choices(WORKLOADS), default=default.models)
-        command.add_argument("--methods", type=_choices(METHODS), default=default.methods)
+        command.add_argument("--models", type=several(WORKLOADS), default=default.models)
+        command.add_argument("--methods", type=several(METHODS), default=default.methods)
         command.add_argument(
             "--caps", type=lambda t: tuple(map(size, t.split(","))), default=default.caps,
             help="device memory, in the order measured [default: 8G,4G,16G]",

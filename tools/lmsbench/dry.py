@@ -3,110 +3,149 @@
 
     python -m lmsbench.dry --python ENVIRONMENT/bin/python --results FILE --page FILE
 
-ENVIRONMENT has the patched torch, this process scipy. The same command goes on where it stopped.
+ENVIRONMENT has the patched torch, this process scipy and, for the plots, matplotlib. The same
+command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simcuda import bounds, trace
+from lmsbench import drypage, resultfile
+from lmsbench.choices import several
+from lmsbench.drycases import FACTORS, METHODS, MODELS, STEPS, WARMUP, Case
+from simcuda import SimcudaError, bounds, read_profiles, trace
 
 TOOLS = Path(__file__).resolve().parents[1]
-GIB = 1 << 30
 MIB = 1 << 20
-# What needs more than any of the profiles' GPUs has, or nearly so.
-SIZES = {"resnet50": 4096, "unet3d": 192, "gpt2": 16}
-FACTORS = (1.5, 2.0, 3.0, 4.0)
-PROFILES = ("v100-32gb-pcie3", "v100-32gb-nvlink2", "h200-141gb-pcie5")
-METHODS = ("lms", "save_on_cpu", "checkpoint")
-WARMUP, STEPS = 1, 2
+PROFILE = "v100-32gb-pcie3"
+PARTS = ("factors", "largest")
 ABOUNDING = 1 << 40  # more than any of them needs
 
 
-@dataclass(frozen=True)
-class Case:
-    """`factor`: what it needs without a limit, by what the device has; 0: no limit."""
-
-    profile: str
-    model: str
-    size: int
-    method: str
-    factor: float
-
-    @property
-    def key(self) -> str:
-        return f"{self.profile}/{self.model}/{self.size}/{self.method}/{self.factor:g}"
-
-
-def cases(profiles: tuple[str, ...], models: tuple[str, ...]) -> Iterator[Case]:
-    """The run without a limit comes first: the others are measured by it."""
-    for profile in profiles:
-        for model in models:
-            yield Case(profile, model, SIZES[model], "plain", 0)
-            for factor in FACTORS:
-                for method in METHODS:
-                    yield Case(profile, model, SIZES[model], method, factor)
+class _OverError(Exception):
+    """The time is over."""
 
 
 class Bench:
-    """Measures what its file has not yet; one JSON object a line."""
+    """Measures what its file has not yet. `failed`: what gave no result, which is not kept."""
 
-    def __init__(self, python: str, results: Path) -> None:
-        self.python, self.path = python, results
+    def __init__(self, python: str, results: Path, until: float = float("inf")) -> None:
+        """`until`: when (time.monotonic) nothing more is begun. Raises ValueError for a line of the
+        file that is no result."""
+        self.python, self.path, self.until = python, results, until
         self.found: dict[str, dict[str, Any]] = {}
-        if results.exists():
-            for line in results.read_text(encoding="utf-8").splitlines():
-                entry = json.loads(line)
-                self.found[Case(**entry["case"]).key] = entry["result"]
+        self.failed: list[str] = []
+        self._problems: dict[Path, bounds.Problem] = {}
+        self._solver = importlib.util.find_spec("scipy") is not None
+        resultfile.load(results, self._take)
 
-    def run(self, profiles: tuple[str, ...], models: tuple[str, ...]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            for case in cases(profiles, models):
-                if case.factor == 0:
-                    file = Path(folder, f"{case.profile}-{case.model}")
-                if case.key in self.found:
-                    continue
-                if case.factor and not file.exists():  # of a run before: its trace is gone
-                    self._measure(Case(case.profile, case.model, case.size, "plain", 0), file)
-                result = self._measure(case, file)
-                self.found[case.key] = result
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("a", encoding="utf-8") as out:
-                    out.write(json.dumps({"case": asdict(case), "result": result}) + "\n")
-                print(f"{case.key}: {_said(result)}", flush=True)
+    def _take(self, entry: dict[str, Any]) -> None:
+        self.found[Case(**entry["case"]).key] = entry["result"]
 
-    def _measure(self, case: Case, free: Path) -> dict[str, Any]:
-        """`free`: where the trace of the run without a limit is, or comes to be."""
-        capacity = ABOUNDING
-        if case.factor:
-            plain = self.found[Case(case.profile, case.model, case.size, "plain", 0).key]
-            capacity = int(plain["peak"] / case.factor) // MIB * MIB
-        result = self._train(case, capacity, None if case.factor else free)
-        if case.method == "lms" and result["status"] == "ok":
-            problem = bounds.problem_of(trace.read(free), minimum=MIB)
-            least = bounds.bounds(problem, capacity)
-            # Of all steps, the first of which begins with nothing there.
-            result |= {"least_bytes": least.bytes, "least_seconds": least.time / 1e9}
+    def run(
+        self, profiles: Sequence[str], models: Sequence[str], parts: Sequence[str] = PARTS
+    ) -> bool:
+        """Whether the time sufficed."""
+        if "factors" in parts and not self._solver:
+            _say("no bounds, because scipy is not installed; pip install 'scipy>=1.11,<2'")
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                for profile in profiles:
+                    for model in models:
+                        if "factors" in parts:
+                            self._factors(profile, model, Path(folder, f"{profile}-{model}"))
+            for profile in profiles:
+                for model in models:
+                    for method in ("plain", *METHODS) if "largest" in parts else ():
+                        self._largest(profile, model, method)
+        except _OverError:
+            return False
+        return True
+
+    def _factors(self, profile: str, model: str, free: Path) -> None:
+        """`free`: where the trace of the run without a limit is, or comes to be. That run comes
+        first: the others are measured by it."""
+        size = MODELS[model].size
+        plain = Case(profile, model, size, "plain", 0)
+        if self._result(plain, free)["status"] != "ok":
+            return
+        for factor in FACTORS:
+            for method in ("bound", *METHODS) if self._solver else METHODS:
+                self._result(Case(profile, model, size, method, factor), free)
+
+    def _largest(self, profile: str, model: str, method: str) -> None:
+        sizes = MODELS[model].sizes()
+        trains, does_not = -1, len(sizes)
+        while does_not - trains > 1:
+            middle = (trains + does_not) // 2
+            result = self._result(Case(profile, model, sizes[middle], method, None))
+            if result["status"] == "error":
+                return
+            if result["status"] == "ok":
+                trains = middle
+            else:
+                does_not = middle
+
+    def _result(self, case: Case, free: Path | None = None) -> dict[str, Any]:
+        if case.key in self.found:
+            return self.found[case.key]
+        if time.monotonic() > self.until:
+            raise _OverError
+        result = self._bound(case, free) if case.method == "bound" else self._train(case, free)
+        _say(f"{case.key}: {_said(result)}")
+        if result["status"] == "error":
+            self.failed.append(f"{case.key}: {result['message']}")
+        else:
+            self.found[case.key] = result
+            resultfile.add(self.path, {"case": asdict(case), "result": result})
         return result
 
-    def _train(self, case: Case, capacity: int, write: Path | None) -> dict[str, Any]:
+    def _plain(self, case: Case) -> Case:
+        return Case(case.profile, case.model, case.size, "plain", 0)
+
+    def _capacity(self, case: Case) -> int:
+        if not case.factor:
+            return ABOUNDING
+        peak = self.found[self._plain(case).key]["peak"]
+        return int(peak / case.factor) // MIB * MIB
+
+    def _bound(self, case: Case, free: Path | None) -> dict[str, Any]:
+        """Of all steps, the first of which begins with nothing there."""
+        assert free is not None
+        if free not in self._problems:
+            if not free.exists():  # of a run before: its trace is gone
+                self._train(self._plain(case), free)
+            self._problems = {free: bounds.problem_of(trace.read(free), minimum=MIB)}
+        try:
+            least = bounds.bounds(self._problems[free], self._capacity(case))
+        except bounds.TooSmallError as error:
+            return {"status": "impossible", "message": str(error)}
+        return {"status": "ok", "bytes": least.bytes, "all_seconds": least.time / 1e9}
+
+    def _train(self, case: Case, free: Path | None) -> dict[str, Any]:
+        model = MODELS[case.model]
         point = {
-            "model": case.model, "size": case.size, "method": case.method, "cap": 0,
-            "warmup": WARMUP, "steps": STEPS, "host_limit": 1 << 40 if case.method == "lms" else 0,
+            "model": model.workload, "size": case.size, "method": case.method, "cap": 0,
+            "warmup": WARMUP, "steps": STEPS, "amp": model.amp,
+            "host_limit": 1 << 40 if case.method == "lms" else 0,
         }  # fmt: skip
-        options = ["--dry", "--profile", case.profile, "--memory", str(capacity), "--values", "off"]
-        if write:
-            options += ["--trace", str(write)]
+        options = ["--dry", "--profile", case.profile, "--values", "off"]
+        if case.factor is not None:
+            options += ["--memory", str(self._capacity(case))]
+        if case.factor == 0:
+            options += ["--trace", str(free)]
         done = subprocess.run(
             [self.python, "-m", "simcuda", *options, "-m", "lmsbench.point", json.dumps(point)],
             env={**os.environ, "PYTHONPATH": str(TOOLS), "SIMCUDA_QUIET": "1"},
@@ -119,96 +158,83 @@ class Bench:
         if answer["status"] != "ok":
             return {"status": answer["status"], "message": answer["message"][:400]}
         return {
-            "status": "ok", "capacity": capacity, "peak": answer["peak_allocated"],
-            "seconds": answer["seconds"], "all_seconds": answer["all_seconds"],
-            "bytes": answer["copied_bytes"],
+            "status": "ok", "peak": answer["peak_allocated"], "seconds": answer["seconds"],
+            "all_seconds": answer["all_seconds"], "bytes": answer["copied_bytes"],
         }  # fmt: skip
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _said(result: dict[str, Any]) -> str:
     if result["status"] != "ok":
         return f"{result['status']} ({result['message'][:80]})"
-    return f"{_step(result):.3f} s a step, {result['bytes'] / GIB:.1f} GiB copied (modelled)"
+    seconds = result.get("seconds")
+    took = f"{drypage.step(result):.3f} s a step" if seconds else f"{result['all_seconds']:.3f} s"
+    return f"{took}, {result['bytes'] / (1 << 30):.1f} GiB copied (modelled)"
 
 
-def _step(result: dict[str, Any]) -> float:
-    seconds: list[float] = result["seconds"]
-    return sum(seconds) / len(seconds)
-
-
-_HEAD = f"""\
-<!-- SPDX-License-Identifier: Apache-2.0 -->
-# Benchmark on the dry device
-
-**Every time on this page is modelled.** No GPU has run it: sizes, bytes and what runs out of memory are those of
-torch's own allocator and of the engine; times follow from data sheets ([simcuda.md](../../simcuda.md#dry)) and
-are what those would allow.
-
-Made by `python -m lmsbench.dry`: {WARMUP + STEPS} steps, fp32, SGD with momentum. *Memory* is what the run
-without a limit allocates at most, divided by the factor. *Speed* is that of the run without a limit divided by
-this one's, a step. *Bytes / bound* and *time / bound* are of all steps, against what
-[no swapper could do better](../../bounds.md); they are empty where the results have no bounds."""  # noqa: E501
-
-
-def page(
-    found: dict[str, dict[str, Any]], profiles: tuple[str, ...], models: tuple[str, ...]
-) -> str:
-    parts = [_HEAD]
-    for profile in profiles:
-        rows = [
-            "| model | factor | memory | LMS: speed | bytes / bound | time / bound | "
-            "save_on_cpu: speed | checkpointing: speed |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for model in models:
-            size = SIZES[model]
-            plain = found.get(Case(profile, model, size, "plain", 0).key)
-            if plain is None:
-                continue
-            for factor in FACTORS:
-                of = {m: found.get(Case(profile, model, size, m, factor).key) for m in METHODS}
-                lms = of["lms"] or {}
-                shares = ["", ""]
-                if lms.get("least_bytes"):
-                    shares = [
-                        # Without what any run copies: the weights, once.
-                        f"{(lms['bytes'] - plain['bytes']) / lms['least_bytes']:.2f}",
-                        f"{lms['all_seconds'] / lms['least_seconds']:.2f}",
-                    ]
-                speeds = [_speed(plain, of[method]) for method in METHODS]
-                memory = f"{plain['peak'] / factor / GIB:.1f} GiB"
-                cells = [f"{model} {size}", f"{factor:g}", memory, speeds[0], *shares, *speeds[1:]]
-                rows.append(f"| {' | '.join(cells)} |")
-        if len(rows) > 2:
-            parts += [f"## {profile} (modelled)", "\n".join(rows)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _speed(plain: dict[str, Any], result: dict[str, Any] | None) -> str:
-    if result is None:
-        return ""
-    if result["status"] != "ok":
-        return {"oom": "out of memory"}.get(result["status"], result["status"])
-    return f"{_step(plain) / _step(result):.2f}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m lmsbench.dry", description=__doc__.splitlines()[0] if __doc__ else ""
+def _python(text: str) -> str:
+    """A Python whose torch has Large Model Support, which this looks for without importing it."""
+    look = (
+        "import importlib.util as u, pathlib, sys\n"
+        "torch = u.find_spec('torch')\n"
+        "there = torch and pathlib.Path(torch.origin).with_name('cuda').joinpath('lms').exists()\n"
+        "sys.exit(0 if there or torch and u.find_spec('torch_lms') else 3)"
     )
-    parser.add_argument("--python", default=sys.executable, help="has the patched torch")
+    try:
+        code = subprocess.run([text, "-c", look], capture_output=True, check=False).returncode
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text} cannot be run because of {error.strerror}; name the bin/python of an "
+            "environment"
+        ) from None
+    if code != 0:
+        raise argparse.ArgumentTypeError(
+            f"{text} has no torch with Large Model Support; name the Python of an environment with "
+            "the patched wheel, as `lmsbuild test` leaves in work/"
+        )
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m lmsbench.dry", description="The benchmark at true sizes and in modelled time."
+    )
+    parser.add_argument(
+        "--python", type=_python, required=True, help="has the patched torch, or the plug-in"
+    )
     parser.add_argument("--results", type=Path, required=True, metavar="FILE.jsonl")
-    parser.add_argument("--page", type=Path, metavar="FILE.md")
-    parser.add_argument("--profiles", type=lambda t: tuple(t.split(",")), default=PROFILES)
-    parser.add_argument("--models", type=lambda t: tuple(t.split(",")), default=tuple(SIZES))
-    options = parser.parse_args()
-    bench = Bench(options.python, options.results)
-    bench.run(options.profiles, options.models)
-    if options.page:
-        options.page.parent.mkdir(parents=True, exist_ok=True)
-        text = page(bench.found, options.profiles, options.models)
-        options.page.write_text(text, encoding="utf-8")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="of all that FILE.jsonl has")
+    parser.add_argument("--profiles", type=several(read_profiles()), default=(PROFILE,))
+    parser.add_argument("--models", type=several(MODELS), default=tuple(MODELS))
+    parser.add_argument("--parts", type=several(PARTS), default=PARTS)
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin nothing after this long"
+    )
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    try:
+        bench = Bench(options.python, options.results, time.monotonic() + 60 * options.minutes)
+        complete = bench.run(options.profiles, options.models, options.parts)
+        if options.page:
+            drypage.write(options.page, bench.found)
+    except (ValueError, OSError, SimcudaError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted; what was measured is kept", file=sys.stderr)
+        return 1
+    if not complete:
+        _say("the time is over; run the same command to go on")
+    for failure in bench.failed:
+        print(f"error: no result of {failure}", file=sys.stderr)
+    return 1 if bench.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmsbench import resultfile
 from lmsbench.models import WORKLOADS, sizes
 from lmsbench.point import METHODS, Point, request_of
 
@@ -34,14 +35,7 @@ class Results:
     def load(cls, path: Path) -> Results:
         """Raises ValueError for a line that is no result; an unfinished last line is dropped."""
         results = cls(path)
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
-        for number, line in enumerate(lines[:-1], 1):
-            try:
-                results._take(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"line {number} of {path} is no result: {error}") from error
-        if lines[-1]:  # killed while it was written
-            path.write_text("".join(f"{line}\n" for line in lines[:-1]), encoding="utf-8")
+        resultfile.load(path, results._take)
         return results
 
     def _take(self, entry: dict[str, Any]) -> None:
@@ -51,9 +45,7 @@ class Results:
             self.about.append(entry["about"])
 
     def add(self, entry: dict[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        resultfile.add(self.path, entry)
         self._take(entry)
 
 

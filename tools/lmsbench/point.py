@@ -34,10 +34,12 @@ class Point:
     steps: int = 3
     host_limit: int = 0  # bytes of host memory that LMS may take, 0 for no limit
     trace: str = ""  # file for a profile of one more step
+    amp: bool = False  # fp16 by autocast, with a GradScaler; else fp32
 
     @property
     def key(self) -> str:
-        return f"{self.model}/{self.size}/{self.method}/{self.cap >> 20}M/x{self.scale}"
+        key = f"{self.model}/{self.size}/{self.method}/{self.cap >> 20}M/x{self.scale}"
+        return key + ("/amp" if self.amp else "")
 
 
 def large_model_support() -> Any:
@@ -69,9 +71,29 @@ def _method(point: Point, net: Any) -> Iterator[Any]:
         yield contextlib.nullcontext
 
 
+def _dry() -> bool:
+    return os.environ.get("SIMCUDA_DRY") == "1"
+
+
+def _no_numbers() -> contextlib.AbstractContextManager[Any]:
+    """Draws none for weights, which takes seconds and which a dry device has no use for."""
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, given: Any = (), named: Any = None
+        ) -> Any:
+            named = named or {}
+            if getattr(function, "__module__", "") == "torch.nn.init":
+                return named.get("tensor", *given[:1])
+            return function(*given, **named)
+
+    return Mode()
+
+
 def _clock() -> Callable[[], float]:
     """Seconds: of the virtual time of a dry device, where it is one."""
-    if os.environ.get("SIMCUDA_DRY") != "1":
+    if not _dry():
         return time.perf_counter
     import simcuda
 
@@ -94,21 +116,25 @@ def measure(point: Point) -> dict[str, Any]:
         torch.cuda.set_per_process_memory_fraction(min(1.0, point.cap / total))
     result: dict[str, Any] = {"status": "ok", "seconds": [], "losses": []}
     inputs, target = (tensor.cuda() for tensor in workload.batch(point.size, point.scale))
-    net = workload.build(point.scale)
+    with _no_numbers() if _dry() else contextlib.nullcontext():
+        net = workload.build(point.scale)
     clock = _clock()
     try:
         with _method(point, net) as forward:
             net = net.cuda()
             optimiser = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+            scaler = torch.amp.GradScaler("cuda", enabled=point.amp)
+            autocast = torch.autocast("cuda", torch.float16, enabled=point.amp)
 
             def step() -> None:
                 torch.cuda.synchronize()
                 start = clock()
                 optimiser.zero_grad()
-                with forward():
+                with forward(), autocast:
                     loss = loss_of(net(inputs), target)
-                loss.backward()
-                optimiser.step()
+                scaler.scale(loss).backward()
+                scaler.step(optimiser)
+                scaler.update()
                 torch.cuda.synchronize()
                 result["seconds"].append(clock() - start)
                 result["losses"].append(loss.item().hex())

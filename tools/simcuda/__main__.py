@@ -5,6 +5,8 @@ torch."""
 from __future__ import annotations
 
 import argparse
+import importlib.machinery
+import importlib.util
 import json
 import runpy
 import sys
@@ -106,8 +108,9 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happens, if dry")
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
     parser.add_argument(
-        "program", metavar="PROGRAM", help="script or module; or: build, check, trace, bounds"
-    )
+        "program", metavar="PROGRAM", nargs="?",
+        help="script or module; or: build, check, trace, bounds",
+    )  # fmt: skip
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser
 
@@ -201,6 +204,19 @@ def _bounds(argv: list[str]) -> None:
 
 def _run(argv: list[str]) -> None:
     options = _run_parser().parse_args(argv)
+    program = options.program
+    if program is None:
+        raise SimcudaError(
+            "nothing can be run because no program was given; name a script, or a module after -m"
+        )
+    if options.module:
+        sys.path[0] = str(Path.cwd())
+        _find(program.partition(".")[0])  # before anything is built
+    elif not Path(program).is_file() and not Path(program, "__main__.py").exists():
+        raise SimcudaError(
+            f"{program} cannot be run because there is no such script; name one, or a module after "
+            "-m"
+        )
     load(
         memory=options.memory,
         mode=options.mode,
@@ -219,16 +235,30 @@ def _run(argv: list[str]) -> None:
         values=options.values,
         trace=options.trace,
     )
-    program = options.program
     sys.argv = [program, *options.arguments]
     if options.module:
-        sys.path[0] = str(Path.cwd())
+        if _find(program).submodule_search_locations is not None:
+            _find(f"{program}.__main__")
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
-    if not Path(program).is_file() and not Path(program, "__main__.py").exists():
-        raise SimcudaError(f"there is no script {program}")
     sys.path[0] = str(Path(program).resolve().parent)
     runpy.run_path(program, run_name="__main__")
+
+
+def _find(name: str) -> importlib.machinery.ModuleSpec:
+    """Imports the packages around it. Their own errors are the program's."""
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+        found = None
+    if found is None:
+        raise SimcudaError(
+            f"{name} cannot be run because there is no such module; name one that this Python can "
+            "import, or a script without -m"
+        )
+    return found
 
 
 def main() -> None:

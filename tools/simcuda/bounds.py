@@ -93,8 +93,12 @@ def problem_of(trace: Trace, device: int = 0, minimum: int = 0) -> Problem:
     return Problem(steps, sizes, profile["link_in"] * link, profile["link_out"] * link)
 
 
+class TooSmallError(SimcudaError):
+    """A step alone does not fit."""
+
+
 def bounds(problem: Problem, capacity: int) -> Bounds:
-    """Raises SimcudaError if a step alone does not fit."""
+    """Raises TooSmallError."""
     model = _Model(problem, capacity)
     moved = model.least_bytes()
     compute = sum(step.time for step in problem.steps)
@@ -174,7 +178,7 @@ class _Model:
         self.peak = max(loads, default=0)
         for step, load in zip(problem.steps, map(self._need, problem.steps), strict=True):
             if load > capacity:
-                raise SimcudaError(
+                raise TooSmallError(
                     f"{step.name} needs {format_bytes(load)} at once, and the capacity is "
                     f"{format_bytes(capacity)}"
                 )

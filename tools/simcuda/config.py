@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from .errors import SimcudaError
 from .order import ORDER, QUERIES
-from .profiles import profile as read_profile
+from .profiles import Profile, profile, read_profiles
 from .sizes import format_bytes, parse_bytes
 
 MODES = ("immediate", "lazy", "eager-copy", "late-write")
@@ -29,7 +29,8 @@ class Settings:
     bytes per second (0: copies take no time), `lag` in queries that answer "not ready",
     `order_trace` the number of an operation (0: none), `order_suppressions` a file ("": none),
     `profile` the name of what the dry device stands for, `assume` like "nonzero=0.1,bincount=8",
-    `values` what is done where a program reads one of a dry device, `trace` a file ("": none)."""
+    `values` what is done where a program reads one of a dry device ("": it is told), `trace` a file
+    ("": none)."""
 
     memory: int = 1 << 30
     mode: str = "immediate"
@@ -46,7 +47,7 @@ class Settings:
     dry: bool = False
     profile: str = ""
     assume: str = ""
-    values: str = "report"
+    values: str = ""
     trace: str = ""
 
     def __post_init__(self) -> None:
@@ -60,20 +61,24 @@ class Settings:
             raise SimcudaError(f"queries is {self.queries!r}; choose one of {', '.join(QUERIES)}")
         if self.queries == "strict" and self.order == "off":
             raise SimcudaError("queries cannot be strict with order off; choose report or error")
-        if self.values not in VALUES:
+        if self.values and self.values not in VALUES:
             raise SimcudaError(f"values is {self.values!r}; choose one of {', '.join(VALUES)}")
         if not 1 <= self.devices <= 16:
             raise SimcudaError(f"{self.devices} devices cannot be simulated; choose 1 to 16")
         if self.dry:
-            read_profile(self.profile)
+            _profile(self.profile)
             if self.mode != "immediate" or self.bandwidth or self.lag:
                 raise SimcudaError(
                     "mode, lag and bandwidth are of the device that computes; "
                     "leave them out with dry"
                 )
-        elif self.profile or self.assume or self.trace:
-            name = "profile" if self.profile else "assume" if self.assume else "trace"
-            raise SimcudaError(f"{name} is of the dry device; give --dry, too, or leave it out")
+        else:
+            for name in ("profile", "assume", "values", "trace"):
+                if value := getattr(self, name):
+                    raise SimcudaError(
+                        f"{name} {value} cannot be used because it is of the dry device; give "
+                        "--dry, too, or leave it out"
+                    )
         self.assumptions()
 
     def assumptions(self) -> dict[str, float]:
@@ -111,7 +116,7 @@ class Settings:
             if raw is not None:
                 values[name] = _convert(name, raw)
         if values.get("dry") and "memory" not in values:
-            values["memory"] = read_profile(str(values.get("profile", ""))).available
+            values["memory"] = _profile(str(values.get("profile", ""))).available
         return Settings(**values)  # type: ignore[arg-type]
 
     def export(self) -> None:
@@ -132,6 +137,15 @@ class Settings:
             return f"dry CUDA device, {self.profile}, {memory}: nothing is computed"
         many = "" if self.devices == 1 else f" {self.devices} x"
         return f"simulated CUDA device,{many} {format_bytes(self.memory)}, mode {self.mode}"
+
+
+def _profile(name: str) -> Profile:
+    if not name:
+        raise SimcudaError(
+            "no device can be dry without a profile, which says what GPU it stands for; give "
+            f"--profile with one of {', '.join(sorted(read_profiles()))}"
+        )
+    return profile(name)
 
 
 def _convert(name: str, raw: str | int | bool) -> int | str | bool:

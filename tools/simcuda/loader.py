@@ -183,7 +183,8 @@ def _settle_kernels(settings: Settings) -> None:
 
         torch.cuda.init()
         _kernels.simcuda_trace_allocator()
-    dry.listen(_kernels, settings.values, lambda text: device._call("refuse", text.encode()))
+    policy = settings.values or "report"
+    dry.listen(_kernels, policy, lambda text: device._call("refuse", text.encode()))
 
 
 def _turn_off_what_is_not_simulated() -> None:

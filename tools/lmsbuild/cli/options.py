@@ -18,6 +18,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.base.settings import without_network
+from lmsbuild.places.device import PROFILE
 from lmsbuild.ship.choices import Choices
 from lmsbuild.tags.frameworks import Target, resolve, targets
 
@@ -90,6 +91,38 @@ def dry_run_option(function: F) -> F:
     return click.option(
         "--dry-run", is_flag=True, help="Say what would be done and change nothing."
     )(function)
+
+
+def dry_options(function: F) -> F:
+    """Give the command `profile`: None unless it is to run on the dry device."""
+
+    @functools.wraps(function)
+    def chosen(*, dry: bool, profile: str | None, **values: Any) -> Any:
+        if profile is not None and not dry:
+            raise UsageError(
+                f"--profile {profile} cannot be used because it is of the dry device; give --dry, "
+                "too, or leave it out"
+            )
+        if dry and values.get("wanted"):
+            raise UsageError(
+                f"--dry cannot go with --device {values['wanted']} because it is a device of its "
+                "own; leave one of them out"
+            )
+        return function(profile=(profile or PROFILE) if dry else None, **values)
+
+    for option in (
+        click.option(
+            "--profile", metavar="NAME",
+            help=f"The GPU that the dry device stands for [default: {PROFILE}].",
+        ),
+        click.option(
+            "--dry", is_flag=True,
+            help="Run on the simulated device that computes nothing, at true sizes and in modelled "
+            "time.",
+        ),
+    ):  # fmt: skip
+        chosen = option(chosen)
+    return chosen  # type: ignore[return-value]
 
 
 def _completer(name: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:

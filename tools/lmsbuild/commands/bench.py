@@ -13,6 +13,7 @@ from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
     UserPath,
     build_options,
+    dry_options,
     dry_run_option,
     examples,
     json_option,
@@ -33,6 +34,7 @@ from lmsbuild.wheel.plugin import resolve as resolve_plugin
     epilog=examples(
         "lmsbuild bench v2.6.0",
         "lmsbuild bench v2.6.0 --minutes 60 --results bench/results.jsonl",
+        "lmsbuild bench v2.6.0 --dry --profile h200-141gb-pcie5",
         "lmsbuild bench v2.11.0 --plugin -- --caps 8G --models gpt2",
     ),
 )
@@ -61,6 +63,7 @@ from lmsbuild.wheel.plugin import resolve as resolve_plugin
 )  # fmt: skip
 @click.option("--plugin", is_flag=True, help="Measure torch_lms beside the official wheel.")
 @build_options
+@dry_options
 @dry_run_option
 @markdown_option
 @json_option
@@ -74,6 +77,7 @@ def command(
     other: Path | None,
     page: Path | None,
     plugin: bool,
+    profile: str | None,
     choices: Choices,
     dry_run: bool,
     console: Console,
@@ -85,10 +89,18 @@ def command(
     device memory. Each result is kept as soon as it is there, and the same command goes on where
     it stopped. ARGUMENTS go to `python -m lmsbench run` (see its --help). On the simulated device
     small models show sizes and bytes, and no time.
+
+    With --dry sizes are true and times are modelled, and there are bounds that no swapper could
+    beat; ARGUMENTS go to `python -m lmsbench.dry`.
     """
     if (other is None) != (page is None):
         raise UsageError(
             "the results cannot be compared because --compare and --page go together; give both"
+        )
+    if profile and other:
+        raise UsageError(
+            "--compare cannot go with --dry because its table is of sizes on other devices; leave "
+            "one of them out"
         )
     found = resolve_plugin(find_project(), tag) if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
@@ -97,7 +109,7 @@ def command(
             f"{target.label} cannot be measured because the benchmark's models are PyTorch's; "
             f"`lmsbuild run {target.tag_name}` shows what it trains"
         )
-    device = devices.choose(target, wanted)
+    device = devices.choose(target, wanted, profile)
     name = f"{device.kind}-{'plugin' if plugin else 'patched'}"
     file = results.absolute() if results else target.work / "bench" / name / "results.jsonl"
     if dry_run:
@@ -106,10 +118,13 @@ def command(
         return
     ready = prepared(Wanted(target=target, choices=choices, device=device, plugin=found), console)
     with console.step("benchmark"):
-        bench = Benchmark(ready.lms, device, ready.variables, file, arguments)
+        tools = target.project.tools
+        bench = Benchmark(ready.lms, device, ready.variables, file, arguments, tools)
         made = bench.run(minutes, console)
         if other and page:
             bench.compare(other.absolute(), page.absolute(), console)
     console.say(made.read_text(encoding="utf-8"))
     console.say(f"results: {file}")
-    console.result({"results": file, "page": made, "device": device})
+    console.result(
+        {"results": file, "page": made, "device": device, "modelled": device.kind == "dry"}
+    )

@@ -9,6 +9,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
     build_options,
+    dry_options,
     dry_run_option,
     examples,
     json_option,
@@ -26,7 +27,11 @@ STEPS = ("fetch", "apply", "wheel", "environments", "device", "demonstration")
 
 @click.command(
     "run",
-    epilog=examples("lmsbuild run v2.6.0", "lmsbuild run v2.6.0 --device sim --json"),
+    epilog=examples(
+        "lmsbuild run v2.6.0",
+        "lmsbuild run v2.6.0 --device sim --json",
+        "lmsbuild run v2.6.0 --dry",
+    ),
 )
 @tag_argument
 @build_options
@@ -34,19 +39,22 @@ STEPS = ("fetch", "apply", "wheel", "environments", "device", "demonstration")
     "--device", "wanted", type=click.Choice(["sim", "cuda"]),
     help="Where to train [default: a GPU if there is one].",
 )  # fmt: skip
+@dry_options
 @dry_run_option
 @markdown_option
 @json_option
 def command(
-    *, tag: str, choices: Choices, wanted: str | None, dry_run: bool, console: Console
-) -> None:
+    *, tag: str, choices: Choices, wanted: str | None, profile: str | None, dry_run: bool,
+    console: Console,
+) -> None:  # fmt: skip
     """Everything for TAG from source to a trained model that did not fit the device.
 
     Fetches, applies, builds the wheel, installs the official and the overlay wheel, and trains a
-    network that needs three times the device's memory. What has not changed is reused.
+    network that needs three times the device's memory. What has not changed is reused. With --dry
+    its images are so large that this is the memory of the profile's GPU.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
-    device = devices.choose(target, wanted)
+    device = devices.choose(target, wanted, profile)
     if dry_run:
         console.say(f"would run for {target.label} on the {device.name}: {', '.join(STEPS)}")
         console.result({"steps": STEPS, "device": device, "choices": choices, "dry_run": True})
@@ -62,6 +70,9 @@ def command(
     console.table("", ["", target.label], table(done))
     console.say(f"picture: {done.picture}")
     console.say(f"numbers: {done.result}")
-    if done.simulated:
+    if done.profile:
+        console.say("Sizes and bytes are true; every time is modelled, and no value was computed.")
+    elif done.simulated:
         console.say(f"On the {done.device}: no time taken here says anything about a GPU.")
-    console.result({"wheel": ready.built, "demonstration": done})
+    modelled = device.kind == "dry"
+    console.result({"wheel": ready.built, "demonstration": done, "modelled": modelled})

@@ -15,6 +15,7 @@ from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
     base_image_option,
     build_options,
+    dry_options,
     dry_run_option,
     examples,
     json_option,
@@ -29,7 +30,15 @@ from lmsbuild.ship.pipeline import Wanted, prepared
 from lmsbuild.ship.sources import fetched, patched
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.trials.passed import PLUGIN, Recorder
-from lmsbuild.trials.suite import SIMULATOR, TIERS, Order, parse_shard, run_suites, suites
+from lmsbuild.trials.suite import (
+    SIMULATOR,
+    TIERS,
+    Order,
+    dry_suites,
+    parse_shard,
+    run_suites,
+    suites,
+)
 from lmsbuild.wheel.plugin import resolve as resolve_plugin
 
 if TYPE_CHECKING:
@@ -45,6 +54,7 @@ _SHOWN = 10  # failures named on the console; the report has all
         "lmsbuild test v2.6.0 allocator training",
         "lmsbuild test v2.6.0 allocator -k test_soft_limit",
         "lmsbuild test v2.6.0 --tier full --shard 2/8 --record",
+        "lmsbuild test v2.6.0 --dry",
         "lmsbuild test v2.11.0 --plugin training",
         "lmsbuild test v2.6.0 --container allocator",
     ),
@@ -52,8 +62,8 @@ _SHOWN = 10  # failures named on the console; the report has all
 @tag_argument
 @suite_argument
 @click.option(
-    "--device", "wanted", type=click.Choice(["sim", "cuda"]), default="sim", show_default=True,
-    help="What the suites run on; sim: what stands in for a GPU.",
+    "--device", "wanted", type=click.Choice(["sim", "cuda"]),
+    help="What the suites run on; sim: what stands in for a GPU [default: sim].",
 )  # fmt: skip
 @click.option(
     "--tier", type=click.Choice(TIERS), default="default", show_default=True,
@@ -82,6 +92,7 @@ _SHOWN = 10  # failures named on the console; the report has all
 )  # fmt: skip
 @base_image_option
 @build_options
+@dry_options
 @dry_run_option
 @markdown_option
 @json_option
@@ -89,7 +100,7 @@ def command(
     *,
     tag: str,
     suite: tuple[str, ...],
-    wanted: str,
+    wanted: str | None,
     tier: str,
     no_stock: bool,
     select: str,
@@ -98,18 +109,21 @@ def command(
     in_container: bool,
     record: bool,
     base_image: str | None,
+    profile: str | None,
     choices: Choices,
     dry_run: bool,
     console: Console,
 ) -> None:
     """Run the regression suites of TAG (all, or those named) on the official and the LMS wheel.
 
-    Prepares both environments first; writes JUnit XML and a one-page HTML report.
+    Prepares both environments first; writes JUnit XML and a one-page HTML report. With --dry only
+    what is not about values: capacity, statistics, the allocator, what trains.
     """
     found = resolve_plugin(find_project(), tag) if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     part = parse_shard(shard)
-    files = suites(target, suite)
+    device = devices.choose(target, wanted or "sim", profile)
+    files = dry_suites(target, suite) if profile else suites(target, suite)
     if no_stock and [file.name for file in files] == [SIMULATOR]:
         raise UsageError(
             f"--no-stock leaves nothing to run because {SIMULATOR} is tested on the official "
@@ -120,11 +134,14 @@ def command(
             f"--record cannot go with {'-k' if select else '--no-stock'} because that leaves tests "
             "out; leave one of them out"
         )
+    if record and profile:
+        raise UsageError(
+            "--record cannot go with --dry because that leaves values out; leave one of them out"
+        )
     if dry_run:
-        console.say(f"would run {', '.join(file.name for file in files)} on {wanted}")
-        console.result({"suites": files, "device": wanted, "tier": tier, "dry_run": True})
+        console.say(f"would run {', '.join(file.name for file in files)} on {device.kind}")
+        console.result({"suites": files, "device": device.kind, "tier": tier, "dry_run": True})
         return
-    device = devices.choose(target, wanted)
     recorder = None
     if record:
         of = f"{PLUGIN}:{found.target.tag.version}" if found else target.label

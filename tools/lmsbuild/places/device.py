@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import CompileError, MissingToolError
+from lmsbuild.base.errors import CompileError, MissingToolError, UsageError
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.places.doctor import gpu
 from lmsbuild.places.environment import Environment
@@ -17,18 +18,37 @@ from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel.headers import header_folders
 from lmsbuild.wheel.toolchain import Compiler, processors
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DRY_VARIABLES = ("SIMCUDA_DRY", "SIMCUDA_PROFILE", "SIMCUDA_VALUES")
+PROFILE = "v100-32gb-pcie3"  # what a dry device stands for unless another is named
+
 
 @dataclass(frozen=True)
 class Device:
-    kind: str  # "cuda", "sim" (the simulated CUDA device) or "cpu" (with a limited pool)
+    # "cuda", "sim" (the simulated CUDA device), "dry" (the same, which computes nothing) or "cpu"
+    # (with a limited pool)
+    kind: str
     name: str
+    profile: str = ""  # of a dry device
+
+    @property
+    def simulated(self) -> bool:
+        """By simcuda, be it dry or not."""
+        return self.kind in ("sim", "dry")
 
 
-def choose(target: Target, wanted: str | None) -> Device:
-    """`sim` for what stands in for a GPU, `cuda`, or None for a GPU if there is one.
+def choose(target: Target, wanted: str | None, profile: str | None = None) -> Device:
+    """`sim` for what stands in for a GPU, `cuda`, or None for a GPU if there is one; a dry device
+    where a `profile` is named.
 
     Raises MissingToolError for no GPU.
     """
+    if profile is not None:
+        return _dry(target, profile)
     if target.framework.shows.device == "cpu":
         if wanted == "cuda":
             raise MissingToolError(
@@ -46,10 +66,28 @@ def choose(target: Target, wanted: str | None) -> Device:
     return Device("sim", "simulated CUDA device (no GPU)")
 
 
+def _dry(target: Target, profile: str) -> Device:
+    if target.framework.shows.device != "simcuda":
+        raise UsageError(
+            f"{target.label} cannot run dry because the dry device is PyTorch's; leave --dry out"
+        )
+    file = target.project.tools / "simcuda" / "profiles.toml"
+    known = sorted(tomllib.loads(file.read_text(encoding="utf-8"))["profile"])
+    if profile not in known:
+        raise UsageError(
+            f"--profile {profile} cannot be used because there is no such profile; choose one of "
+            f"{', '.join(known)}"
+        )
+    return Device("dry", f"dry CUDA device, {profile} (no GPU, times are modelled)", profile)
+
+
 def variables(target: Target, device: Device, console: Console) -> dict[str, str]:
     """Environment variables of programs on the device."""
     if device.kind == "sim":
         return _simulated(target, console)
+    if device.kind == "dry":
+        dry = zip(DRY_VARIABLES, ("1", device.profile, "off"), strict=True)
+        return {**_simulated(target, console), **dict(dry)}
     if device.kind == "cpu":
         # oneDNN chooses its sums by the time they take, and has memory of its own.
         fixed = {"CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"}

@@ -184,7 +184,7 @@ def _ready(
     with console.step("device") as step:
         step.note = device.name
         variables = devices.variables(target, device, console)
-        if device.kind == "sim":
+        if device.simulated:
             for environment in made.values():
                 devices.build_simulated(target, environment, console, wanted.choices.jobs)
     stock = made.pop("stock", None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from lmsbuild.base import log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import BenchError
 from lmsbuild.base.project import make_folder
+from lmsbuild.places import device as devices
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Environment
 
@@ -21,22 +23,28 @@ _SIMULATED_MEMORY = "192M"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is run: `arguments` go to `lmsbench run` and `lmsbench report` both."""
+    """What is run: `arguments` go to `lmsbench run` and `lmsbench report` both; on a dry
+    device to `lmsbench.dry`."""
 
     environment: Environment
     device: Device
     variables: dict[str, str]
     results: Path
     arguments: Sequence[str]
+    tools: Path  # where lmsbench is
 
     def run(self, minutes: float, console: Console) -> Path:
         """Measure what is not measured yet for at most about `minutes`, and write the page beside
         the results. Each point is said as it comes. Raises BenchError."""
         make_folder(self.results.parent)
         results = ("--results", str(self.results))
+        page = self.results.parent / "README.md"
+        if self.device.kind == "dry":
+            self._dry(console, *results, "--page", str(page), "--minutes", f"{minutes:g}")
+            return page
         self._lmsbench(console, "run", *results, "--minutes", f"{minutes:g}")
         self._lmsbench(console, "report", *results)
-        return self.results.parent / "README.md"
+        return page
 
     def compare(self, plugin: Path, page: Path, console: Console) -> None:
         """Write these results, of the patch, beside those of the plug-in into `page`. Raises
@@ -49,17 +57,31 @@ class Benchmark:
         words = ["-m", "simcuda", "--memory", _SIMULATED_MEMORY] if simulated else []
         words += ["-m", "lmsbench", command, *options]
         words += [*(_SIMULATED if simulated else ()), *self.arguments]
+        python = str(self.environment.python)
+        environment = self.environment.run_environment(self.variables)
+        self._follow(console, f"lmsbench {command}", [python, *words], environment)
 
+    def _dry(self, console: Console, *options: str) -> None:
+        """By this Python, which has the solver of the bounds; the environment's trains."""
+        words = ["-m", "lmsbench.dry", "--python", str(self.environment.python), *options]
+        words += ["--profiles", self.device.profile, *self.arguments]
+        environment = self.environment.run_environment(
+            # Each run says by itself what device it is for.
+            {k: v for k, v in self.variables.items() if k not in devices.DRY_VARIABLES}
+        )
+        environment["PYTHONPATH"] = str(self.tools)
+        self._follow(console, "lmsbench.dry", [sys.executable, *words], environment)
+
+    def _follow(
+        self, console: Console, name: str, command: list[str], environment: dict[str, str]
+    ) -> None:
         def line(text: str) -> bool:
             console.say(text.rstrip())
             return True
 
-        code = log.follow(
-            [str(self.environment.python), *words], line,
-            env=self.environment.run_environment(self.variables),
-        ).returncode  # fmt: skip
+        code = log.follow(command, line, env=environment).returncode
         if code != 0:
             raise BenchError(
-                f"the benchmark stopped because `lmsbench {command}` ended with code {code} (see "
+                f"the benchmark stopped because `{name}` ended with code {code} (see "
                 "its output above); run the same command to go on from what was measured"
             )

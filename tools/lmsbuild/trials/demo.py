@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from lmsbuild.trials import picture
 from lmsbuild.trials.picture import MIB, Trace, draw, terminal
 
 OVERSUBSCRIPTION = 3
-_ROOMY = 16 << 30  # bytes of a simulated device that is large enough for any demonstration
+# Bytes of a device that is large enough for any demonstration; 0: all of it.
+_ROOMY = {"cuda": 0, "sim": 16 << 30, "cpu": 16 << 30, "dry": 1 << 42}
+_SIDE, _SIDES = 1024, 32  # of the script's images, and what it must be a multiple of
 _GRAIN = 2 * MIB
 PROGRAM = Path(__file__).parent / "programs" / "demo_run.py"
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,15 @@ class Demonstration:
     stock: str  # what became of the official wheel
     stock_message: str
     lms: str
-    losses_equal: bool
+    losses_equal: bool | None  # None: no value was computed
     reference: str
     paged_out: int  # bytes counted outside the engine, above what the program itself copies
     paged_in: int
     picture: Path
     result: Path
+    profile: str = ""  # of a dry device, whose times are modelled
+    modelled_seconds: float | None = None  # with LMS
+    modelled_seconds_without_limit: float | None = None
     reused: bool = False
 
 
@@ -57,25 +63,31 @@ def demonstrate(
     make_folder(folder)
     shows = target.framework.shows
     script = target.project.root / shows.example
+    dry = device.kind == "dry"
     code = [sha256_file(file) for file in (Path(__file__), PROGRAM, Path(picture.__file__))]
     simulated = device.kind != "cuda"
     key = sha256_value(
         [_SCHEMA, sha256_file(script), stock.key, lms.key, code, device.name]
-        + ([devices.identity(target)] if device.kind == "sim" else [])
+        + ([devices.identity(target)] if device.simulated else [])
     )
     result = folder / "result.json"
     previous = _previous(result, key)
     if previous:
         return previous
     runner = _Runner(target, script, device, folder, console)
-    roomy = runner.run("without a limit", stock, 0)
+    images = runner.true_size(stock) if dry else ()
+    roomy = runner.run("without a limit", stock, 0, arguments=images)
     if device.kind == "cpu":  # the official allocator of a CPU tells nobody what it needed
         roomy["needed"] = runner.run("what it needs", lms, 0, {shows.switch: "1"})["needed"]
     reference = runner.reference(stock, roomy)
     capacity = roomy["needed"] // OVERSUBSCRIPTION // _GRAIN * _GRAIN
+    if dry:
+        capacity = roomy["whole"]
     size = f"{capacity / MIB:.0f} MiB"
-    tight = runner.run(f"official wheel, {size}", stock, capacity)
-    swapped = runner.run(f"with LMS, {size}", lms, capacity, {shows.switch: "1"})
+    tight = runner.run(f"official wheel, {size}", stock, capacity, arguments=images)
+    # A dry device's host memory is as little there as its own, so this machine's is no limit.
+    switch = {shows.switch: "host_limit=0" if dry else "1"}
+    swapped = runner.run(f"with LMS, {size}", lms, capacity, switch, images)
     done = Demonstration(
         device=device.name,
         simulated=simulated,
@@ -84,12 +96,17 @@ def demonstrate(
         stock=tight["outcome"],
         stock_message=_gist(tight["message"]),
         lms=swapped["outcome"],
-        losses_equal=swapped["losses"] is not None and swapped["losses"] == reference["losses"],
+        losses_equal=None
+        if dry
+        else swapped["losses"] is not None and swapped["losses"] == reference["losses"],
         reference=reference["label"],
         paged_out=swapped["out_bytes"] - roomy["out_bytes"],
         paged_in=swapped["in_bytes"] - roomy["in_bytes"],
         picture=folder / "memory.png",
         result=result,
+        profile=device.profile,
+        modelled_seconds=swapped.get("seconds"),
+        modelled_seconds_without_limit=roomy.get("seconds"),
     )
     _check(done, swapped)
     _pictures(done, target, [roomy, tight, swapped], folder)
@@ -141,7 +158,7 @@ class _Runner:
         losses, result = stem.with_suffix(".losses.json"), stem.with_suffix(".result.json")
         for stale in (losses, result):
             stale.unlink(missing_ok=True)
-        ample = 0 if self._device.kind == "cuda" else _ROOMY
+        ample = _ROOMY[self._device.kind]
         given = {**self._variables, **(variables or {})}
         if self._device.kind == "cpu":
             given["LD_PRELOAD"] = given["LMS_POOL_METER"]
@@ -175,6 +192,13 @@ class _Runner:
             )
         return value
 
+    def true_size(self, stock: Environment) -> tuple[str, ...]:
+        """Arguments that make the images so large that the network needs OVERSUBSCRIPTION times
+        the memory of the profile's GPU."""
+        small = self.run("small images", stock, 0, arguments=("--size", str(_SIDE)))
+        pixels = _SIDE**2 * OVERSUBSCRIPTION * small["whole"] / small["needed"]
+        return "--size", str(-(-math.isqrt(round(pixels)) // _SIDES) * _SIDES)
+
     def reference(self, stock: Environment, roomy: dict[str, Any]) -> dict[str, Any]:
         """What the losses are compared with: the CPU where the device computes as the CPU does."""
         if self._device.kind == "sim":
@@ -193,7 +217,7 @@ def _check(done: Demonstration, swapped: dict[str, Any]) -> None:
             f"LMS did not train the network because it ended with {done.lms}: "
             f"{swapped['message']}; see the full log"
         )
-    if not done.losses_equal:
+    if done.losses_equal is False:
         raise DemoError(
             f"LMS trained wrongly because its losses or parameters differ from those of "
             f"{done.reference}; see the full log"
@@ -226,6 +250,15 @@ def table(done: Demonstration) -> list[tuple[str, str]]:
     def size(count: int) -> str:
         return f"{count / MIB:,.0f} MiB"
 
+    if done.profile:
+        free, lms = done.modelled_seconds_without_limit, done.modelled_seconds
+        last = [
+            ("time", f"{lms:.2f} s, without a limit {free:.2f} s (modelled)"),
+            ("losses", "not computed: the device is dry"),
+        ]
+    else:
+        equal = "yes" if done.losses_equal else "no"
+        last = [("losses equal", f"{equal}, bit for bit, to {done.reference}")]
     return [
         ("device", done.device),
         ("peak needed", f"{size(done.needed)} ({done.needed / done.capacity:.2f} x the device)"),
@@ -234,8 +267,5 @@ def table(done: Demonstration) -> list[tuple[str, str]]:
         ("with LMS", done.lms),
         ("paged out", f"{size(done.paged_out)} (counted outside the engine)"),
         ("paged in", f"{size(done.paged_in)} (counted outside the engine)"),
-        (
-            "losses equal",
-            f"{'yes' if done.losses_equal else 'no'}, bit for bit, to {done.reference}",
-        ),
+        *last,
     ]

@@ -30,6 +30,8 @@ _MARKS = {"default": "not slow", "full": ""}
 _NO_TESTS = 5
 _SHARE = re.compile(r"\[ *(\d+)%\]\s*$")
 SIMULATOR = "simcuda"  # the suite in tests/simcuda
+# Those with tests that are not about values; the others of theirs are marked `values`.
+DRY = ("allocator", "capacity", "statistics", "training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,18 @@ def suites(target: Target, names: Sequence[str]) -> list[Path]:
             f"{', '.join(known) or 'no suites'}; name one of these"
         )
     return [known[name] for name in names] if names else list(known.values())
+
+
+def dry_suites(target: Target, names: Sequence[str]) -> list[Path]:
+    """As `suites`, of those that make sense where nothing is computed. Raises UsageError."""
+    for name in names:
+        if name in _known(target) and name not in DRY:
+            raise UsageError(
+                f"{name} cannot run dry because it is about values, of which a dry device computes "
+                f"none, or about devices of its own; name some of {', '.join(DRY)}, or leave out "
+                "--dry"
+            )
+    return suites(target, names or DRY)
 
 
 def run_suites(order: Order, files: Sequence[Path], console: Console) -> Outcome:

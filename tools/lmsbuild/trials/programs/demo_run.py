@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
 import runpy
 import sys
 import threading
@@ -50,6 +51,22 @@ class _SimulatedMeter:
             "in_bytes": counters["h2d_bytes"],
             "counters": counters,
         }
+
+
+class _DryMeter(_SimulatedMeter):
+    """Of the profile that the environment names. Progress is in the device's own, modelled time."""
+
+    unit = "seconds (modelled)"
+
+    def sample(self) -> list[float]:
+        return [self._device.times()["now"] / 1e9, *super().sample()[1:]]
+
+    def result(self) -> dict[str, Any]:
+        import simcuda
+
+        profile = simcuda.profile(os.environ["SIMCUDA_PROFILE"])
+        seconds = self._device.times()["now"] / 1e9
+        return {**super().result(), "seconds": seconds, "whole": profile.available}
 
 
 class _PoolMeter:
@@ -154,12 +171,14 @@ class _TensorFlow:
         }
 
 
-_METERS: dict[str, Any] = {"sim": _SimulatedMeter, "cuda": _GpuMeter, "cpu": _PoolMeter}
+_METERS: dict[str, Any] = {
+    "sim": _SimulatedMeter, "dry": _DryMeter, "cuda": _GpuMeter, "cpu": _PoolMeter,
+}  # fmt: skip
 
 
 def main() -> None:
-    """Keys: framework, script, arguments, device (sim, cuda or cpu), memory (bytes, 0: all), result
-    (a path)."""
+    """Keys: framework, script, arguments, device (sim, dry, cuda or cpu), memory (bytes, 0: all),
+    result (a path)."""
     order = json.loads(sys.argv[1])
     meter = _METERS[order["device"]](order["memory"])
     samples: list[list[float]] = []
@@ -185,6 +204,7 @@ def main() -> None:
         traceback.print_exc()
     done.set()
     thread.join()
+    samples.append(meter.sample())  # a short run has no other
     result = {
         "outcome": outcome,
         "message": message,

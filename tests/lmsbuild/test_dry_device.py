@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--dry` of `lmsbuild run`, `test` and `bench`: what is chosen, what is refused, what is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lmsbuild_world import REPOSITORY
+
+from lmsbuild.__main__ import run
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import BenchError
+from lmsbuild.places.device import Device
+from lmsbuild.places.environment import Environment
+from lmsbuild.trials.bench import Benchmark
+from lmsbuild.trials.suite import DRY
+
+
+@pytest.fixture(autouse=True)
+def project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMSBUILD_ROOT", str(REPOSITORY))
+
+
+@pytest.mark.parametrize("name", ["run", "test", "bench"])
+@pytest.mark.parametrize(
+    ("options", "profile"),
+    [((), "v100-32gb-pcie3"), (("--profile", "h200-141gb-pcie5"), "h200-141gb-pcie5")],
+)
+def test_a_profile_is_chosen(
+    name: str, options: tuple[str, ...], profile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name, "v2.6.0", "--dry", *options, "--dry-run", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    if name == "test":
+        names = [Path(suite).stem.removeprefix("test_") for suite in result["suites"]]
+        assert (result["device"], names) == ("dry", list(DRY))
+    else:
+        device = result["device"]
+        assert (device["kind"], device["profile"]) == ("dry", profile)
+        assert "times are modelled" in device["name"]
+
+
+REFUSED = [
+    ("run v2.6.0 --profile v100", "--profile v100 cannot be used because it is of the dry device"),
+    ("run v2.6.0 --dry --profile v100", "there is no such profile; choose one of a100-80gb-pcie4"),
+    ("run v2.6.0 --dry --device sim", "--dry cannot go with --device sim because"),
+    ("test v2.6.0 --dry --device cuda", "--dry cannot go with --device cuda because"),
+    ("run tensorflow:v2.14.1 --dry", "cannot run dry because the dry device is PyTorch's"),
+    ("test tensorflow:v2.14.1 --dry", "cannot run dry because the dry device is PyTorch's"),
+    ("test v2.6.0 cases --dry", "cases cannot run dry because it is about values"),
+    ("test v2.6.0 capacity simcuda --dry", "simcuda cannot run dry because it is about values"),
+    ("test v2.6.0 nosuch --dry", "nosuch cannot be run because pytorch:v2.6.0 has"),
+    ("test v2.6.0 --dry --record", "--record cannot go with --dry because that leaves values out"),
+    ("bench v2.6.0 --dry --compare FILE --page FILE", "--compare cannot go with --dry because"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_makes_no_sense_is_refused(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert run(words.replace("FILE", str(file)).split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_dry_benchmark_is_run_for_the_environment(tmp_path: Path, console: Console) -> None:
+    """By this Python, with the environment's named; each run says itself what device it is for."""
+    program = tmp_path / "tools" / "lmsbench" / "dry.py"
+    program.parent.mkdir(parents=True)
+    program.with_name("__init__.py").touch()
+    program.write_text(
+        "import json, os, sys\n"
+        "open('said', 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
+        "sys.exit('--fail' in sys.argv)\n"
+    )
+    device = Device("dry", "a dry device", "v100-16gb-pcie3")
+    variables = {"SIMCUDA_CACHE": "c", "SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": "v100-16gb-pcie3"}
+    results = tmp_path / "results" / "r.jsonl"
+
+    def bench(*arguments: str) -> Path:
+        environment = Environment(tmp_path / "env", "", reused=True)
+        made = Benchmark(
+            environment, device, variables, results, arguments, tools=program.parents[1]
+        )
+        return made.run(3, console)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        page = bench("--models", "gpt2")
+        words, said = json.loads(Path("said").read_text())
+        with pytest.raises(BenchError, match=r"`lmsbench\.dry` ended with code 1"):
+            bench("--fail")
+    assert page == results.parent / "README.md"
+    assert words == [
+        "--python", str(tmp_path / "env/bin/python"), "--results", str(results), "--page",
+        str(page), "--minutes", "3", "--profiles", "v100-16gb-pcie3", "--models", "gpt2",
+    ]  # fmt: skip
+    assert said["SIMCUDA_CACHE"] == "c" and "SIMCUDA_DRY" not in said
+    assert said["PYTHONPATH"] == str(program.parents[1])
