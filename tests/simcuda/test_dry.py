@@ -516,6 +516,40 @@ def test_the_host_runs_ahead_and_waits(dry: Program) -> None:
     assert done["compute"] == 50_000_000
 
 
+def test_to_synchronise_what_is_done_takes_no_time(dry: Program) -> None:
+    """Nor does it for a stream with nothing pending while another is busy. Only a blocking one
+    is behind the legacy default stream, as CUDA has it."""
+    code = (
+        TIMED
+        + """
+    import ctypes
+    runtime, blocking = ctypes.CDLL(None), ctypes.c_void_p()
+    assert runtime.cudaStreamCreate(ctypes.byref(blocking)) == 0
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
+
+    def took(*waits):
+        before = device.times()
+        for wait in waits:
+            wait()
+        return [device.times()[k] - before[k] for k in ("now", "waited")]
+
+    torch.cuda.synchronize()
+    event.record()
+    event.synchronize()
+    waits = (torch.cuda.synchronize, torch.cuda.current_stream().synchronize, side.synchronize,
+             event.synchronize, lambda: runtime.cudaStreamSynchronize(blocking))
+    idle = took(*waits)
+    sleep()
+    beside = took(side.synchronize, event.synchronize)
+    behind = took(lambda: runtime.cudaStreamSynchronize(blocking))
+    print(json.dumps([idle, beside, behind]))
+    """
+    )
+    idle, beside, behind = dry(code)
+    assert idle == beside == [0, 0]
+    assert behind == [pytest.approx(50e6, rel=0.01)] * 2
+
+
 def test_a_blocking_copy_holds_the_host_up(dry: Program) -> None:
     code = (
         TIMED
@@ -564,7 +598,8 @@ def test_a_program_runs_dry(run: Run) -> None:
 def test_a_dry_program_must_say_what_it_stands_for(run: Run) -> None:
     done = run(TRAIN, "--dry")
     assert done.returncode == 2
-    assert "there is no profile ''; choose one of a100-80gb-pcie4" in done.stderr
+    assert "no device can be dry without a profile" in done.stderr
+    assert "give --profile with one of a100-80gb-pcie4" in done.stderr
 
 
 def test_races_are_found_dry(run: Run) -> None:

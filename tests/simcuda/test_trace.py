@@ -184,6 +184,27 @@ def test_what_operators_make_and_read(dry_server: ForkServer, tmp_path: Path) ->
     assert list(read.moves()) == []  # item() copies, and is an operator
 
 
+def test_a_use_is_of_a_whole_storage(dry_server: ForkServer, tmp_path: Path) -> None:  # noqa: F811
+    """What docs/bounds.md says of views, of resizing and of two storages on the same memory."""
+    file = tmp_path / "run.trace"
+    program = """
+        x = torch.ones(1 << 20, device="cuda")
+        x[:16].view(4, 4).neg_()
+        x.detach().neg_()
+        torch.empty(0, device="cuda").set_(x.untyped_storage(), 0, (4,)).neg_()
+        torch.from_dlpack(x).neg_()
+        x.untyped_storage().resize_(0)
+        x.untyped_storage().resize_(8 << 20)
+        x.neg_()
+        print(0)
+        """
+    ask(dry_server, {**DRY, "SIMCUDA_TRACE": str(file)}, program)
+    read = trace.read(file)
+    uses = [[(u.storage.number, u.storage.bytes) for u in op.uses] for op in read.of(trace.Op)]
+    of_x, by_dlpack = [(0, 4 << 20)], [(1, 4 << 20)]
+    assert uses == [of_x] * 4 + [by_dlpack, of_x]
+
+
 def test_a_trace_that_cannot_be_written_on_is_told(
     dry_server: ForkServer,  # noqa: F811
     tmp_path: Path,
@@ -207,7 +228,7 @@ for _ in range(1000):
 def test_a_trace_is_of_a_dry_run_alone() -> None:
     from simcuda.config import Settings
 
-    with pytest.raises(SimcudaError, match="trace is of the dry device; give --dry"):
+    with pytest.raises(SimcudaError, match=r"trace file cannot be used because .* give --dry"):
         Settings(trace="file")
 
 
