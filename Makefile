@@ -11,13 +11,16 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEVELOP := $(VENV)/.develop
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run wheels test test-tool test-suites test-fast test-full test-negative test-old lint style series bench bench-core bench-dry sweep patches clean help
+.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-full test-negative test-old lint style series bench bench-core bench-dry sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
+	@echo "make develop        what the tests and linters need besides"
 	@echo "make run            train a model that does not fit the device, without and with LMS"
 	@echo "make test           the tests: lint, tool, engine, simulated device, regression (minutes)"
 	@echo "make test-fast      what needs no network (60 s)"
@@ -34,18 +37,26 @@ $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.10 to 3.13 or set PYTHON="; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3,10) <= sys.version_info[:2] <= (3,13))' || { echo "error: $(PYTHON) is $$($(PYTHON) -V), and Python 3.10 to 3.13 is needed; set PYTHON="; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian: apt-get install python3-venv"; exit 1; }
-	@echo "setting up $(VENV): pip installs what pyproject.toml names (80 packages, 600 MB: a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
+	@echo "setting up $(VENV): pip installs what lmsbuild needs (a minute)"
+	@$(PIP) -e . 'dependency-groups>=1.3,<2'
+	@touch $@
+
+# What the tests need besides.
+$(DEVELOP): $(STAMP)
+	@echo "setting up $(VENV) for the tests"
+	@$(PIP) $$($(BIN)/python -m dependency_groups dev)
 	@touch $@
 
 setup: $(STAMP)
+
+develop: $(DEVELOP)
 
 run: $(STAMP)
 	$(BIN)/lmsbuild run $(TAG)
 
 lint: style series
 
-style: $(STAMP)
+style: $(DEVELOP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy tools/lmsbuild tools/simcuda tools/lmsbench tests/lmsbuild
@@ -63,8 +74,8 @@ test-fast: lint
 BESIDE := @$(MAKE) --no-print-directory --jobs=2 --output-sync=line
 
 test: $(STAMP)
-	$(BESIDE) style wheels
-	$(BESIDE) test-suites test-tool series
+	$(BESIDE) wheels style
+	$(BESIDE) test-suites test-tool test-containers series
 
 wheels: $(STAMP)
 	$(BIN)/lmsbuild wheel $(TAG)
@@ -73,11 +84,13 @@ wheels: $(STAMP)
 # What uses the container engine takes turns there, so one process does it, beside the others.
 TESTS := $(BIN)/python -m pytest tests/lmsbuild tests/engine tests/plugin
 
-test-tool: $(STAMP)
+test-tool: $(DEVELOP)
 	$(TESTS) -n $(WORKERS) -m 'not slow and not container'
 
-test-suites: $(STAMP)
+test-containers: $(DEVELOP)
 	$(TESTS) -m 'not slow and container'
+
+test-suites: $(STAMP)
 	$(BIN)/lmsbuild test $(TAG)
 	$(BIN)/lmsbuild test $(TF_TAG)
 
@@ -90,7 +103,7 @@ test-full: lint
 # The releases that the plug-in is tested on.
 PLUGIN := 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 
-test-negative: $(STAMP)
+test-negative: $(DEVELOP)
 	$(BIN)/python tests/engine/negative.py $(RECORD)
 	$(BIN)/lmsbuild test $(TAG) negative --shard $(SHARD) $(RECORD)
 	$(BIN)/lmsbuild test $(TF_TAG) negative --tier full --shard $(SHARD) $(RECORD)
@@ -105,7 +118,7 @@ test-old: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/lmsbuild bench $(TAG)
 
-bench-core: $(STAMP)
+bench-core: $(DEVELOP)
 	$(BIN)/python tests/engine/bench.py
 
 # No GPU, so every time is modelled; resumes where it stopped.
