@@ -5,6 +5,7 @@ generator: what would be fused runs as its operators do, and its graph says what
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,19 +166,25 @@ def test_a_graph_captured_while_it_is_off(lms: Any, device: Any) -> None:
     assert fuses(function())
 
 
-def test_what_other_threads_may_be_running_is_left(program: Any) -> None:
-    """To free its plans under them would crash."""
-    out = program(
-        """
-        import threading, torch
-        from torch.cuda.lms import fusion
-        flushed, over = [], threading.Event()
-        fusion._compile_anew = lambda: flushed.append(True)
-        other = threading.Thread(target=over.wait)
-        other.start()
-        torch.cuda.lms.enable(min_size=0)
-        over.set(), other.join()
-        print("flushed", flushed)
-        """
-    )
-    assert "flushed []" in out
+@pytest.mark.parametrize("kind", ["function", "loaded"])
+def test_what_other_threads_may_be_running_is_refused(device: Any, kind: str) -> None:
+    """To free it under them would crash, and to leave it would use addresses that tensors left."""
+    lms, over = torch.cuda.lms, threading.Event()
+    other = threading.Thread(target=over.wait, name="the other", daemon=True)
+    lms.enable()  # nothing is left fused by other tests
+    lms.disable()
+    other.start()
+    compiled = KINDS[kind]()
+    with torch.autocast("cpu"):
+        assert fuses(compiled)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match=r"cannot be enabled .*fused.* alive \(the other\)"):
+        lms.enable()
+    with pytest.raises(RuntimeError, match=r"cannot be captured .*the other"):
+        graph.capture_begin()
+    assert not lms.is_enabled() and not lms.settings()["enabled"] and fuses(compiled)
+    over.set()
+    other.join()
+    lms.enable()
+    with torch.autocast("cpu"):
+        assert not fuses(compiled)

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import itertools
 import threading
-from typing import Any, Iterator
+from typing import Any, Iterator, List
 
 import torch
 
@@ -22,39 +22,71 @@ _switching = 0  # how many threads turn Large Model Support on or off
 _override: Any = None  # PyTorch's own
 
 
-def _compiled() -> Iterator[Any]:
-    """The functions and methods of TorchScript that Python can reach."""
+def _functions() -> List[Any]:
+    """Those of TorchScript that Python can reach."""
     from torch.jit._state import _python_cu
 
-    yield from _python_cu.get_functions()
-    for each in objects.instances(torch.jit.ScriptModule):  # those that were loaded from a file
-        script = each.__dict__.get("_c")
-        if script is not None:
-            yield from (script._get_method(name) for name in script._method_names())
+    functions: List[Any] = _python_cu.get_functions()
+    return functions
+
+
+def _modules() -> List[Any]:
+    """Those of TorchScript, of which some were loaded from a file."""
+    modules = (each.__dict__.get("_c") for each in objects.instances(torch.jit.ScriptModule))
+    return [module for module in modules if module is not None]
+
+
+def _states_of_autocast() -> Iterator[None]:
+    """In each state of it a function is compiled for itself."""
+    for cpu, gpu in itertools.product((False, True), repeat=2):
+        with torch.autocast("cpu", enabled=cpu), torch.autocast("cuda", enabled=gpu):
+            yield
+
+
+def _fused(compiled: Any) -> bool:
+    """Whether a function, or forward of a module, was, for a GPU and this state of autocast."""
+    try:
+        plans = compiled.get_debug_state().execution_plans
+    except RuntimeError:  # it has not run, or by an executor that keeps no plan
+        return False
+    graphs = [str(plan.graph) for plan in plans.values()]
+    return any("TensorExprGroup" in graph and "device=cuda" in graph for graph in graphs)
 
 
 def _compile_anew() -> None:
-    """Whatever was compiled: each function was so for each state of autocast that it ran in."""
-    functions = list(_compiled())
-    for cpu, gpu in itertools.product((False, True), repeat=2):
-        with torch.autocast("cpu", enabled=cpu), torch.autocast("cuda", enabled=gpu):
-            for function in functions:
-                # Raised by executors without profiling, which fuse nothing or ask at each run, and
-                # where none can be made.
-                with contextlib.suppress(RuntimeError):
-                    function._debug_flush_compilation_cache()
+    """Whatever was compiled."""
+    methods = [m._get_method(name) for m in _modules() for name in m._method_names()]
+    functions = [*_functions(), *methods]
+    for _ in _states_of_autocast():
+        for function in functions:
+            # Raised by executors without profiling, which fuse nothing or ask at each run, and
+            # where none can be made.
+            with contextlib.suppress(RuntimeError):
+                function._debug_flush_compilation_cache()
 
 
-def stop() -> None:
-    """Nothing is fused from now on, also of what was compiled before."""
+def stop(what: str) -> None:
+    """Nothing is fused from now on, also of what was compiled before. Raises RuntimeError, that
+    `what` cannot be done, when another thread may be running that: it cannot be freed then."""
     global _stopped
     with _lock:
-        if not _stopped:
-            _stopped = True
-            _override(False)
-            # It frees what another thread may be running.
-            if threading.active_count() == 1:
-                _compile_anew()
+        if _stopped:
+            return
+        _override(False)
+        if threading.active_count() == 1:
+            _compile_anew()
+        else:
+            compiled = [*_functions(), *_modules()]
+            if any(_fused(each) for _ in _states_of_autocast() for each in compiled):
+                _override(_wanted)
+                others = set(threading.enumerate()) - {threading.current_thread()}
+                raise RuntimeError(
+                    f"{what} because TorchScript has fused operators into kernels for the GPU, "
+                    "which use addresses that tensors are to leave, and other threads, which may "
+                    f"be running them, are alive ({', '.join(sorted(t.name for t in others))}); "
+                    "do it before TorchScript's functions run, or when these threads have ended"
+                )
+        _stopped = True
 
 
 def settle() -> None:
@@ -74,7 +106,7 @@ def following(on: bool) -> Iterator[None]:
         _switching += 1
     try:
         if on:
-            stop()
+            stop("Large Model Support cannot be enabled")
         yield
     finally:
         with _lock:

@@ -29,7 +29,8 @@ def watch() -> None:
         library.ops().begin_capture()
         self._lms_noted = True
         try:
-            fusion.stop()  # a replay would follow pointers that nothing notes
+            # A replay would follow pointers that nothing notes.
+            fusion.stop("A CUDA graph cannot be captured once Large Model Support was on,")
             begin(self, *args, **kwargs)
         except BaseException:
             _end(self)
