@@ -92,6 +92,7 @@ test-containers: $(DEVELOP)
 
 test-suites: $(STAMP)
 	$(BIN)/lmsbuild test $(TAG)
+	$(BIN)/lmsbuild test $(TAG) --dry allocator capacity statistics
 	$(BIN)/lmsbuild test $(TF_TAG)
 
 test-full: lint

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lmsbuild_world import REPOSITORY
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import BenchError
+from lmsbuild.base.errors import BenchError, DemoError
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Environment
+from lmsbuild.trials import demo
 from lmsbuild.trials.bench import Benchmark
 from lmsbuild.trials.suite import DRY
 
@@ -65,6 +68,39 @@ def test_what_makes_no_sense_is_refused(
     file.touch()
     assert run(words.replace("FILE", str(file)).split()) == 2
     assert message in capsys.readouterr().err
+
+
+def demonstration(tmp_path: Path) -> demo.Demonstration:
+    return demo.Demonstration(
+        device="dry", simulated=True, needed=90 << 30, capacity=30 << 30, stock="out of memory",
+        stock_message="", lms="finished", losses_equal=None, reference="", paged_out=70 << 30,
+        paged_in=70 << 30, picture=tmp_path, result=tmp_path, profile="v100-32gb-pcie3",
+        modelled_seconds=9.5, modelled_seconds_without_limit=3.25,
+    )  # fmt: skip
+
+
+def test_the_demonstration_says_what_is_modelled(tmp_path: Path) -> None:
+    rows = dict(demo.table(demonstration(tmp_path)))
+    assert rows["time"] == "9.50 s, without a limit 3.25 s (modelled)"
+    assert rows["losses"] == "not computed: the device is dry" and "losses equal" not in rows
+    demo._check(demonstration(tmp_path), {"message": ""})
+    with pytest.raises(DemoError, match="cannot have trained this because only 1 bytes left"):
+        demo._check(replace(demonstration(tmp_path), paged_out=1), {"message": ""})
+
+
+def test_images_are_as_large_as_the_gpu_asks_for(tmp_path: Path) -> None:
+    """The network needs so many bytes a pixel, whatever the size."""
+
+    class Runner(demo._Runner):
+        def __init__(self) -> None:
+            pass
+
+        def run(self, *_: Any, arguments: tuple[str, ...] = (), **__: Any) -> dict[str, Any]:
+            return {"whole": 30 << 30, "needed": 3000 * int(arguments[1]) ** 2}
+
+    name, side = Runner().true_size(Environment(tmp_path, "", reused=True))
+    assert name == "--size" and int(side) % 32 == 0
+    assert 3 <= 3000 * int(side) ** 2 / (30 << 30) < 3.1
 
 
 def test_the_dry_benchmark_is_run_for_the_environment(tmp_path: Path, console: Console) -> None:

@@ -907,6 +907,7 @@ def test_what_is_empty_can_move(lms: Any, device: Any, make: str) -> None:
 # ---- lists, when another process takes memory
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("whole", [True, False])
 def test_lists_when_the_device_has_less_than_before(lms: Any, sim: Any, whole: bool) -> None:
     """The size of a part is found when it is enabled; less may be free when a list comes."""
