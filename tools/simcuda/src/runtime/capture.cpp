@@ -175,15 +175,10 @@ SIMCUDA_CUDA cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* 
 
 // ---- graphs
 
-SIMCUDA_CUDA cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph,
-                                              unsigned long long) {
+SIMCUDA_CUDA cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t graph,
+                                                       unsigned long long) {
   *out = reinterpret_cast<cudaGraphExec_t>(new GraphPtr(graph_of(graph)));
   return cudaSuccess;
-}
-
-SIMCUDA_CUDA cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t graph,
-                                                       unsigned long long flags) {
-  return cudaGraphInstantiate(out, graph, flags);
 }
 
 SIMCUDA_CUDA cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }

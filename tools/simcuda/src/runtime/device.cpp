@@ -133,34 +133,40 @@ SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) 
 }
 
 SIMCUDA_CUDA cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (!valid_device(device)) return fail(cudaErrorInvalidDevice);
-  switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = gpu().major;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = gpu().minor;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = gpu().multiprocessors;
-      break;
-    case cudaDevAttrWarpSize:
-      *value = 32;
-      break;
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = 1024;
-      break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = 2048;
-      break;
-    case cudaDevAttrUnifiedAddressing:
-      *value = 1;
-      break;
-    case cudaDevAttrCanMapHostMemory:
-      *value = 1;
-      break;
-    default:
-      *value = 0;
+  cudaDeviceProp p;
+  if (cudaError_t error = cudaGetDeviceProperties(&p, device)) return error;
+  const struct {
+    cudaDeviceAttr attribute;
+    int value;
+  } all[] = {
+      {cudaDevAttrComputeCapabilityMajor, p.major},
+      {cudaDevAttrComputeCapabilityMinor, p.minor},
+      {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
+      {cudaDevAttrWarpSize, p.warpSize},
+      {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},
+      {cudaDevAttrMaxBlockDimX, p.maxThreadsDim[0]},
+      {cudaDevAttrMaxBlockDimY, p.maxThreadsDim[1]},
+      {cudaDevAttrMaxBlockDimZ, p.maxThreadsDim[2]},
+      {cudaDevAttrMaxGridDimX, p.maxGridSize[0]},
+      {cudaDevAttrMaxGridDimY, p.maxGridSize[1]},
+      {cudaDevAttrMaxGridDimZ, p.maxGridSize[2]},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, p.maxBlocksPerMultiProcessor},
+      {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(p.sharedMemPerBlock)},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(p.sharedMemPerBlockOptin)},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, static_cast<int>(p.sharedMemPerMultiprocessor)},
+      {cudaDevAttrMaxRegistersPerBlock, p.regsPerBlock},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, p.regsPerMultiprocessor},
+      {cudaDevAttrL2CacheSize, p.l2CacheSize},
+      {cudaDevAttrTextureAlignment, static_cast<int>(p.textureAlignment)},
+      {cudaDevAttrConcurrentKernels, p.concurrentKernels},
+      {cudaDevAttrAsyncEngineCount, p.asyncEngineCount},
+      {cudaDevAttrUnifiedAddressing, p.unifiedAddressing},
+      {cudaDevAttrCanMapHostMemory, p.canMapHostMemory},
+  };
+  *value = 0;
+  for (const auto& known : all) {
+    if (known.attribute == attribute) *value = known.value;
   }
   return cudaSuccess;
 }

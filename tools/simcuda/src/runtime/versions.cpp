@@ -27,22 +27,32 @@ SIMCUDA_CUDA cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3
 
 // ---- the driver's functions: by dlsym of libcuda.so.1, by name, or by name and version
 
-static cudaError_t entry_point(const char* name, void** out,
-                               cudaDriverEntryPointQueryResult* status) {
+static bool entry_point(const char* name, void** out) {
   *out = nullptr;
   // A later version of a function has a suffix; a program that asks by name gets the last one.
   for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
     *out = dlsym(RTLD_DEFAULT, (std::string(name) + suffix).c_str());
     if (*out != nullptr) break;
   }
-  if (status) *status = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  return cudaSuccess;
+  return *out != nullptr;
 }
 
+#if CUDART_VERSION < 12000
+SIMCUDA_CUDA cudaError_t cudaGetDriverEntryPoint(const char* name, void** out, unsigned long long) {
+  return entry_point(name, out) ? cudaSuccess : fail(cudaErrorSymbolNotFound);
+}
+#else
+static cudaError_t entry_point(const char* name, void** out,
+                               cudaDriverEntryPointQueryResult* status) {
+  bool found = entry_point(name, out);
+  if (status) *status = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
 SIMCUDA_CUDA cudaError_t cudaGetDriverEntryPoint(const char* name, void** out, unsigned long long,
                                                  cudaDriverEntryPointQueryResult* status) {
   return entry_point(name, out, status);
 }
+#endif
 #if CUDART_VERSION >= 12050
 SIMCUDA_CUDA cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsigned,
                                                           unsigned long long,
@@ -59,6 +69,20 @@ SIMCUDA_CUDA CUresult cuLogsRegisterCallback(CUlogsCallback, void*, CUlogsCallba
   return CUDA_SUCCESS;
 }
 SIMCUDA_CUDA CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle) { return CUDA_SUCCESS; }
+#endif
+
+// ---- graphs
+
+#if CUDART_VERSION < 12000
+SIMCUDA_CUDA cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph,
+                                              cudaGraphNode_t*, char*, size_t) {
+  return cudaGraphInstantiateWithFlags(out, graph, 0);
+}
+#else
+SIMCUDA_CUDA cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph,
+                                              unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(out, graph, flags);
+}
 #endif
 
 // ---- capture: the second version came with CUDA 12.0 and became the only one, with edge data, in
@@ -82,3 +106,11 @@ SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream,
   if (count) *count = 0;
   return capture_info(stream, status, id, graph);
 }
+
+#if CUDART_VERSION < 12000
+SIMCUDA_CUDA cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                                  cudaStreamCaptureStatus* status,
+                                                  unsigned long long* id) {
+  return capture_info(stream, status, id, nullptr);
+}
+#endif
