@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated CUDA device: torch programs run on it without a GPU.
+"""A simulated CUDA device: torch programs run on it without a GPU, and TensorFlow's dry.
 
     import simcuda
     simcuda.load(memory="64M", mode="lazy")

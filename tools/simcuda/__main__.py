@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import bounds, check, trace
-from .builder import build
-from .config import MODES, STRICT, VALUES
+from .builder import build, build_for_tensorflow
+from .config import FRAMEWORKS, MODES, STRICT, VALUES
 from .errors import SimcudaError
 from .loader import load
 from .order import ORDER, QUERIES
@@ -27,6 +27,7 @@ EPILOG = """examples:
   python -m simcuda -m pytest test_torch.py
   python -m simcuda --dry --profile v100-32gb-pcie3 train.py
   python -m simcuda --dry --profile v100-32gb-pcie3 --trace FILE train.py
+  python -m simcuda --dry --profile v100-32gb-pcie3 --framework tensorflow train.py
   python -m simcuda trace FILE --chrome FILE.json
   python -m simcuda bounds FILE --capacity 16GiB
   python -m simcuda build -j 4
@@ -47,8 +48,10 @@ exit codes: 0 all passed; 1 a test failed; 2 wrong usage, no such wheel or a fai
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m simcuda build",
-        description="Build the native part for an installed torch; a finished build is reused.",
+        description="Build the native part for an installed torch or TensorFlow; a finished build "
+        "is reused.",
     )
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="torch")
     parser.add_argument("--torch", type=Path, metavar="DIR", help="folder of the torch package")
     parser.add_argument(
         "--cuda-include",
@@ -106,6 +109,9 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--assume", metavar="WHAT=N,...", help="sizes that depend on data, if dry")
     parser.add_argument("--values", choices=VALUES, help="lines that read a value are told, if dry")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happens, if dry")
+    parser.add_argument(
+        "--framework", choices=FRAMEWORKS, help="what is imported (default: what is installed)"
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?",
@@ -121,6 +127,9 @@ def _progress(text: str) -> None:
 
 def _build(argv: list[str]) -> None:
     options = _build_parser().parse_args(argv)
+    if options.framework == "tensorflow":
+        print(build_for_tensorflow(options.out, options.jobs, _progress).path)
+        return
     torch = find_torch(options.torch) if options.torch else None
     made = build(torch, options.cuda_include, options.out, options.jobs, _progress)
     print(made.path)
@@ -234,6 +243,7 @@ def _run(argv: list[str]) -> None:
         assume=options.assume,
         values=options.values,
         trace=options.trace,
+        framework=options.framework,
     )
     sys.argv = [program, *options.arguments]
     if options.module:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the native part for one installed torch, and caches it by everything it is made from."""
+"""Builds the native part for an installed framework, and caches it by all that it is made from."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import stubs
+from . import stubs, tfinfo
 from .errors import SimcudaError
+from .tfinfo import TensorFlow, find_tensorflow
 from .torchinfo import Torch, cuda_includes, find_torch
 
 PACKAGE = Path(__file__).resolve().parent
 SOURCES = PACKAGE / "src"
-# The folders of the sources that are compiled against torch, and of the others.
-TORCH, RUNTIME = ("kernels", "dry"), ("clock", "order", "runtime")
+# The folders of the sources that are compiled against torch, of TensorFlow's front, of the device.
+TORCH, TENSORFLOW = ("kernels", "dry"), ("tensorflow",)
+RUNTIME = ("clock", "order", "runtime")
 MANIFEST = "build.json"
 
 Progress = Callable[[str], None]
@@ -34,13 +36,13 @@ Unit = tuple[Path, list[str]]  # a source and its flags
 
 @dataclass(frozen=True)
 class Build:
-    """A finished build in `path`: libcudart, libcuda, libnvidia-ml, the stand-ins, the kernels."""
+    """A finished build in `path`: libcudart, libcuda, the stand-ins; torch's kernels."""
 
     path: Path
 
     @property
     def libraries(self) -> list[Path]:
-        """What must be loaded before torch, in this order."""
+        """What must be loaded before the framework, in this order."""
         manifest = json.loads((self.path / MANIFEST).read_text())
         return [self.path / name for name in manifest["preload"]]
 
@@ -76,31 +78,25 @@ def environment_includes() -> list[Path]:
 
 def _sources() -> list[Path]:
     native = sorted(p for p in SOURCES.rglob("*") if p.suffix in (".cpp", ".h"))
-    return [*native, PACKAGE / "stubs.py", PACKAGE / "builder.py"]
+    return [*native, PACKAGE / "stubs.py", PACKAGE / "tfinfo.py", PACKAGE / "builder.py"]
 
 
-def build_key(torch: Torch) -> str:
-    """Names a build by its sources, the torch it is for and the compiler."""
+def build_key(framework: Torch | TensorFlow) -> str:
+    """Names a build by its sources, the framework it is for and the compiler. An overlay wheel
+    (2.6.0+cu124.lms.1) has the interfaces of the official one: one build."""
     digest = hashlib.sha256()
     for path in _sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    stat = (torch.lib / "libc10.so").stat()
     binary = shutil.which(compiler())
     tool = Path(binary).stat() if binary else None
-    facts = (
-        _version(torch),
-        torch.cuda,
-        stat.st_size,
-        binary,
-        tool and (tool.st_size, tool.st_mtime),
-    )
+    version = framework.version.split(".lms.")[0]
+    if isinstance(framework, Torch):
+        name, cuda, library = "torch", framework.cuda, framework.lib / "libc10.so"
+    else:
+        name, cuda, library = "tensorflow", str(tfinfo.CUDA_MAJOR), framework.kernels
+    facts = (version, cuda, library.stat().st_size, binary, tool and (tool.st_size, tool.st_mtime))
     digest.update(repr(facts).encode())
-    return f"torch-{_version(torch)}-{digest.hexdigest()[:16]}"
-
-
-def _version(torch: Torch) -> str:
-    """An overlay wheel (2.6.0+cu124.lms.1) has the interfaces of the official one: one build."""
-    return torch.version.split(".lms.")[0]
+    return f"{name}-{version}-{digest.hexdigest()[:16]}"
 
 
 def build(
@@ -117,21 +113,47 @@ def build(
     torch = torch or find_torch()
     if torch is None:
         raise SimcudaError("torch is not installed here; install it, or name it with --torch")
-    target = out or cache_root() / build_key(torch)
-    if (target / MANIFEST).is_file() and _matches(target, torch):
+    found = torch
+
+    def compile_all(work: Path, say: Progress) -> None:
+        _compile(found, cuda_includes(found, includes or environment_includes()), work, jobs, say)
+
+    return _kept(out, build_key(torch), compile_all, progress)
+
+
+def build_for_tensorflow(
+    out: Path | None = None, jobs: int = 2, progress: Progress | None = None
+) -> Build:
+    """The same for the installed TensorFlow, whose wheel has the CUDA headers."""
+    tensorflow = find_tensorflow()
+    if tensorflow is None:
+        raise SimcudaError(f"TensorFlow is not installed here; install {tfinfo.REQUIREMENT}")
+    found = tensorflow
+
+    def compile_all(work: Path, say: Progress) -> None:
+        _compile_for_tensorflow(found, work, jobs, say)
+
+    return _kept(out, build_key(tensorflow), compile_all, progress)
+
+
+def _kept(
+    out: Path | None, key: str, make: Callable[[Path, Progress], None], progress: Progress | None
+) -> Build:
+    """The build of this key in `out` or the cache; `make` makes it in a folder if need be."""
+    target = out or cache_root() / key
+    if _matches(target, key):
         return Build(target)
     if shutil.which(compiler()) is None:
         raise SimcudaError(
             f"the compiler {compiler()} was not found; install g++ (Debian: apt-get install g++)"
         )
-    folders = cuda_includes(torch, includes or environment_includes())
     with _locked(target):
-        if not ((target / MANIFEST).is_file() and _matches(target, torch)):
+        if not _matches(target, key):
             started = time.monotonic()
             say = progress or (lambda _: None)
             work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
             try:
-                _compile(torch, folders, work, jobs, say)
+                make(work, say)
                 if target.exists():
                     shutil.rmtree(target)
                 work.rename(target)
@@ -141,8 +163,9 @@ def build(
     return Build(target)
 
 
-def _matches(target: Path, torch: Torch) -> bool:
-    return bool(json.loads((target / MANIFEST).read_text()).get("key") == build_key(torch))
+def _matches(target: Path, key: str) -> bool:
+    file = target / MANIFEST
+    return file.is_file() and bool(json.loads(file.read_text()).get("key") == key)
 
 
 @contextmanager
@@ -165,7 +188,8 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
         units.append((source, ["-O1", "-DNDEBUG", abi, *against]))
     say(f"compiling for torch {torch.version}")
     tools = Tools(compiler())
-    preload, kernels = _build(tools, folders, torch.cuda_major, work, jobs, say, units)
+    soname = f"libcudart.so.{torch.cuda_major}"
+    preload, kernels = _build(tools, folders, soname, work, jobs, say, units)
     cudart = preload[0]
     parts: list[str | Path]
     for library in stubs.needed_libraries(torch.lib):
@@ -195,19 +219,67 @@ def build_runtime(
     """The device alone in `work`, without the kernels that need a torch: libcudart, libcuda and
     libnvidia-ml. `folders` hold the CUDA headers."""
     (work / "objects").mkdir()
-    return _build(tools, folders, cuda_major, work, jobs, say, [])[0]
+    return _build(tools, folders, f"libcudart.so.{cuda_major}", work, jobs, say, [])[0]
+
+
+def _compile_for_tensorflow(tensorflow: TensorFlow, work: Path, jobs: int, say: Progress) -> None:
+    (work / "objects").mkdir()
+    folders, tools = [tensorflow.includes], Tools(compiler())
+    if missing := [h for h in tfinfo.HEADERS if not (tensorflow.includes / h).is_file()]:
+        raise SimcudaError(
+            f"the CUDA headers {', '.join(missing)} are not in {tensorflow.includes}; install "
+            f"{tfinfo.REQUIREMENT} again"
+        )
+    say(f"compiling for TensorFlow {tensorflow.version}")
+    # It asks nothing of NVML, and its headers are not in the wheel.
+    sources = [s for s in _of(*RUNTIME, *TENSORFLOW) if s.stem != "nvml"]
+    compiled = _compiled(tools, folders, work, jobs, say, _plain(sources))
+    runtime, *others = tfinfo.SONAMES
+    names = tensorflow.names()
+    generated = work / "objects/libraries.c"
+    names -= stubs.defined_symbols(compiled, tools.nm)
+    generated.write_text(stubs.dry_library_source(names))
+    compiled.append(generated.with_suffix(".o"))
+    _call([tools.cc, "-w", "-fno-builtin", "-fPIC", "-c", generated, "-o", compiled[-1]])
+    _link_runtime(tools, runtime, folders, work, compiled, [f"{p}*" for p in tfinfo.LIBRARIES])
+    _link_aliases(tools, runtime, others, work)
+    say(f"made {len(tfinfo.SONAMES)} libraries, with {len(names)} functions that are generated")
+    shutil.rmtree(work / "objects")
+    manifest = {
+        "key": build_key(tensorflow),
+        "tensorflow": str(tensorflow.path),
+        "preload": list(tfinfo.SONAMES),
+    }
+    (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _of(*parts: str) -> list[Path]:
+    return [s for part in parts for s in sorted((SOURCES / part).glob("*.cpp"))]
+
+
+def _plain(sources: list[Path]) -> list[Unit]:
+    return [(source, ["-O2", "-D_GNU_SOURCE"]) for source in sources]
 
 
 def _build(
-    tools: Tools, folders: list[Path], cuda_major: int, work: Path, jobs: int, say: Progress,
+    tools: Tools, folders: list[Path], soname: str, work: Path, jobs: int, say: Progress,
     units: list[Unit],
 ) -> tuple[list[str], list[Path]]:  # fmt: skip
     """The names of the runtime's libraries, and the objects of `units`."""
+    compiled = _compiled(tools, folders, work, jobs, say, [*units, *_plain(_of(*RUNTIME))])
+    _link_runtime(tools, soname, folders, work, compiled[len(units) :])
+    aliases = ["libcuda.so.1", "libnvidia-ml.so.1"]
+    _link_aliases(tools, soname, aliases, work)
+    return [soname, *aliases], compiled[: len(units)]
+
+
+def _compiled(
+    tools: Tools, folders: list[Path], work: Path, jobs: int, say: Progress, units: list[Unit]
+) -> list[Path]:
+    """The objects of these sources."""
     objects = work / "objects"
     common = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
     cuda = [flag for folder in folders for flag in ("-isystem", str(folder))]
-    sources = [s for part in RUNTIME for s in sorted((SOURCES / part).glob("*.cpp"))]
-    runtime: list[Unit] = [(source, ["-O2", "-D_GNU_SOURCE"]) for source in sources]
 
     def compile_one(unit: Unit) -> Path:
         source, flags = unit
@@ -218,30 +290,35 @@ def _build(
         return result
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        compiled = list(pool.map(compile_one, [*units, *runtime]))
-    cudart = _link_runtime(tools, cuda_major, folders, work, compiled[len(units) :])
-    empty = objects / "empty.c"
+        return list(pool.map(compile_one, units))
+
+
+def _link_aliases(tools: Tools, soname: str, others: Sequence[str], work: Path) -> None:
+    """Libraries of these names in which the functions of the one are found."""
+    empty = work / "objects/empty.c"
     empty.write_text("")
-    preload = [cudart, "libcuda.so.1", "libnvidia-ml.so.1"]
     parts: list[str | Path] = [
-        empty, "-Wl,--no-as-needed", work / cudart, "-Wl,-rpath,$ORIGIN"
+        empty, "-Wl,--no-as-needed", work / soname, "-Wl,-rpath,$ORIGIN"
     ]  # fmt: skip
-    for soname in preload[1:]:
-        _link(tools.cc, parts, work / soname)
-    return preload, compiled[: len(units)]
+    for other in others:
+        _link(tools.cc, parts, work / other)
 
 
 def _link_runtime(
-    tools: Tools, cuda_major: int, folders: list[Path], work: Path, objects: list[Path]
-) -> str:
-    """libcudart: the simulation, and a refusal for every other function of the API."""
-    soname = f"libcudart.so.{cuda_major}"
+    tools: Tools,
+    soname: str,
+    folders: list[Path],
+    work: Path,
+    objects: list[Path],
+    libraries: Sequence[str] = (),
+) -> None:
+    """libcudart: the simulation, and a refusal for every other function of the API. It also has
+    the functions of these patterns."""
     source, script = work / "objects/unsupported.c", work / "objects/cudart.map"
     rest = stubs.api_functions(folders) - stubs.defined_symbols(objects, tools.nm)
     source.write_text(stubs.api_source(rest))
-    script.write_text(
-        f"{soname} {{ global: cuda*; __cuda*; simcuda_*; cu[A-Z]*; nvml*; local: *; }};\n"
-    )
+    patterns = ["cuda*", "__cuda*", "simcuda_*", "cu[A-Z]*", "nvml*", *libraries]
+    script.write_text(f"{soname} {{ global: {' '.join(p + ';' for p in patterns)} local: *; }};\n")
     refusals = work / "objects/runtime-unsupported.o"
     _call([tools.cc, "-w", "-fno-builtin", "-fPIC", "-c", source, "-o", refusals])
     parts: list[str | Path] = [
@@ -252,7 +329,6 @@ def _link_runtime(
         "-Wl,-z,defs",
     ]
     _link(tools.cxx, parts, work / soname)
-    return soname
 
 
 def _link(driver: str, parts: Sequence[str | Path], target: Path) -> None:

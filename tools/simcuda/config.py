@@ -21,6 +21,7 @@ STRICT = ("error", "abort")
 VALUES = ("off", "report", "error")
 # What a program may declare where a size depends on data; see docs/simcuda.md.
 ASSUMPTIONS = ("nonzero", "unique", "bincount", "repeat_interleave")
+FRAMEWORKS = ("torch", "tensorflow")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Settings:
     `order_trace` the number of an operation (0: none), `order_suppressions` a file ("": none),
     `profile` the name of what the dry device stands for, `assume` like "nonzero=0.1,bincount=8",
     `values` what is done where a program reads one of a dry device ("": it is told), `trace` a file
-    ("": none)."""
+    ("": none), `framework` what the program imports."""
 
     memory: int = 1 << 30
     mode: str = "immediate"
@@ -49,6 +50,7 @@ class Settings:
     assume: str = ""
     values: str = ""
     trace: str = ""
+    framework: str = "torch"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -63,6 +65,10 @@ class Settings:
             raise SimcudaError("queries cannot be strict with order off; choose report or error")
         if self.values and self.values not in VALUES:
             raise SimcudaError(f"values is {self.values!r}; choose one of {', '.join(VALUES)}")
+        if self.framework not in FRAMEWORKS:
+            raise SimcudaError(
+                f"there is no framework {self.framework!r}; choose one of {', '.join(FRAMEWORKS)}"
+            )
         if not 1 <= self.devices <= 16:
             raise SimcudaError(f"{self.devices} devices cannot be simulated; choose 1 to 16")
         if self.dry:
@@ -80,6 +86,21 @@ class Settings:
                         "--dry, too, or leave it out"
                     )
         self.assumptions()
+        if self.framework == "tensorflow":
+            self._of_tensorflow()
+
+    def _of_tensorflow(self) -> None:
+        if not self.dry:
+            raise SimcudaError(
+                "TensorFlow cannot compute here because none of its kernels is simulated; give "
+                "--dry and a profile, for memory and modelled time without numbers"
+            )
+        for name in ("assume", "values", "trace"):
+            if value := getattr(self, name):
+                raise SimcudaError(
+                    f"{name} {value} cannot be used because it knows torch's operators alone; "
+                    "leave it out"
+                )
 
     def assumptions(self) -> dict[str, float]:
         """What `assume` says. Raises SimcudaError on what it cannot be."""
@@ -161,6 +182,7 @@ def _convert(name: str, raw: str | int | bool) -> int | str | bool:
         "assume",
         "values",
         "trace",
+        "framework",
     ):
         return str(raw)
     try:

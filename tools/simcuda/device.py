@@ -63,6 +63,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "refuse": (None, [ctypes.c_char_p]),
     "start_dry": (None, [ctypes.c_void_p]),
     "dry": (ctypes.c_void_p, []),
+    "take_kernels": (None, []),
+    "unmodelled_calls": (ctypes.c_char_p, []),
     "trace_start": (ctypes.c_int, [ctypes.c_char_p]),
     "trace_end": (None, []),
     "trace_mark": (None, [ctypes.c_char_p]),
@@ -206,6 +208,14 @@ class Device:
         values = (ctypes.c_int64 * len(_TIMES))()
         self._call("times", self.index, values)
         return dict(zip(_TIMES, values, strict=True))
+
+    def unmodelled_calls(self) -> dict[str, int]:
+        """Of TensorFlow: how often it called which function of NVIDIA's libraries that takes the
+        time of a launch here, whatever it would compute."""
+        if self._runtime is None or not hasattr(self._runtime, "simcuda_unmodelled_calls"):
+            raise SimcudaError("only TensorFlow's device has unmodelled calls")
+        text = self._call("unmodelled_calls").decode()
+        return {name: int(count) for name, count in map(str.split, text.splitlines())}
 
     def reset_counters(self) -> None:
         """Set all counters, those of the streams too, to 0."""

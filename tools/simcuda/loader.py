@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from . import dry
-from .builder import Build, build
+from .builder import Build, build, build_for_tensorflow
 from .config import Settings
 from .device import Device
 from .errors import SimcudaError
@@ -55,23 +55,24 @@ def load(
     assume: str | None = None,
     values: str | None = None,
     trace: str | Path | None = None,
+    framework: str | None = None,
     children: bool = True,
     for_forks: bool = False,
 ) -> Device:
-    """Put the simulated device in place of CUDA, before torch is imported; build it if need be.
+    """Put the simulated device in place of CUDA, before torch or TensorFlow is imported; build it
+    if need be.
 
-    What is not given comes from the environment (``SIMCUDA_MEMORY``, ...), else the default. The
+    What is not given comes from the environment (``SIMCUDA_MEMORY``, ...), else the default:
+    `framework` is TensorFlow where that alone is installed. The
     kernels install themselves when torch is imported. With `children`, Python processes started
     from here get the same device. With `for_forks`, it is forks of this process that will use it,
     each after `settle`. A second call changes nothing. Returns `simcuda.device`.
 
-    Raises SimcudaError if torch is imported already, or if the native part cannot be built.
+    Raises SimcudaError if the framework is imported already, or if the native part cannot be built.
     """
     global _build, _dry, _settings, _unsettled
     if _build is not None:
         return device
-    if "torch" in sys.modules:
-        raise SimcudaError("torch is imported already; call simcuda.load() before import torch")
     settings = Settings.read(
         memory=memory,
         mode=mode,
@@ -91,10 +92,15 @@ def load(
         assume=assume,
         values=values,
         trace=str(Path(trace).resolve()) if trace else None,
+        framework=framework or os.environ.get("SIMCUDA_FRAMEWORK") or _framework(),
     )
+    name = settings.framework
+    if name in sys.modules:
+        raise SimcudaError(f"{name} is imported already; call simcuda.load() before import {name}")
     _settings = settings
     suppressions = _suppressions(settings)
-    made = build(progress=_announce)
+    make = build if name == "torch" else build_for_tensorflow
+    made = make(progress=_announce)
     settings.export()
     if children:
         _share_with_children(made)
@@ -106,12 +112,18 @@ def load(
     else:
         _start(settings, suppressions)
     _build = made
-    sys.meta_path.insert(0, _AfterTorch())
+    if name == "torch":
+        sys.meta_path.insert(0, _AfterTorch())
     if os.environ.get("SIMCUDA_ANNOUNCED") != "1":
         os.environ["SIMCUDA_ANNOUNCED"] = "1"  # once, not once more in every child
         times = "times are modelled" if settings.dry else "timings are not a GPU's"
         _announce(f"{settings.describe()}: {times}")
     return device
+
+
+def _framework() -> str:
+    alone = not importlib.util.find_spec("torch") and importlib.util.find_spec("tensorflow")
+    return "tensorflow" if alone else "torch"
 
 
 def settle() -> None:
@@ -122,7 +134,7 @@ def settle() -> None:
     if _build is None or _unsettled is None:
         raise SimcudaError("call simcuda.load(for_forks=True) before the fork")
     settings = Settings.read()
-    for name in ("order", "queries", "order_trace", "dry"):
+    for name in ("order", "queries", "order_trace", "dry", "framework"):
         if getattr(settings, name) != getattr(_unsettled, name):
             raise SimcudaError(f"{name} cannot change in a fork; give it to simcuda.load")
     _unsettled = None
@@ -144,6 +156,8 @@ def _start(settings: Settings, suppressions: list[Suppression]) -> None:
     if settings.dry:
         profile = read_profile(settings.profile)
         device._start_dry(profile)
+        if settings.framework == "tensorflow":
+            device._call("take_kernels")
         if settings.trace:
             write_header(Path(settings.trace), profile, settings)
             device._start_trace(settings.trace)

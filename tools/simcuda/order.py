@@ -74,7 +74,10 @@ def line_of(stack: str) -> str:
 
 
 def _is_library(path: str) -> bool:
-    return f"{os.sep}torch{os.sep}" in path or _OURS in Path(path).parents
+    frameworks = ("torch", "tensorflow", "keras")
+    return any(f"{os.sep}{name}{os.sep}" in path for name in frameworks) or (
+        _OURS in Path(path).parents
+    )
 
 
 def parse(text: str) -> list[Race]:

@@ -113,7 +113,9 @@ def api_functions(includes: list[Path]) -> set[str]:
     """Every function that the CUDA runtime, driver and NVML headers declare."""
     names: set[str] = set()
     for header, pattern in _DECLARED.items():
-        path = next(folder / header for folder in includes if (folder / header).is_file())
+        path = next((f / header for f in includes if (f / header).is_file()), None)
+        if path is None:  # nothing of it is asked for
+            continue
         text = path.read_text(errors="replace")
         declared = set(pattern.findall(text))
         names |= declared
@@ -137,6 +139,44 @@ def api_source(functions: set[str]) -> str:
             body = f'simcuda_stub_called("{name}", {status})'
         lines.append(
             f'__attribute__((visibility("default"))) int {name}(void) {{ return {body}; }}'
+        )
+    return "\n".join(lines) + "\n"
+
+
+# What makes a handle or a description, and what gives a handle its stream.
+_MAKES = re.compile(r"(cudnn|cublas(Lt)?|cusolver(Dn|Sp|Rf)?|cusparse)Create\w*")
+_STREAM = re.compile(r"(cublas|cudnn|cusolverDn|cusparse)SetStream(_v2)?")
+_CHANGES = re.compile(r"[a-z]+(Lt|Dn|Sp|Rf)?(Set|Destroy|Restore)\w*|\w+VersionCheck")
+_ANSWERS = re.compile(r"\w*(Get|Query|bufferSize|BufferSize|Info)\w*")
+# Statuses that mean "not supported".
+_REFUSES = {"cublas": 15, "cudnn": 9, "cufft": 16, "cusolver": 9, "cusparse": 10}
+
+
+def dry_library_source(functions: set[str]) -> str:
+    """C source of functions of NVIDIA's libraries for a program that nothing is computed for. What
+    makes something gives out zeroed memory; what computes, in cuBLAS and cuDNN, takes the time of
+    a launch; what would have to answer fails by name, as does the rest of the other libraries."""
+    lines = [
+        "// Generated.",
+        "#include <stdlib.h>",
+        "int simcuda_stub_called(const char*, int);",
+        "int simcuda_library_called(const char*, void*);",
+    ]
+    for name in sorted(functions):
+        library = next(prefix for prefix in _REFUSES if name.startswith(prefix))
+        if _MAKES.fullmatch(name):
+            body = "*(void**)first = calloc(1, 512); return 0;"
+        elif _STREAM.fullmatch(name):
+            body = "*(void**)first = second; return 0;"
+        elif _CHANGES.fullmatch(name):
+            body = "return 0;"
+        elif library in ("cublas", "cudnn") and not _ANSWERS.fullmatch(name):
+            body = f'return simcuda_library_called("{name}", first);'
+        else:
+            body = f'return simcuda_stub_called("{name}", {_REFUSES[library]});'
+        lines.append(
+            '__attribute__((visibility("default"))) '
+            f"int {name}(void* first, void* second) {{ {body} }}"
         )
     return "\n".join(lines) + "\n"
 

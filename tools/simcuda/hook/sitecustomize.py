@@ -19,8 +19,8 @@ def _simulate() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["simcuda"] = module
     spec.loader.exec_module(module)
-    if importlib.util.find_spec("torch") is None:
-        return  # a program without torch has no use for a device
+    if not any(importlib.util.find_spec(name) for name in ("torch", "tensorflow")):
+        return  # a program without either has no use for a device
     try:
         module.load()
     except module.SimcudaError as error:

@@ -18,7 +18,7 @@ void delay(size_t bytes, double bandwidth) {
 }
 
 struct Side {
-  bool device = false, pinned = false;
+  bool device = false, pinned = false, allocated = false;
   int index = 0;       // of the device
   bool inside = true;  // the range does not run over the end of its allocation
 };
@@ -31,6 +31,7 @@ Side side_of(const void* pointer, size_t bytes) {
   side.device = allocation->on_device();
   side.index = allocation->device;
   side.pinned = !side.device;
+  side.allocated = allocation->kind == Kind::kPinned;
   side.inside = reinterpret_cast<uintptr_t>(pointer) + bytes <= base + allocation->bytes;
   return side;
 }
@@ -81,6 +82,18 @@ VirtualCopy virtual_copy(const Side& to, const Side& from, size_t count) {
   return {clock::Unit::kOut, p.copy + clock::time_of(bytes, p.out)};
 }
 
+// What the host will read, where TensorFlow runs.
+void unseen_copy(void* to, const Side& target, const void* from, const Side& source, size_t bytes) {
+  auto& values = state().values;
+  if (target.device && source.device) {
+    values.copy(to, from, bytes);
+  } else if (target.device) {
+    values.put(to, from, bytes);
+  } else if (!target.pinned || target.allocated || bytes <= kPage) {
+    values.get(to, from, bytes);
+  }
+}
+
 const char* name_of(const Side& to, const Side& from) {
   if (to.device) return from.device ? "copy d2d" : "copy h2d";
   return from.device ? "copy d2h" : "copy h2h";
@@ -116,8 +129,11 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
   }
   auto account = [=](Stream& on) { count(on, target, source, width * rows); };
   if (dry() && (target.device || source.device)) {
-    // What the host reads is zeros, but for large pinned memory: a program does not look at that.
-    if (pageable_target || (target.pinned && width * rows <= kPage)) {
+    // What the host reads is zeros, but for large pinned memory: a program of torch's does not look
+    // at that, and one of TensorFlow's only at what TensorFlow has allocated.
+    if (g.unseen_kernels && rows == 1) {
+      unseen_copy(to, target, from, source, width);
+    } else if (pageable_target || (target.pinned && width * rows <= kPage)) {
       for (size_t i = 0; i < rows; i++) memset(static_cast<char*>(to) + i * to_pitch, 0, width);
     }
     auto [unit, time] = virtual_copy(target, source, width * rows);
@@ -172,6 +188,7 @@ cudaError_t fill(void* to, size_t bytes, std::function<void()> run, cudaStream_t
     if (cudaError_t error = stream.capture ? cudaSuccess : order_note(stream, *work)) return error;
   }
   if (dry() && target.device) {
+    state().values.forget(to, bytes);
     auto& p = state().profile;
     push(lock, stream,
          {nullptr, nullptr, nullptr, account, work, clock::Unit::kCompute,

@@ -88,6 +88,7 @@ SIMCUDA_CUDA cudaError_t cudaFree(void* pointer) {
   order_host_device(allocation.device);
   if (cudaError_t error = give_back("cudaFree", pointer, allocation.bytes)) return error;
   g.allocations.erase(reinterpret_cast<uintptr_t>(pointer));
+  g.values.forget(pointer, allocation.bytes);
   Device& d = *g.devices[allocation.device];
   auto* address = static_cast<char*>(pointer);
   size_t mapped = round_up(allocation.bytes, kPage);

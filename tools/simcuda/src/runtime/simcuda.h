@@ -102,6 +102,9 @@ struct SimcudaTimes {
 // Before anything is issued or allocated.
 SIMCUDA_API void simcuda_start_dry(const struct SimcudaProfile* profile);
 SIMCUDA_API const struct SimcudaProfile* simcuda_dry(void);  // null: it computes
+// Kernels that nobody tells the device about, as TensorFlow's, are taken as launches. And who asks
+// often whether something is done waits for it, because nothing else moves the host's time on.
+SIMCUDA_API void simcuda_take_kernels(void);
 // What an op does to a storage: reads it, writes it, or makes it. Storages have numbers from 0.
 struct SimcudaUse {
   uint64_t storage;
@@ -126,6 +129,10 @@ enum SimcudaMemory { SIMCUDA_ALLOCATED, SIMCUDA_FREED, SIMCUDA_SEGMENT, SIMCUDA_
 SIMCUDA_API void simcuda_trace_memory(int event, int device, uintptr_t at, size_t bytes,
                                       void* stream);
 SIMCUDA_API void simcuda_trace_mark(const char* name);
+
+// Of a framework whose kernels are unseen: calls of libraries that took no more than a launch, a
+// line each of name and number.
+SIMCUDA_API const char* simcuda_unmodelled_calls(void);
 
 // ---- order checker
 

@@ -19,6 +19,7 @@
 #include "../clock/clock.h"
 #include "../order/clock.h"
 #include "simcuda.h"
+#include "values.h"
 
 #define SIMCUDA_CUDA extern "C" __attribute__((visibility("default")))
 
@@ -150,11 +151,13 @@ struct State {
   bool abort_on_refusal = false;
   Fault malloc_fault, host_fault, copy_fault;
   SimcudaCounters counters{};
-  cudaError_t late_error = cudaSuccess;  // of a command, not told yet
-  bool broken = false;                   // the context, by an error that stays
-  SimcudaProfile profile{};              // dry
-  std::unique_ptr<clock::Clock> clock;   // dry: there is one
-  std::unique_ptr<Trace> trace;          // if what happens is written down
+  cudaError_t late_error = cudaSuccess;     // of a command, not told yet
+  bool broken = false;                      // the context, by an error that stays
+  SimcudaProfile profile{};                 // dry
+  std::atomic<bool> unseen_kernels{false};  // dry: a launch takes its time, whatever it would do
+  Values values;                            // of such a device
+  std::unique_ptr<clock::Clock> clock;      // dry: there is one
+  std::unique_ptr<Trace> trace;             // if what happens is written down
 };
 
 // Never destroyed: libraries free memory after static destructors have run.

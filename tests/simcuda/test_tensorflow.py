@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python does for TensorFlow's front. The device itself is tested in tests/tensorflow, with a
+TensorFlow that is built for CUDA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simcuda import Settings, SimcudaError
+from simcuda.stubs import dry_library_source
+from simcuda.tfinfo import find_tensorflow
+
+DRY = {"dry": True, "profile": "a100-80gb-pcie4", "framework": "tensorflow"}
+VERSION = """#define TF_MAJOR_VERSION 2
+#define TF_MINOR_VERSION 14
+#define TF_PATCH_VERSION 1
+"""
+BUILD = "build_info = collections.OrderedDict([('cuda_version', '11.8'), ('is_cuda_build', True)])"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"framework": "jax"}, "choose one of torch, tensorflow"),
+        ({"framework": "tensorflow"}, "none of its kernels is simulated; give --dry and a profile"),
+        ({**DRY, "profile": "a100"}, "there is no profile 'a100'; choose one of a100-80gb-pcie4"),
+        (
+            {**DRY, "assume": "nonzero=0.1"},
+            "assume nonzero=0.1 cannot be used because it knows torch's",
+        ),
+        ({**DRY, "values": "error"}, "values error cannot be used because it knows torch's"),
+        ({**DRY, "trace": "run.trace"}, "trace run.trace cannot be used because it knows torch's"),
+    ],
+)
+def test_what_tensorflow_cannot_have_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(SimcudaError, match=message):
+        Settings.read(**settings)
+    assert Settings.read(**DRY).framework == "tensorflow"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A folder with what is looked at in a TensorFlow."""
+    for name, text in (
+        ("include/tensorflow/core/public/version.h", VERSION),
+        ("python/platform/build_info.py", BUILD),
+        ("libtensorflow_framework.so.2", "x\0cudnnCreate\0cublasSgemm_v2\0cuInit\0 cudnnX\0"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_an_installed_tensorflow_is_found(package: Path) -> None:
+    found = find_tensorflow(package)
+    assert found is not None and found.version == "2.14.1"
+    assert found.names() == {"cudnnCreate", "cublasSgemm_v2"}
+    official = package / "libtensorflow_framework_official.so.2"
+    official.write_text("")  # an overlay lies before it
+    assert found.loader == official
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("version.h", "VERSION 14", "VERSION 15", "is 2.15.1, and .* install tensorflow==2.14.1"),
+        ("build_info.py", "True", "False", "not built for CUDA; .* instead of tensorflow-cpu"),
+        ("version.h", None, None, "no TensorFlow at .*version.h"),
+    ],
+)
+def test_another_tensorflow_is_refused(
+    package: Path, name: str, old: str | None, new: str, message: str
+) -> None:
+    file = next(package.rglob(name))
+    if old is None:
+        file.unlink()
+    else:
+        file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(SimcudaError, match=message):
+        find_tensorflow(package)
+
+
+@pytest.mark.parametrize(
+    ("function", "body"),
+    [
+        ("cudnnCreateTensorDescriptor", "*(void**)first = calloc(1, 512); return 0;"),
+        ("cublasSetStream_v2", "*(void**)first = second; return 0;"),
+        ("cudnnDestroy", "return 0;"),
+        ("cublasSscal_v2", 'return simcuda_library_called("cublasSscal_v2", first);'),
+        ("cudnnGetSomething", 'return simcuda_stub_called("cudnnGetSomething", 9);'),
+        ("cusolverDnSpotrf", 'return simcuda_stub_called("cusolverDnSpotrf", 9);'),
+        ("cufftExecC2C", 'return simcuda_stub_called("cufftExecC2C", 16);'),
+    ],
+)
+def test_functions_of_libraries(function: str, body: str) -> None:
+    assert f"int {function}(void* first, void* second) {{ {body} }}" in dry_library_source(
+        {function}
+    )

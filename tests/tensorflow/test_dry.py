@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU device of the wheel for CUDA on the simulated device. That is dry: no number means
+anything; shapes, memory, copies and their order do. The wheel for the CPU has no such device."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import HERE, MIB, version_text
+
+DRY = ("--dry", "--profile", "v100-32gb-pcie3")
+
+PRELUDE = """
+import ctypes, json, sys
+import simcuda
+import numpy as np
+import tensorflow as tf
+L = tf.keras.layers
+device = simcuda.device
+
+def say(**facts):
+    print(json.dumps(facts))
+
+def fit(depth, batch, steps=3):
+    x = entry = L.Input((64, 64, 3))
+    for _ in range(depth):
+        x = L.Conv2D(64, 3, padding="same")(x)
+        x = L.ReLU()(L.BatchNormalization()(x))
+    model = tf.keras.Model(entry, L.Dense(10)(L.Flatten()(x)))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.Adam(1e-3), loss)
+    images, labels = np.zeros((batch * steps, 64, 64, 3), "f"), np.zeros((batch * steps,))
+    return model.fit(images, labels, batch_size=batch, verbose=0).history["loss"]
+"""
+
+TRAINS = """
+if sys.argv[1] == "lms":
+    tf.config.experimental.set_lms_enabled(True)
+try:
+    loss = fit(depth=8, batch=64)
+except tf.errors.ResourceExhaustedError as error:
+    say(error=str(error))
+else:
+    say(loss=loss, races=len(device.races()), **device.counters(), **device.times())
+"""
+
+
+@pytest.fixture
+def dry(pytestconfig, tmp_path):
+    """Runs a program on the dry device: what it says last, or its standard error if it `fails`."""
+    if "+cpu" in version_text():
+        pytest.skip("the wheel has no GPU device")
+    pythons = {"lms": sys.executable, "stock": pytestconfig.getoption("--stock")}
+
+    def run(code, *options, wheel="lms", arguments=(), fails=False):
+        dropped = ("SIMCUDA_", "TF_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
+        env = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+        env.update(PYTHONPATH=str(HERE.parents[1] / "tools"), TF_CPP_MIN_LOG_LEVEL="3")
+        program = tmp_path / "program.py"
+        program.write_text(PRELUDE + textwrap.dedent(code))
+        done = subprocess.run(
+            [pythons[wheel], "-m", "simcuda", *options, str(program), *arguments],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+            timeout=900,
+        )  # fmt: skip
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        return done.stderr if fails else json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def test_a_product_takes_its_arithmetic(dry):
+    """It runs on the GPU, in the profile's memory, at the profile's rate."""
+    said = dry(
+        """
+        [gpu] = tf.config.list_physical_devices("GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
+        with tf.device("/GPU:0"):
+            a = tf.zeros((2048, 1024))
+            begin = device.times()["compute"]
+            b = tf.matmul(a, a, transpose_b=True)
+        value = float(b[0, 0])
+        say(where=b.device, shape=list(b.shape), value=value, capacity=device.capacity,
+            used=device.used, took=device.times()["compute"] - begin)
+        """,
+        *DRY, wheel="stock",
+    )  # fmt: skip
+    assert said["where"].endswith("GPU:0") and said["shape"] == [2048, 2048]
+    assert said["value"] == 0 and said["capacity"] == (32 << 30) - (512 << 20)
+    assert 24 * MIB <= said["used"] <= 128 * MIB
+    exact = 2 * 2048 * 2048 * 1024 / 14e12 * 1e9
+    assert exact <= said["took"] <= exact + 20_000  # and the launches of what takes one element
+
+
+def test_small_values_come_back_until_a_kernel_may_have_written_them(dry):
+    said = dry(
+        """
+        with tf.device("/GPU:0"):
+            made = tf.constant(41, tf.int64)
+            moved = tf.identity(made)
+            variable = tf.Variable(41.0)
+            before = float(variable)
+            variable.assign_add(1.0)
+        say(made=int(made), moved=int(moved), before=before, after=float(variable),
+            range=[int(i) for i in tf.data.Dataset.range(3)], rows=len(tf.where(tf.ones(9) > 0)))
+        """,
+        *DRY, wheel="stock",
+    )  # fmt: skip
+    assert said == {
+        "made": 41, "moved": 41, "before": 41, "after": 0, "range": [0, 1, 2], "rows": 0
+    }  # fmt: skip
+
+
+def test_what_does_not_fit_is_out_of_memory_unless_it_moves(dry):
+    """Convolutions, batch normalisation and Adam in three quarters of a GiB."""
+    options = [*DRY, "--memory", "768M", "--order", "report"]
+    official = dry(TRAINS, *options, wheel="stock", arguments=["stock"])
+    assert "OOM when allocating" in official["error"]
+    roomy = dry(TRAINS, *DRY, "--order", "report", wheel="stock", arguments=["stock"])
+    ours = dry(TRAINS, *options, arguments=["lms"])
+    assert ours["loss"] == roomy["loss"] == [0]
+    assert ours["races"] == roomy["races"] == 0
+    assert ours["ops"] == roomy["ops"] and ours["compute"] == roomy["compute"]
+    assert roomy["d2h_pinned_bytes"] == 0 and ours["d2h_pinned_bytes"] > 1000 * MIB
+    assert ours["h2d_bytes"] > roomy["h2d_bytes"] and ours["now"] > roomy["now"]
+
+
+ORDER = """
+cuda = ctypes.CDLL("libcuda.so.1")
+one, two, event = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+memory, host = ctypes.c_uint64(), ctypes.c_void_p()
+size = ctypes.c_size_t(1 << 20)
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), size) == 0
+assert cuda.cuMemHostAlloc(ctypes.byref(host), size, 0) == 0
+for stream in one, two:
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+assert cuda.cuEventCreate(ctypes.byref(event), 2) == 0
+assert cuda.cuMemcpyHtoDAsync_v2(memory, host, size, one) == 0
+if sys.argv[1] == "waits":
+    assert cuda.cuEventRecord(event, one) == 0
+    assert cuda.cuStreamWaitEvent(two, event, 0) == 0
+handle = ctypes.c_void_p()
+blas = ctypes.CDLL("libcublas.so.11")
+assert blas.cublasCreate_v2(ctypes.byref(handle)) == 0
+assert blas.cublasSetStream_v2(handle, two) == 0
+n, zero = 64, ctypes.c_float(0)
+blas.cublasSgemm_v2(handle, 0, 0, n, n, n, ctypes.byref(zero), memory, n, memory, n,
+                    ctypes.byref(zero), ctypes.c_void_p(memory.value + (1 << 19)), n)
+say(races=[(race.first.name, race.second.name, race.bytes) for race in device.races()])
+"""
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_product_that_does_not_wait_for_a_copy_is_a_race(dry, waits):
+    """By the interfaces that TensorFlow uses."""
+    said = dry(ORDER, *DRY, "--order", "report", arguments=["waits" if waits else "does not"])
+    names = {(first, second) for first, second, _ in said["races"]}
+    assert names == (set() if waits else {("copy h2d", "cublasSgemm")})
+
+
+def test_a_device_that_computes_is_refused(dry):
+    assert "give --dry and a profile" in dry("", "--framework", "tensorflow", fails=True)

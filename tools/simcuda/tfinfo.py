@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about an installed TensorFlow, found without importing it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import SimcudaError
+
+# Of the release that the second front is written for: what it opens by name, the runtime first.
+VERSION, CUDA_MAJOR = "2.14.1", 11
+REQUIREMENT = f"tensorflow=={VERSION}"
+SONAMES = (
+    "libcudart.so.11.0", "libcuda.so.1", "libcublas.so.11", "libcublasLt.so.11", "libcudnn.so.8",
+    "libcufft.so.10", "libcusolver.so.11", "libcusparse.so.11",
+)  # fmt: skip
+HEADERS = ("cuda_runtime_api.h", "cuda.h", "crt/host_defines.h")
+# The names that TensorFlow looks up in these libraries are texts in its own.
+_LOADER = ("libtensorflow_framework_official.so.2", "libtensorflow_framework.so.2")
+LIBRARIES = ("cublas", "cudnn", "cufft", "cusolver", "cusparse")
+_NAME = re.compile(rf"(?:{'|'.join(LIBRARIES)})(?:Lt)?[A-Z]\w*".encode())
+
+
+@dataclass(frozen=True)
+class TensorFlow:
+    """`path` is the folder of the package."""
+
+    path: Path
+    version: str
+
+    @property
+    def includes(self) -> Path:
+        """The CUDA headers, which the wheel has."""
+        return self.path / "include/third_party/gpus/cuda/include"
+
+    @property
+    def loader(self) -> Path:
+        """The library that opens CUDA's; the official one, where an overlay lies before it."""
+        return next(self.path / name for name in _LOADER if (self.path / name).is_file())
+
+    @property
+    def kernels(self) -> Path:
+        """A library that an overlay leaves as it is."""
+        return self.path / "libtensorflow_cc.so.2"
+
+    def names(self) -> set[str]:
+        """The functions of libraries beside the runtime and the driver that it may look up."""
+        texts = self.loader.read_bytes().split(b"\0")
+        return {text.decode() for text in texts if _NAME.fullmatch(text)}
+
+
+def find_tensorflow(path: Path | None = None) -> TensorFlow | None:
+    """The TensorFlow at `path`, else the one that would be imported; None if there is none.
+
+    Raises SimcudaError for one that the device has no front for.
+    """
+    if path is None:
+        spec = importlib.util.find_spec("tensorflow")
+        if spec is None or spec.origin is None:
+            return None
+        path = Path(spec.origin).parent
+    try:
+        header = (path / "include/tensorflow/core/public/version.h").read_text()
+        about = (path / "python/platform/build_info.py").read_text()
+    except OSError as error:
+        raise SimcudaError(f"no TensorFlow at {path}: it has no {error.filename}") from None
+    version = ".".join(re.findall(r"#define TF_(?:MAJOR|MINOR|PATCH)_VERSION (\d+)", header))
+    if version != VERSION:
+        raise SimcudaError(
+            f"the TensorFlow at {path} is {version}, and the dry device is written for {VERSION} "
+            f"alone; install {REQUIREMENT}"
+        )
+    if not re.search(r"'is_cuda_build'\W+True", about):
+        raise SimcudaError(
+            f"the TensorFlow at {path} is not built for CUDA; install {REQUIREMENT} "
+            "instead of tensorflow-cpu"
+        )
+    return TensorFlow(path.resolve(), version)
