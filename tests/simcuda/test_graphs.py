@@ -172,7 +172,14 @@ FORBIDDEN = """
         with torch.cuda.stream(side):
             x.add_(1)
 
-    for name in ("item", "synchronize", "pageable", "query", "malloc", "unjoined"):
+    def ask_for_captured():  # also where other calls are allowed
+        event.record()
+        try:
+            event.query()
+        except RuntimeError as error:
+            assert "last recorded in a capturing stream" in str(error)
+
+    for name in ("item", "synchronize", "pageable", "query", "captured", "malloc", "unjoined"):
         if os.fork() == 0:
             break
         os.wait()
@@ -185,11 +192,13 @@ FORBIDDEN = """
         "synchronize": torch.cuda.synchronize,
         "pageable": lambda: x.copy_(torch.zeros(4)),
         "query": event.query,
+        "captured": ask_for_captured,
         "malloc": malloc,
         "unjoined": leave_unjoined,
     }[name]
     try:
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        mode = "relaxed" if name == "captured" else "global"
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode=mode):
             work()
         print(name, "passed")
     except RuntimeError as error:
@@ -207,9 +216,9 @@ def test_what_a_capture_forbids(run: Run) -> None:
     done = run(FORBIDDEN)
     lines = done.stdout.splitlines()
     refused, after = lines[::2], lines[1::2]
-    cases = ("item", "synchronize", "pageable", "query", "malloc", "unjoined")
+    cases = ("item", "synchronize", "pageable", "query", "captured", "malloc", "unjoined")
     assert refused == [f"{case} refused" for case in cases], done.stderr
-    assert after == ["[1.0, 1.0, 1.0, 1.0] False"] * 6  # the device goes on
+    assert after == ["[1.0, 1.0, 1.0, 1.0] False"] * 7  # the device goes on
 
 
 def test_other_calls_may_allocate_in_a_thread_local_capture(torch: Any) -> None:

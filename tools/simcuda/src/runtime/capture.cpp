@@ -70,6 +70,14 @@ void save(Stream& stream, void* memory, size_t bytes) {
   if (saved.size() < bytes) saved.insert(saved.end(), from + saved.size(), from + bytes);
 }
 
+cudaError_t captured_event(const TicketPtr& ticket) {
+  const auto& all = captures();
+  if (std::find(all.begin(), all.end(), ticket->capture) == all.end()) {
+    return fail(cudaErrorCapturedEvent);
+  }
+  return invalidate(*ticket->capture, cudaErrorCapturedEvent);
+}
+
 cudaError_t wait_in_capture(Stream& stream, const TicketPtr& ticket) {
   if (!ticket->capture) return invalidate(*stream.capture, cudaErrorStreamCaptureIsolation);
   if (!stream.capture) {

@@ -365,7 +365,7 @@ SIMCUDA_CUDA cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (cudaError_t error = unsafe_in_capture()) return error;
   if (state().broken) return fail(cudaErrorIllegalAddress);
   if (!ticket) return cudaSuccess;
-  if (ticket->capture && !ticket->done) return fail(cudaErrorCapturedEvent);
+  if (ticket->capture && !ticket->done) return captured_event(ticket);
   if (!order_may_answer(ticket->known, ticket->asked)) return fail(cudaErrorNotReady);
   if (dry() && !ticket->mark->done) {
     if (++ticket->polls <= kFreePolls) return fail(cudaErrorNotReady);
@@ -385,7 +385,7 @@ SIMCUDA_CUDA cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   state().counters.event_syncs++;
   auto ticket = reinterpret_cast<Event*>(event)->ticket;
   if (cudaError_t error = unsafe_in_capture()) return error;
-  if (ticket && ticket->capture) return fail(cudaErrorCapturedEvent);
+  if (ticket && ticket->capture) return captured_event(ticket);
   complete(lock, ticket);
   if (ticket) order_host(ticket->known);
   return late_error();
