@@ -27,7 +27,8 @@ def made_up(seed, shape=(ROWS, COLUMNS)):
 def use(first):
     """By operations of a graph: on the oldest versions, what an eager one makes does not move.
     The argument keeps these from being computed beforehand."""
-    held = [made_up(first + i) * 2.0 for i in range(PRESSURE)]
+    value = tf.cast(first, tf.float32)
+    held = [tf.fill((ROWS, COLUMNS), value + i) * 2.0 for i in range(PRESSURE)]
     with tf.control_dependencies(held):
         sums = [tf.reduce_sum(one) for one in held]
     with tf.control_dependencies(sums):  # once more: those that leave again have a good copy
