@@ -571,6 +571,33 @@ def test_a_child_of_a_fork_uses_no_device(program: Any, sim: Any) -> None:
     assert "all 16" in out
 
 
+def test_a_fork_within_an_operator(program: Any, sim: Any) -> None:
+    """In chaos mode all would leave when it ends."""
+    out = program(
+        """
+        import os, signal, torch
+        library = torch.library.Library("lms_forks", "DEF")
+        library.define("fork(Tensor x) -> Tensor")
+        library.impl("fork", lambda x: (x + 1, children.append(os.fork()))[0], "CUDA")
+        torch.cuda.lms.enable(min_size=0)
+        children = []
+        kept = [torch.ones(1 << 10, device="cuda") for _ in range(4)]
+        for x in kept:
+            y = torch.ops.lms_forks.fork(x)
+            if children[-1] == 0:
+                signal.alarm(10)
+                kept.clear()
+                del x, y
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(children[-1], 0)[1]) == 0
+            assert float(y.sum()) == 2 << 10
+        print("done")
+        """,
+        env={"LMS_DEBUG": "chaos"},
+    )
+    assert "done" in out
+
+
 def test_host_memory_comes_ahead_of_need(lms: Any) -> None:
     """By a thread: up to a sixteenth more than was in use at a time."""
     torch.ops.lms.trim_host()

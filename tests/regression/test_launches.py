@@ -131,6 +131,7 @@ def test_a_launch_while_some_are_still_out(lms: Any, device: Any, launch: Any) -
     x, y = [x for x in kept if torch.ops.lms.on_host(x)][:2]
     kept.clear()
     assert launch(x, y, 7) == "launched"
+    assert not torch.ops.lms.exposed(x) and not torch.ops.lms.exposed(y)
     assert bytes_of(x) == bytes_of(y) == b"\7" * (4 * MIB)
 
 

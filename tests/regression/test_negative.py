@@ -191,6 +191,7 @@ class Rebuilder:
         environment["PYTHONPYCACHEPREFIX"] = str(self.folder / "bytecode")
         command = [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--device=sim",
+            "--tb=native",  # others print values, which may be large
             f"--stock={stock}", "--tier=full", *(str(HERE / test) for test in tests),
         ]  # fmt: skip
         return safeguards.outcome(command, HERE.parents[1], environment, 150 + 10 * len(tests))

@@ -80,6 +80,10 @@ class EngineScope {
 // Whether this thread may hold the engine's lock: then the allocator must not run Python.
 bool in_engine() noexcept;
 
+// Whether this is the child of a fork. What it has of the engine is its parent's, which has the
+// device: nothing moves there, and what is out stays out.
+bool in_child() noexcept;
+
 // While one lives, allocations of this thread evict nothing, nor give anything back to the device:
 // they end by NoFreeRoom where they otherwise would.
 class FreeRoomOnly {

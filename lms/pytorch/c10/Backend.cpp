@@ -155,11 +155,10 @@ struct Backend::HostContext {
 };
 
 void Backend::release_host_context(void* context) {
-  std::unique_ptr<HostContext> host(static_cast<HostContext*>(context));
-  if (C10_UNLIKELY(host->owner->forked_)) {
-    host.release();
+  if (C10_UNLIKELY(in_child())) {
     return;
   }
+  std::unique_ptr<HostContext> host(static_cast<HostContext*>(context));
   --host->owner->on_host_;
   ::lms::FencePtr fence = host->written;
   try {

@@ -47,8 +47,6 @@ class Backend final : public ::lms::Backend {
   void set_refusing(bool refusing) { refusing_ = refusing; }
   void refuse(::lms::Key key);
   size_t on_host() const { return on_host_.load(); }
-  // In the child of a fork: what is out there is left to the parent, which has the device.
-  void forked() { forked_ = true; }
 
   // False when the storage is not the engine's to manage; without its lock also, rarely, while
   // another thread moves it.
@@ -85,7 +83,6 @@ class Backend final : public ::lms::Backend {
   std::atomic<size_t> on_host_{0};
   bool poison_ = false;
   bool refusing_ = true;
-  bool forked_ = false;
   ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed
 };
 

@@ -148,6 +148,10 @@ OpGuard::OpGuard(bool independent) : independent_(independent) { ++this_frame().
 
 OpGuard::~OpGuard() {
   ThreadFrame& mine = this_frame();
+  if (C10_UNLIKELY(in_child())) {  // forked within the op
+    --mine.depth;
+    return;
+  }
   if (C10_UNLIKELY(overwritten_.key != nullptr)) {
     EngineScope scope;
     try {
@@ -192,13 +196,16 @@ void OpGuard::enter(const Use* uses, size_t count) {
 }
 
 void OpGuard::ran() {
-  if (C10_UNLIKELY(overwritten_.key != nullptr)) {
+  if (C10_UNLIKELY(overwritten_.key != nullptr) && !in_child()) {
     EngineScope scope;
     state().engine.overwrote(&overwritten_);
   }
 }
 
 void OpGuard::results(StorageImpl* const* storages, size_t count) {
+  if (C10_UNLIKELY(in_child())) {
+    return;
+  }
   EngineScope scope;
   ThreadFrame& mine = this_frame();
   for (size_t i = 0; i < count; ++i) {

@@ -20,6 +20,7 @@ namespace detail {
 namespace {
 
 std::atomic<int> captures{0};
+std::atomic<bool> forked{false};
 
 // Ops that were already past the op boundary when it was first installed hold no pins and were not
 // counted. Nothing is evicted until they had this long to launch.
@@ -36,15 +37,14 @@ void synchronize_devices() {
   }
 }
 
-// The child, as a data loader's worker, finds the engine whole and its lock free, and is off. What
-// it has of tensors in host memory is its parent's.
+// The child, as a data loader's worker, finds the engine whole and its lock free, and is off.
 void before_fork() { state().engine.mutex().lock(); }
 
 void forked_parent() { state().engine.mutex().unlock(); }
 
 void forked_child() {
+  forked = true;
   state().engine.forked();
-  state().backend.forked();
   detail::lms_switch.forked();
   captures = 0;
 }
@@ -82,6 +82,8 @@ State& state() {
 }
 
 bool active() noexcept { return detail::lms_switch.active() || captures.load() > 0; }
+
+bool in_child() noexcept { return forked.load(std::memory_order_relaxed); }
 
 bool capture_underway() noexcept { return captures.load() > 0; }
 

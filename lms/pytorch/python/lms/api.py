@@ -41,7 +41,7 @@ _wanted = False
 def _forked() -> None:
     """In a child: a thread that it does not have may hold the lock, and nothing is wanted of it."""
     global _lock, _wanted
-    _lock, _wanted = threading.RLock(), _wanted and not library.in_child()
+    _lock, _wanted = type(_lock)(), _wanted and not library.in_child()
 
 
 os.register_at_fork(after_in_child=_forked)
