@@ -128,6 +128,29 @@ def test_what_does_not_fit_is_out_of_memory_unless_it_moves(dry):
     assert ours["h2d_bytes"] > roomy["h2d_bytes"] and ours["now"] > roomy["now"]
 
 
+def test_layers_of_cudnn(dry):
+    """Recurrent layers, and XLA's optimiser for an embedding. What takes no more than a launch is named, what cannot be told is refused."""
+    said = dry(
+        """
+        model = tf.keras.Sequential([
+            L.Input((7,), dtype="int32"), L.Embedding(50, 8), L.LSTM(8, return_sequences=True),
+            L.Bidirectional(L.GRU(8)), L.Dense(2)])
+        model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        loss = model.fit(np.zeros((8, 7)), np.zeros((8,)), verbose=0).history["loss"]
+        try:
+            refused = str(tf.linalg.cholesky(tf.eye(4)))
+        except tf.errors.InternalError as error:
+            refused = str(error)
+        say(loss=loss, calls=device.unmodelled_calls(), refused=refused)
+        """,
+        *DRY, wheel="stock",
+    )  # fmt: skip
+    assert said["loss"] == [0] and said["calls"]["cudnnRNNForwardTraining"] == 3
+    assert set(said["calls"]) == {"cudnnRNN" + name for name in (
+        "ForwardTraining", "BackwardData", "BackwardWeights")}  # fmt: skip
+    assert "cuSolverDN call failed" in said["refused"]
+
+
 ORDER = """
 cuda = ctypes.CDLL("libcuda.so.1")
 one, two, event = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()

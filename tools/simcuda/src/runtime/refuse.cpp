@@ -11,6 +11,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "shapes.h"
 #include "state.h"
 
 namespace simcuda {
@@ -101,7 +102,8 @@ cudaError_t late_error() {
 
 void launch_unseen(const char* name, void** arguments, cudaStream_t stream) {
   Lock lock(state().mutex);
-  state().values.forget_arguments(arguments);
+  auto& values = state().values;
+  if (!compute_shape(name, arguments, values)) values.forget_arguments(arguments);
   state().counters.ops++;
   push(lock, resolve(stream),
        {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, state().profile.kernel,

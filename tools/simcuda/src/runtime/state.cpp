@@ -105,6 +105,8 @@ bool valid_device(int device) {
 }
 
 cudaError_t fail(cudaError_t error) {
+  // That something is not over is no error to TensorFlow, which takes errors for the next call's.
+  if (error == cudaErrorNotReady && state().unseen_kernels) return error;
   if (error != cudaSuccess) t_last_error = error;
   return error;
 }

@@ -9,7 +9,7 @@
 namespace simcuda {
 namespace {
 
-constexpr size_t kArguments = 64, kWords = 64;  // looked at, of a launch and of one argument
+constexpr size_t kArguments = 64;  // of a launch; no more are looked at
 
 uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -37,11 +37,16 @@ void Values::put(const void* at, const void* data, size_t bytes) {
 
 void Values::get(void* to, const void* from, size_t bytes) const {
   memset(to, 0, bytes);
-  auto found = known_.upper_bound(address_of(from));
-  if (found == known_.begin()) return;
-  --found;
-  const size_t offset = address_of(from) - found->first;
-  if (offset + bytes <= found->second.size()) memcpy(to, found->second.data() + offset, bytes);
+  const uintptr_t begin = address_of(from), end = begin + bytes;
+  auto found = known_.upper_bound(begin);
+  if (found != known_.begin()) --found;
+  for (; found != known_.end() && found->first < end; ++found) {
+    const uintptr_t first = std::max(begin, found->first);
+    const uintptr_t last = std::min(end, found->first + found->second.size());
+    if (first >= last) continue;
+    memcpy(static_cast<char*>(to) + (first - begin), found->second.data() + (first - found->first),
+           last - first);
+  }
 }
 
 void Values::copy(const void* to, const void* from, size_t bytes) {
@@ -70,13 +75,9 @@ void Values::forget_arguments(void** arguments) {
   };
   const uintptr_t lowest = known_.begin()->first, highest = known_.rbegin()->first + kMost;
   for (size_t i = 0; i < kArguments && in_stack(arguments + i) && in_stack(arguments[i]); i++) {
-    auto* argument = static_cast<const char*>(arguments[i]);
-    const size_t words = std::min(kWords, (end - address_of(argument)) / sizeof(uintptr_t));
-    for (size_t word = 0; word < words && !known_.empty(); word++) {
-      uintptr_t value;
-      memcpy(&value, argument + word * sizeof value, sizeof value);
-      if (value >= lowest && value < highest) forget(reinterpret_cast<const void*>(value), 1);
-    }
+    uintptr_t value;
+    memcpy(&value, arguments[i], sizeof value);
+    if (value >= lowest && value < highest) forget(reinterpret_cast<const void*>(value), 1);
   }
 }
 

@@ -17,13 +17,13 @@ class Values {
   static constexpr size_t kMost = 4096;  // bytes of one
 
   void put(const void* at, const void* data, size_t bytes);
-  // What is at `from`, zeros if that is not known.
+  // What is at `from`, with zeros for what is not known.
   void get(void* to, const void* from, size_t bytes) const;
   void copy(const void* to, const void* from, size_t bytes);
   void forget(const void* at, size_t bytes);
-  // Those that a launch's arguments point to, of which neither number nor size is known: what lies
-  // behind each, as far as it is the thread's own stack, may be part of it. So too much may be
-  // forgotten, which is to say that it is 0.
+  // Those that a launch's arguments point to. How many there are is not known: arguments lie on the
+  // thread's own stack. Of one that is a structure only the first word is looked at, because
+  // Eigen's begins with what it writes; more of the stack would hold pointers of earlier calls.
   void forget_arguments(void** arguments);
 
  private:

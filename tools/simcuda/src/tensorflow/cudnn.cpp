@@ -31,7 +31,17 @@ struct Tensor {
   }
 };
 struct Recurrent {
-  int hidden, layers, directions, mode, type;
+  int hidden, layers, directions, mode, type, input;
+
+  size_t bytes(double input_size) const {                // of all its parameters
+    const int gates = mode < 2 ? 1 : mode == 2 ? 4 : 3;  // ReLU, tanh, LSTM, GRU
+    double elements = 0;
+    for (int i = 0; i < layers; i++) {
+      const double size = i == 0 ? input_size : hidden * directions;
+      elements += directions * gates * ((size + hidden) * hidden + 2.0 * hidden);
+    }
+    return static_cast<size_t>(elements) * (type == 2 ? 2 : type == 1 ? 8 : 4);
+  }
 };
 struct Algorithm {  // cudnnConvolutionFwdAlgoPerf_t and its two siblings
   int algorithm, status;
@@ -259,21 +269,41 @@ SIMCUDA_LIBRARY int cudnnGetRNNWorkspaceSize(void*, void*, int, void*, size_t* b
 SIMCUDA_LIBRARY int cudnnGetRNNTrainingReserveSize(void*, void*, int, void*, size_t* bytes) {
   return give(bytes, kWorkspace);
 }
-SIMCUDA_LIBRARY int cudnnSetRNNDescriptor_v6(void*, Recurrent* layer, int hidden, int layers, void*,
-                                             int, int direction, int mode, int, int type) {
-  *layer = {hidden, layers, direction ? 2 : 1, mode, type};
+SIMCUDA_LIBRARY int cudnnGetRNNTempSpaceSizes(void*, void*, int, void*, size_t* work,
+                                              size_t* reserve) {
+  if (reserve) *reserve = kWorkspace;
+  return give(work, kWorkspace);
+}
+SIMCUDA_LIBRARY int cudnnSetRNNDescriptor_v8(Recurrent* layer, int, int mode, int, int direction,
+                                             int, int type, int, int, int input, int hidden, int,
+                                             int layers, void*, unsigned) {
+  *layer = {hidden, layers, direction ? 2 : 1, mode, type, input};
+  return 0;
+}
+SIMCUDA_LIBRARY int cudnnGetRNNDescriptor_v6(void*, const Recurrent* layer, int* hidden,
+                                             int* layers, void** dropout, int* input,
+                                             int* direction, int* mode, int* algorithm, int* type) {
+  *hidden = layer->hidden;
+  *layers = layer->layers;
+  *dropout = nullptr;
+  *input = *algorithm = 0;
+  *direction = layer->directions - 1;
+  *mode = layer->mode;
+  *type = layer->type;
+  return 0;
+}
+SIMCUDA_LIBRARY int cudnnGetRNNProjectionLayers(void*, const Recurrent* layer, int* recurrent,
+                                                int* output) {
+  *recurrent = layer->hidden;  // there is none
+  *output = 0;
   return 0;
 }
 SIMCUDA_LIBRARY int cudnnGetRNNParamsSize(void*, const Recurrent* layer, const Tensor* x,
-                                          size_t* bytes, int type) {
-  const int gates = layer->mode < 2 ? 1 : layer->mode == 2 ? 4 : 3;  // ReLU, tanh, LSTM, GRU
-  const double hidden = layer->hidden;
-  double elements = 0;
-  for (int i = 0; i < layer->layers; i++) {
-    const double input = i == 0 ? x->sizes[1] : hidden * layer->directions;
-    elements += layer->directions * gates * ((input + hidden) * hidden + 2 * hidden);
-  }
-  return give(bytes, static_cast<size_t>(elements) * (type == 2 ? 2 : type == 1 ? 8 : 4));
+                                          size_t* bytes, int) {
+  return give(bytes, layer->bytes(x->sizes[1]));
+}
+SIMCUDA_LIBRARY int cudnnGetRNNWeightSpaceSize(void*, const Recurrent* layer, size_t* bytes) {
+  return give(bytes, layer->bytes(layer->input));
 }
 namespace {
 // TensorFlow asks where each matrix lies, and uses none of it on its way through Keras.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -28,6 +29,19 @@ CUresult module(CUmodule* out) {
   return CUDA_SUCCESS;
 }
 
+// Of a module's variable nothing but the name is known, so all of one name share this much.
+constexpr size_t kGlobal = size_t{1} << 20;
+
+CUresult global_of(const char* name, CUdeviceptr* out) {
+  static auto* mutex = new std::mutex;
+  static auto* known = new std::map<std::string, CUdeviceptr>;
+  std::lock_guard<std::mutex> guard(*mutex);
+  CUdeviceptr& at = (*known)[name];
+  CUresult error = at ? CUDA_SUCCESS : cuMemAlloc(&at, kGlobal);
+  if (out) *out = at;
+  return error;
+}
+
 constexpr int kThreads = 2048;  // of a multiprocessor
 
 }  // namespace
@@ -45,6 +59,11 @@ SIMCUDA_CUDA CUresult cuModuleUnload(CUmodule module) {
 SIMCUDA_CUDA CUresult cuModuleGetFunction(CUfunction* out, CUmodule, const char* name) {
   *out = function_of(name);
   return CUDA_SUCCESS;
+}
+SIMCUDA_CUDA CUresult cuModuleGetGlobal_v2(CUdeviceptr* out, size_t* bytes, CUmodule,
+                                           const char* name) {
+  if (bytes) *bytes = kGlobal;
+  return global_of(name, out);
 }
 SIMCUDA_CUDA CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
   switch (attribute) {
