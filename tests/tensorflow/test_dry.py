@@ -129,7 +129,8 @@ def test_what_does_not_fit_is_out_of_memory_unless_it_moves(dry):
 
 
 def test_layers_of_cudnn(dry):
-    """Recurrent layers, and XLA's optimiser for an embedding. What takes no more than a launch is named, what cannot be told is refused."""
+    """Recurrent layers, and XLA's optimiser for an embedding. What takes no more than a launch is
+    named, what cannot be told is refused."""
     said = dry(
         """
         model = tf.keras.Sequential([
