@@ -482,6 +482,7 @@ def test_a_child_of_a_fork_waits_for_no_lock(program: Any, sim: Any) -> None:
     assert "ended 0 True" in out
 
 
+@pytest.mark.values
 def test_a_child_of_a_fork_uses_no_device(program: Any, sim: Any) -> None:
     """It lets go of what is out, which is its parent's; what would need the device says so, as all
     of CUDA does there; the rest works. Each child is forked while another thread has the lock."""
@@ -571,6 +572,7 @@ def test_a_child_of_a_fork_uses_no_device(program: Any, sim: Any) -> None:
     assert "all 16" in out
 
 
+@pytest.mark.values
 def test_a_fork_within_an_operator(program: Any, sim: Any) -> None:
     """In chaos mode all would leave when it ends."""
     out = program(
