@@ -103,7 +103,7 @@ cudaError_t late_error() {
 void launch_unseen(const char* name, void** arguments, cudaStream_t stream) {
   Lock lock(state().mutex);
   auto& values = state().values;
-  if (!compute_shape(name, arguments, values)) values.forget_arguments(arguments);
+  if (!compute_shape(name, arguments, values)) values.forget_written(name, arguments);
   state().counters.ops++;
   push(lock, resolve(stream),
        {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, state().profile.kernel,

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "values.h"
 
+#include <cxxabi.h>
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <unordered_map>
 
 namespace simcuda {
 namespace {
@@ -24,6 +29,42 @@ uintptr_t end_of_stack() {
     return address_of(begin) + bytes;
   }();
   return end;
+}
+
+// Which parameters are pointers that are written through, or structures, whose first word may be
+// one.
+std::vector<size_t> written_by(const char* mangled) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, &status), free);
+  std::vector<size_t> found;
+  if (status != 0) return found;
+  const std::string name = text.get();
+  // From the end: the last parenthesis is the list's, and others are of anonymous namespaces.
+  int depth = 0;
+  size_t begin = name.size();
+  do {
+    if (begin == 0) return found;
+    const char c = name[--begin];
+    depth += c == ')' ? 1 : c == '(' ? -1 : 0;
+  } while (depth != 0);
+  size_t index = 0;
+  std::string parameter;
+  for (size_t i = begin + 1; i < name.size(); i++) {
+    const char c = name[i];
+    if (depth == 0 && (c == ',' || c == ')')) {
+      const bool pointer = !parameter.empty() && parameter.back() == '*';
+      const bool constant = parameter.find("const*") != std::string::npos;
+      const bool structure = parameter.find('<') != std::string::npos;
+      if ((pointer && !constant) || (!pointer && structure)) found.push_back(index);
+      index++;
+      parameter.clear();
+      continue;
+    }
+    depth += c == '<' || c == '(' ? 1 : c == '>' || c == ')' ? -1 : 0;
+    parameter += c;
+  }
+  return found;
 }
 
 }  // namespace
@@ -78,6 +119,19 @@ void Values::forget_arguments(void** arguments) {
     uintptr_t value;
     memcpy(&value, arguments[i], sizeof value);
     if (value >= lowest && value < highest) forget(reinterpret_cast<const void*>(value), 1);
+  }
+}
+
+void Values::forget_written(const char* kernel, void** arguments) {
+  if (arguments == nullptr || known_.empty()) return;
+  static auto* written = new std::unordered_map<const char*, std::vector<size_t>>;
+  auto [found, fresh] = written->try_emplace(kernel);
+  if (strncmp(kernel, "_Z", 2) != 0) return forget_arguments(arguments);
+  if (fresh) found->second = written_by(kernel);
+  for (size_t i : found->second) {
+    uintptr_t value;
+    memcpy(&value, arguments[i], sizeof value);
+    forget(reinterpret_cast<const void*>(value), 1);
   }
 }
 

@@ -25,6 +25,8 @@ class Values {
   // thread's own stack. Of one that is a structure only the first word is looked at, because
   // Eigen's begins with what it writes; more of the stack would hold pointers of earlier calls.
   void forget_arguments(void** arguments);
+  // The same of a kernel whose mangled name tells what it writes.
+  void forget_written(const char* kernel, void** arguments);
 
  private:
   std::map<uintptr_t, std::vector<char>> known_;  // that do not overlap
