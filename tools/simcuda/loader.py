@@ -63,10 +63,10 @@ def load(
     if need be.
 
     What is not given comes from the environment (``SIMCUDA_MEMORY``, ...), else the default:
-    `framework` is TensorFlow where that alone is installed. The
-    kernels install themselves when torch is imported. With `children`, Python processes started
-    from here get the same device. With `for_forks`, it is forks of this process that will use it,
-    each after `settle`. A second call changes nothing. Returns `simcuda.device`.
+    `framework` is TensorFlow where that alone is installed. The kernels install themselves when
+    torch is imported. With `children`, Python processes started from here get the same device. With
+    `for_forks`, it is forks of this process that will use it, each after `settle`. A second call
+    changes nothing. Returns `simcuda.device`.
 
     Raises SimcudaError if the framework is imported already, or if the native part cannot be built.
     """
@@ -122,8 +122,9 @@ def load(
 
 
 def _framework() -> str:
-    alone = not importlib.util.find_spec("torch") and importlib.util.find_spec("tensorflow")
-    return "tensorflow" if alone else "torch"
+    if "torch" in sys.modules or importlib.util.find_spec("torch"):
+        return "torch"
+    return "tensorflow" if importlib.util.find_spec("tensorflow") else "torch"
 
 
 def settle() -> None:
