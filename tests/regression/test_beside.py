@@ -58,11 +58,12 @@ def test_tensors_made_before_the_first_enable(program: Any) -> None:
 def test_out_of_memory_observers_see_what_the_user_sees(program: Any) -> None:
     out = program(
         """
-        import torch
+        import simcuda, torch
         seen = []
         torch.cuda.init()
         torch.cuda.lms.enable(min_size=0)
         torch._C._cuda_attach_out_of_memory_observer(lambda *a: seen.append(a))
+        simcuda.device.fail_next_mallocs(1)  # another process was quicker
         kept = [torch.full((1 << 19,), float(i), device="cuda") for i in range(30)]
         assert not seen and torch.cuda.memory_stats()["num_ooms"] == 0
         try:

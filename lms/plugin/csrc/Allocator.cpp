@@ -281,14 +281,27 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   return ptr;
 }
 
+// What the allocator behind says, and what is in use by whom.
+[[noreturn]] void throw_described(const OutOfMemoryError& error, const Request& request) {
+  C10_THROW_ERROR(OutOfMemoryError, c10::str(error.what_without_backtrace(), " ",
+                                             describe(request.device, request.bytes)));
+}
+
 // As the allocator behind does it.
 void* Allocator::pass(DeviceIndex device, size_t bytes, cudaStream_t stream) {
   Request request{device, bytes, stream, Reach::kAny};
   request.last = true;
   const RequestScope scope(&request);
-  void* ptr = base()->raw_alloc_with_stream(bytes, stream);
-  count(device, request.missed ? Route::kNewSegment : Route::kFreeBlock);
-  return ptr;
+  try {
+    void* ptr = base()->raw_alloc_with_stream(bytes, stream);
+    count(device, request.missed ? Route::kNewSegment : Route::kFreeBlock);
+    return ptr;
+  } catch (const OutOfMemoryError& error) {
+    if (!reclaiming()) {
+      throw;
+    }
+    throw_described(error, request);
+  }
 }
 
 void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
@@ -344,8 +357,7 @@ void* Allocator::obtain_last(Request* request) {
                              " bytes on GPU ", static_cast<int>(request->device), ". ",
                              describe(request->device, request->bytes)));
   } catch (const OutOfMemoryError& error) {
-    C10_THROW_ERROR(OutOfMemoryError, c10::str(error.what_without_backtrace(), " ",
-                                               describe(request->device, request->bytes)));
+    throw_described(error, *request);
   }
 }
 
