@@ -110,17 +110,19 @@ class RealDevice:
 
 
 device: SimulatedDevice | RealDevice
+is_dry = False
 
 
 def use(kind: str) -> None:
-    global device
+    global device, is_dry
     kinds = {"sim": SimulatedDevice, "dry": DryDevice, "cuda": RealDevice}
     device = kinds[kind]()
+    is_dry = kind == "dry"
 
 
 def value(computed: float) -> float:
     """What is read where this was computed."""
-    return 0 if device.kind == "dry" else computed
+    return 0 if is_dry else computed
 
 
 def child_command(kind: str, python: str, memory: int, mode: str) -> list[str]:
@@ -153,7 +155,7 @@ def child_environment() -> dict[str, str]:
             [*filter(None, [os.environ.get("PYTHONPATH")]), str(TOOLS), str(HERE)]
         ),
         "SIMCUDA_QUIET": "1",
-        **(dry if device.kind == "dry" else {}),
+        **(dry if is_dry else {}),
         "OMP_NUM_THREADS": "1",
         # The plug-in comes with torch, off, as the patched wheel has it.
         **({"PYTORCH_LMS": "0"} if is_plugin() else {}),
