@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import SimcudaError
+from .installed import folder_of
 
 # Of the release that the second front is written for: what it opens by name, the runtime first.
 VERSION, CUDA_MAJOR = "2.14.1", 11
@@ -57,11 +57,9 @@ def find_tensorflow(path: Path | None = None) -> TensorFlow | None:
 
     Raises SimcudaError for one that the device has no front for.
     """
+    path = path or folder_of("tensorflow")
     if path is None:
-        spec = importlib.util.find_spec("tensorflow")
-        if spec is None or spec.origin is None:
-            return None
-        path = Path(spec.origin).parent
+        return None
     try:
         header = (path / "include/tensorflow/core/public/version.h").read_text()
         about = (path / "python/platform/build_info.py").read_text()

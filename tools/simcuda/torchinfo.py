@@ -4,13 +4,13 @@ libraries, and importing it costs a second)."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import SimcudaError
+from .installed import folder_of
 
 HEADERS = ("cuda_runtime_api.h", "cuda.h", "crt/host_defines.h", "nvml.h")
 
@@ -44,11 +44,9 @@ class Torch:
 
 def find_torch(path: Path | None = None) -> Torch | None:
     """The torch at `path`, else the one that ``import torch`` would take; None if there is none."""
+    path = path or folder_of("torch")
     if path is None:
-        spec = importlib.util.find_spec("torch")
-        if spec is None or spec.origin is None:
-            return None
-        path = Path(spec.origin).parent
+        return None
     try:
         text = (path / "version.py").read_text()
     except OSError:
