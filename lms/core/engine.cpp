@@ -5,6 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "victims.h"
+
 namespace lms {
 namespace {
 
@@ -61,7 +63,10 @@ void Engine::List::take(Link* link) {
 }
 
 Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes)
-    : backend_(backend), host_(host), size_classes_(std::move(size_classes)) {}
+    : backend_(backend),
+      host_(host),
+      size_classes_(std::move(size_classes)),
+      keep_clean_(policy().keeps_copies()) {}
 
 Engine::~Engine() {
   for (auto& item : entries_) {

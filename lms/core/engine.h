@@ -326,7 +326,7 @@ class Engine {
   std::vector<std::uint64_t> lanes_{0};  // ops of each
   std::vector<Lane> closed_lanes_;       // to be used again
   std::size_t open_lanes_ = 0;
-  bool keep_clean_ = true;
+  bool keep_clean_;
   std::atomic<bool> chaos_{false};
 };
 

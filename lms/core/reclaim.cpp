@@ -40,9 +40,9 @@ Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& reques
   if (candidates.empty()) return {Route::kNone, false};
   if (lists.over_limit() > 0) return evict_to_limit(engine, lists, candidates);
   const Choice choice =
-      choose_victims(lists.segments(idle_map(candidates)),
-                     {request.bytes, request.whole_segments ? lists.shortfall() : 0,
-                      request.cost->replace_segments()});
+      policy().choose(lists.segments(idle_map(candidates)),
+                      {request.bytes, request.whole_segments ? lists.shortfall() : 0,
+                       request.cost->replace_segments()});
   if (choice.kind == Choice::Kind::kNone) return {Route::kNone, false};
   for (const std::size_t victim : choice.victims) {
     if (!engine.evict(candidates[victim].key)) return {Route::kNone, false};  // host memory is full

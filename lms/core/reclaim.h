@@ -104,9 +104,9 @@ struct RoomRequest {
   const Cost* cost = &default_cost();
 };
 
-// Evicts idle storages until a block was taken from `lists`, the cheapest first (choose_victims),
-// at last all, and what is below the minimum size after the rest. kNone when nothing helps. Takes
-// the engine's lock, so it is to be called with none that comes after it.
+// Evicts idle storages until a block was taken from `lists`, as the policy chooses them, at last
+// all, and what is below the minimum size after the rest. kNone when nothing helps. Takes the
+// engine's lock, so it is to be called with none that comes after it.
 Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request);
 
 // The same for a hole that is to be there and not taken yet: `lists` says that it took a block when

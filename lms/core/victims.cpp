@@ -118,7 +118,20 @@ void add_victims(const Segment& segment, std::size_t begin, std::size_t end, Cho
   }
 }
 
+class Cheapest final : public Policy {
+ public:
+  Choice choose(const std::vector<Segment>& segments, const Request& request) const override {
+    return choose_victims(segments, request);
+  }
+  bool keeps_copies() const override { return true; }
+};
+
 }  // namespace
+
+const Policy& policy() {
+  static const Cheapest cheapest;
+  return cheapest;
+}
 
 Choice choose_victims(const std::vector<Segment>& segments, const Request& request) {
   Hole hole;

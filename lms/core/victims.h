@@ -49,4 +49,18 @@ struct Choice {
 // best single segment: within a factor of two of the optimum.
 Choice choose_victims(const std::vector<Segment>& segments, const Request& request);
 
+// What is decided where more than one way would be right.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  // Victims are numbered in the order in which they came to be idle.
+  virtual Choice choose(const std::vector<Segment>& segments, const Request& request) const = 0;
+  // Whether a storage that came in to be read keeps its host copy: it can leave again without a
+  // page-out.
+  virtual bool keeps_copies() const = 0;
+};
+
+// That of this build: of victims.cpp, or of what a benchmark compiles in its place.
+const Policy& policy();
+
 }  // namespace lms
