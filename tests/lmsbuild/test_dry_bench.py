@@ -77,14 +77,24 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     program, log = tmp_path / "python", tmp_path / "log"
 
     def run(
-        parts: tuple[str, ...] = ("factors",), crashes: str = "", until: float = float("inf")
+        parts: tuple[str, ...] = ("factors",),
+        crashes: str = "",
+        until: float = float("inf"),
+        elsewhere: tuple[str, ...] = (),
     ) -> tuple[Bench, list[str]]:
         program.write_text(
             PROGRAM.format(python=sys.executable, log=str(log), body=BODY, crashes=crashes)
         )
         program.chmod(0o755)
         log.write_text("")
-        made = Bench(str(program), tmp_path / "results" / "r.jsonl", until)
+        others = {}
+        for method in elsewhere:
+            others[method] = str(tmp_path / method)
+            Path(others[method]).write_text(
+                program.read_text().replace('point["method"] + ', f'"{method}" + ')
+            )
+            Path(others[method]).chmod(0o755)
+        made = Bench(str(program), tmp_path / "results" / "r.jsonl", until, others)
         in_time = made.run((PROFILE,), ("gpt2",), parts)
         assert in_time == (until > 0)
         return made, log.read_text().split()
@@ -104,9 +114,11 @@ def test_the_benchmark_measures_once_and_says_what_is_modelled(measure: Any) -> 
     text = drypage.render(made.found)
     assert "Every time on this page is modelled" in text
     assert f"## {PROFILE} (modelled)" in text
-    assert "| gpt2 16 | 2 | 2.0 GiB | 0.25 | 1.50 | 2.79 | out of memory | 0.25 |" in text
+    assert (
+        "| gpt2 16 | 2 | 2.0 GiB | 0.25 | 1.50 | 2.79 |  |  |  |  | out of memory | 0.25 |" in text
+    )
     # Where a storage alone is too large.
-    assert "| gpt2 16 | 4 | 1.0 GiB | 0.25 | impossible | impossible | out of memory |" in text
+    assert "| gpt2 16 | 4 | 1.0 GiB | 0.25 | impossible | impossible |  |  |" in text
     again, ran = measure()
     assert ran == [] and again.found == made.found
     lines = made.path.read_text().splitlines()
@@ -118,16 +130,28 @@ def test_the_benchmark_measures_once_and_says_what_is_modelled(measure: Any) -> 
     ]
 
 
+def test_other_environments_are_measured_beside_it(measure: Any) -> None:
+    made, ran = measure(elsewhere=("plugin", "ibm"))
+    assert ran[:6] == ["plain", "lms", "plugin", "ibm", "save_on_cpu", "checkpoint"]
+    text = drypage.render(made.found)
+    head = "| LMS: speed | bytes / bound | time / bound | plug-in: speed | IBM's choice: speed |"
+    assert head in text
+    assert "| 2.0 GiB | 0.25 | 1.50 | 2.79 | 0.25 | 0.25 | 1.50 | 2.79 | out of memory |" in text
+    _, ran = measure(elsewhere=("plugin", "ibm"))
+    assert ran == []
+
+
 def test_the_largest_size_is_found_among_few(measure: Any) -> None:
     made, ran = measure(("largest",))
     sizes = MODELS["gpt2"].sizes()
     fits = max(size for size in sizes if size <= 20)
     assert len(ran) < 4 * 8 < 4 * len(sizes)
-    row = f"| {PROFILE} | gpt2 (batch) | {fits} | {fits} (1.0x) | {fits} (1.0x) | {fits} (1.0x) |"
+    same = f"{fits} (1.0x)"
+    row = f"| {PROFILE} | gpt2 (batch) | {fits} | {same} |  |  | {same} | {same} |"
     assert row in drypage.render(made.found)
     last = Case(PROFILE, "gpt2", min(s for s in sizes if s > 20), "lms", None)
     del made.found[last.key]  # as if the time had been over: it is not known to be the largest
-    assert f"| {fits} |  | {fits} (1.0x)" in drypage.render(made.found)
+    assert f"| {fits} |  |  |  | {same}" in drypage.render(made.found)
 
 
 def test_all_profiles_of_the_results_are_on_the_page(measure: Any, tmp_path: Path) -> None:
@@ -152,7 +176,9 @@ def test_without_a_solver_there_are_no_bounds(
     made, ran = measure()
     assert ran == RAN and not [key for key in made.found if "bound" in key]
     assert "scipy is not installed; pip install" in capsys.readouterr().out
-    assert "| gpt2 16 | 2 | 2.0 GiB | 0.25 |  |  | out of memory |" in drypage.render(made.found)
+    assert "| gpt2 16 | 2 | 2.0 GiB | 0.25 |  |  |  |  |  |  | out of memory |" in drypage.render(
+        made.found
+    )
     monkeypatch.undo()
 
 

@@ -57,6 +57,8 @@ REFUSED = [
     ("test v2.6.0 nosuch --dry", "nosuch cannot be run because pytorch:v2.6.0 has"),
     ("test v2.6.0 --dry --record", "--record cannot go with --dry because that leaves values out"),
     ("bench v2.6.0 --dry --compare FILE --page FILE", "--compare cannot go with --dry because"),
+    ("bench v2.6.0 --compared", "--compared cannot be used because it is of the dry device"),
+    ("bench v2.6.0 --dry --plugin --compared", "--compared cannot be used because it is of the"),
 ]
 
 
@@ -120,8 +122,9 @@ def test_the_dry_benchmark_is_run_for_the_environment(tmp_path: Path, console: C
     def bench(*arguments: str) -> Path:
         environment = Environment(tmp_path / "env", "", reused=True)
         made = Benchmark(
-            environment, device, variables, results, arguments, tools=program.parents[1]
-        )
+            environment, device, variables, results, arguments, program.parents[1],
+            {"ibm": Environment(tmp_path / "env-ibm", "", reused=True)},
+        )  # fmt: skip
         return made.run(3, console)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -133,7 +136,8 @@ def test_the_dry_benchmark_is_run_for_the_environment(tmp_path: Path, console: C
     assert page == results.parent / "README.md"
     assert words == [
         "--python", str(tmp_path / "env/bin/python"), "--results", str(results), "--page",
-        str(page), "--minutes", "3", "--profiles", "v100-16gb-pcie3", "--models", "gpt2",
+        str(page), "--minutes", "3", "--ibm", str(tmp_path / "env-ibm/bin/python"), "--profiles",
+        "v100-16gb-pcie3", "--models", "gpt2",
     ]  # fmt: skip
     assert said["SIMCUDA_CACHE"] == "c" and "SIMCUDA_DRY" not in said
     assert said["PYTHONPATH"] == str(program.parents[1])

@@ -3,8 +3,9 @@
 
     python -m lmsbench.dry --python ENVIRONMENT/bin/python --results FILE --page FILE
 
-ENVIRONMENT has the patched torch, this process scipy and, for the plots, matplotlib. The same
-command goes on where it stopped.
+ENVIRONMENT has the patched torch, this process scipy and, for the plots, matplotlib. Other
+environments have the plug-in, or choose victims as IBM's Large Model Support did; what has none is
+not measured. The same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lmsbench import drypage, resultfile
 from lmsbench.choices import several
-from lmsbench.drycases import FACTORS, METHODS, MODELS, STEPS, WARMUP, Case
+from lmsbench.drycases import ELSEWHERE, FACTORS, METHODS, MODELS, STEPS, WARMUP, Case
 from simcuda import SimcudaError, bounds, read_profiles, trace
 
 TOOLS = Path(__file__).resolve().parents[1]
@@ -41,10 +42,18 @@ class _OverError(Exception):
 class Bench:
     """Measures what its file has not yet. `failed`: what gave no result, which is not kept."""
 
-    def __init__(self, python: str, results: Path, until: float = float("inf")) -> None:
-        """`until`: when (time.monotonic) nothing more is begun. Raises ValueError for a line of the
-        file that is no result."""
-        self.python, self.path, self.until = python, results, until
+    def __init__(
+        self,
+        python: str,
+        results: Path,
+        until: float = float("inf"),
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> None:
+        """`until`: when (time.monotonic) nothing more is begun. `elsewhere`: the Pythons of methods
+        that are not the first one's. Raises ValueError for a line of the file that is no result."""
+        self.path, self.until = results, until
+        self.pythons = {**dict.fromkeys(METHODS, python), "plain": python}
+        self.pythons |= {method: (elsewhere or {}).get(method, "") for method in ELSEWHERE}
         self.found: dict[str, dict[str, Any]] = {}
         self.failed: list[str] = []
         self._problems: dict[Path, bounds.Problem] = {}
@@ -68,7 +77,7 @@ class Bench:
                             self._factors(profile, model, Path(folder, f"{profile}-{model}"))
             for profile in profiles:
                 for model in models:
-                    for method in ("plain", *METHODS) if "largest" in parts else ():
+                    for method in ("plain", *self._methods()) if "largest" in parts else ():
                         self._largest(profile, model, method)
         except _OverError:
             return False
@@ -82,8 +91,11 @@ class Bench:
         if self._result(plain, free)["status"] != "ok":
             return
         for factor in FACTORS:
-            for method in ("bound", *METHODS) if self._solver else METHODS:
+            for method in ("bound", *self._methods()) if self._solver else self._methods():
                 self._result(Case(profile, model, size, method, factor), free)
+
+    def _methods(self) -> list[str]:
+        return [method for method in METHODS if self.pythons[method]]
 
     def _largest(self, profile: str, model: str, method: str) -> None:
         sizes = MODELS[model].sizes()
@@ -136,18 +148,20 @@ class Bench:
 
     def _train(self, case: Case, free: Path | None) -> dict[str, Any]:
         model = MODELS[case.model]
+        method = "lms" if case.method in ELSEWHERE else case.method
         point = {
-            "model": model.workload, "size": case.size, "method": case.method, "cap": 0,
+            "model": model.workload, "size": case.size, "method": method, "cap": 0,
             "warmup": WARMUP, "steps": STEPS, "amp": model.amp,
-            "host_limit": 1 << 40 if case.method == "lms" else 0,
+            "host_limit": 1 << 40 if method == "lms" else 0,
         }  # fmt: skip
         options = ["--dry", "--profile", case.profile, "--values", "off"]
         if case.factor is not None:
             options += ["--memory", str(self._capacity(case))]
         if case.factor == 0:
             options += ["--trace", str(free)]
+        program = ["-m", "simcuda", *options, "-m", "lmsbench.point", json.dumps(point)]
         done = subprocess.run(
-            [self.python, "-m", "simcuda", *options, "-m", "lmsbench.point", json.dumps(point)],
+            [self.pythons[case.method], *program],
             env={**os.environ, "PYTHONPATH": str(TOOLS), "SIMCUDA_QUIET": "1"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -205,6 +219,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--python", type=_python, required=True, help="has the patched torch, or the plug-in"
     )
+    parser.add_argument("--plugin", type=_python, help="has torch_lms, for a column of its own")
+    parser.add_argument("--ibm", type=_python, help="has the library of the baseline `ibm`")
     parser.add_argument("--results", type=Path, required=True, metavar="FILE.jsonl")
     parser.add_argument("--page", type=Path, metavar="FILE.md", help="of all that FILE.jsonl has")
     parser.add_argument("--profiles", type=several(read_profiles()), default=(PROFILE,))
@@ -219,7 +235,9 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     options = _parser().parse_args()
     try:
-        bench = Bench(options.python, options.results, time.monotonic() + 60 * options.minutes)
+        until = time.monotonic() + 60 * options.minutes
+        elsewhere = {method: getattr(options, method) or "" for method in ELSEWHERE}
+        bench = Bench(options.python, options.results, until, elsewhere)
         complete = bench.run(options.profiles, options.models, options.parts)
         if options.page:
             drypage.write(options.page, bench.found)

@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FACTORS = (1.5, 2.0, 3.0, 4.0)
-METHODS = ("lms", "save_on_cpu", "checkpoint")
+METHODS = ("lms", "plugin", "ibm", "save_on_cpu", "checkpoint")
+# Those that are Large Model Support as another environment has it.
+ELSEWHERE = ("plugin", "ibm")
 WARMUP, STEPS = 1, 2
 _RATIO = 1.1  # of the elements of a size that is tried, to those of the next smaller one
 

@@ -12,7 +12,11 @@ from lmsbench.drycases import FACTORS, METHODS, MODELS, STEPS, WARMUP, Case
 GIB = 1 << 30
 Found = Mapping[str, dict[str, Any]]  # by the key of a case
 
-_NAMES = {"plain": "without", "lms": "LMS", "checkpoint": "checkpointing"}
+_NAMES = {
+    "plain": "without", "lms": "LMS", "plugin": "plug-in", "ibm": "IBM's choice",
+    "checkpoint": "checkpointing",
+}  # fmt: skip
+_SWAP = ("lms", "ibm")  # the methods that are shown beside the bounds
 _HEAD = f"""\
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 # Benchmark on the dry device
@@ -25,7 +29,11 @@ Made by `python -m lmsbench.dry`: {WARMUP + STEPS} steps, SGD with momentum, fp3
 `GradScaler`. *Memory* is what the run without a limit allocates at most, divided by the factor. *Speed* is that of
 the run without a limit divided by this one's, a step. *Bytes / bound* and *time / bound* are of all steps, against
 what [no swapper could do better](../../bounds.md). *Impossible*: one operator's tensors alone are larger than the
-memory, so whole tensors cannot be swapped there. An empty cell was not measured."""  # noqa: E501
+memory, so whole tensors cannot be swapped there. An empty cell was not measured. *Plug-in*: `torch_lms` beside the
+official torch. *IBM's choice*: this engine with the choices of IBM's Large Model Support, as its documentation and
+statistics tell them: the first idle tensor that is large enough, in the order of their unpinning, else neighbours,
+else all; no host copy is kept after a page-in; nothing is paged out ahead. What the engine does beside
+choosing (it makes operators run again, for example) is in there as well."""  # noqa: E501
 _LARGEST = """\
 ## Largest size that trains (modelled devices, true sizes)
 
@@ -50,20 +58,17 @@ def render(found: Found, plots: Sequence[str] = ()) -> str:
     """The page of all profiles that were measured, in the order in which they were."""
     parts = [_HEAD]
     for profile in _profiles(found):
-        rows = [
-            "| model | factor | memory | LMS: speed | bytes / bound | time / bound | "
-            "save_on_cpu: speed | checkpointing: speed |",
-            "|---|---|---|---|---|---|---|---|",
-            *_factors(found, profile),
-        ]
-        if len(rows) > 2:
-            parts += [f"## {profile} (modelled)", "\n".join(rows)]
+        if rows := _factors(found, profile):
+            columns = ["model", "factor", "memory"]
+            for method in METHODS:
+                columns.append(f"{_NAMES.get(method, method)}: speed")
+                columns += ["bytes / bound", "time / bound"] if method in _SWAP else []
+            parts += [f"## {profile} (modelled)", _table(columns, rows)]
         if _picture(profile) in plots:
             parts.append(f"![speed against factor, {profile}, modelled]({_picture(profile)})")
     if largest := _largest(found):
-        head = " | ".join(_NAMES.get(method, method) for method in ("plain", *METHODS))
-        line = "|---|---|" + "---|" * (1 + len(METHODS))
-        parts += [_LARGEST, "\n".join([f"| profile | model | {head} |", line, *largest])]
+        columns = ["profile", "model", *(_NAMES.get(m, m) for m in ("plain", *METHODS))]
+        parts += [_LARGEST, _table(columns, largest)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -75,7 +80,12 @@ def _picture(profile: str) -> str:
     return f"{profile}.svg"
 
 
-def _factors(found: Found, profile: str) -> list[str]:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _factors(found: Found, profile: str) -> list[list[str]]:
     rows = []
     for model, what in MODELS.items():
         plain = found.get(Case(profile, model, what.size, "plain", 0).key)
@@ -86,21 +96,29 @@ def _factors(found: Found, profile: str) -> list[str]:
                 method: found.get(Case(profile, model, what.size, method, factor).key)
                 for method in ("bound", *METHODS)
             }
-            lms, bound = of["lms"], of["bound"]
-            shares = ["", ""]
-            if bound and bound["status"] != "ok":
-                shares = [bound["status"]] * 2
-            elif bound and lms and lms["status"] == "ok":
-                shares = [
-                    # Without what any run copies: the weights, once.
-                    f"{(lms['bytes'] - plain['bytes']) / bound['bytes']:.2f}",
-                    f"{lms['all_seconds'] / bound['all_seconds']:.2f}",
-                ]
-            speeds = [_speed(plain, of[method]) for method in METHODS]
-            memory = f"{plain['peak'] / factor / GIB:.1f} GiB"
-            cells = [f"{model} {what.size}", f"{factor:g}", memory, speeds[0], *shares, *speeds[1:]]
-            rows.append(f"| {' | '.join(cells)} |")
+            cells = [f"{model} {what.size}", f"{factor:g}"]
+            cells.append(f"{plain['peak'] / factor / GIB:.1f} GiB")
+            for method in METHODS:
+                cells.append(_speed(plain, of[method]))
+                if method in _SWAP:
+                    cells += _shares(plain, of[method], of["bound"])
+            rows.append(cells)
     return rows
+
+
+def _shares(
+    plain: dict[str, Any], swaps: dict[str, Any] | None, bound: dict[str, Any] | None
+) -> list[str]:
+    """The bytes and the time of what swaps, by the bounds'."""
+    if bound and bound["status"] != "ok":
+        return [bound["status"]] * 2
+    if not bound or not swaps or swaps["status"] != "ok":
+        return ["", ""]
+    return [
+        # Without what any run copies: the weights, once.
+        f"{(swaps['bytes'] - plain['bytes']) / bound['bytes']:.2f}",
+        f"{swaps['all_seconds'] / bound['all_seconds']:.2f}",
+    ]
 
 
 def _speed(plain: dict[str, Any], result: dict[str, Any] | None) -> str:
@@ -111,7 +129,7 @@ def _speed(plain: dict[str, Any], result: dict[str, Any] | None) -> str:
     return f"{step(plain) / step(result):.2f}"
 
 
-def _largest(found: Found) -> list[str]:
+def _largest(found: Found) -> list[list[str]]:
     rows = []
     for profile in _profiles(found):
         for model, what in MODELS.items():
@@ -123,7 +141,7 @@ def _largest(found: Found) -> list[str]:
                     cell += f" ({(size / sizes['plain']) ** what.power:.1f}x)"
                 cells.append(cell)
             if any(cells):
-                rows.append(f"| {profile} | {model} ({what.grows}) | {' | '.join(cells)} |")
+                rows.append([profile, f"{model} ({what.grows})", *cells])
     return rows
 
 

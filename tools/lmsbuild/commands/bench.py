@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,7 +23,7 @@ from lmsbuild.cli.options import (
 )
 from lmsbuild.places import device as devices
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import Wanted, prepared
+from lmsbuild.ship.pipeline import Wanted, prepared, with_baseline
 from lmsbuild.tags.frameworks import resolve
 from lmsbuild.trials.bench import Benchmark
 from lmsbuild.wheel.plugin import resolve as resolve_plugin
@@ -62,6 +63,10 @@ from lmsbuild.wheel.plugin import resolve as resolve_plugin
     help="A page with a place for the table of --compare.",
 )  # fmt: skip
 @click.option("--plugin", is_flag=True, help="Measure torch_lms beside the official wheel.")
+@click.option(
+    "--compared", is_flag=True,
+    help="With --dry: measure the plug-in and IBM's choice of victims as well, which are built.",
+)  # fmt: skip
 @build_options
 @dry_options
 @dry_run_option
@@ -77,6 +82,7 @@ def command(
     other: Path | None,
     page: Path | None,
     plugin: bool,
+    compared: bool,
     profile: str | None,
     choices: Choices,
     dry_run: bool,
@@ -102,6 +108,11 @@ def command(
             "--compare cannot go with --dry because its table is of sizes on other devices; leave "
             "one of them out"
         )
+    if compared and (plugin or not profile):
+        raise UsageError(
+            "--compared cannot be used because it is of the dry device and the patched wheel; give "
+            "--dry, and leave --plugin out"
+        )
     found = resolve_plugin(find_project(), tag) if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     if target.framework.shows.device != "simcuda":
@@ -116,10 +127,18 @@ def command(
         console.say(f"would measure {target.label} on the {device.name} and add to {file}")
         console.result({"results": file, "device": device, "dry_run": True})
         return
-    ready = prepared(Wanted(target=target, choices=choices, device=device, plugin=found), console)
+    only = Wanted(target=target, choices=choices, device=device, plugin=found, stock=False)
+    ready = prepared(only, console)
+    elsewhere = {}
+    if compared:
+        beside = replace(only, plugin=resolve_plugin(target.project, tag))
+        elsewhere = {
+            "plugin": prepared(beside, console).lms,
+            "ibm": with_baseline(only, ready, "ibm", console),
+        }
     with console.step("benchmark"):
         tools = target.project.tools
-        bench = Benchmark(ready.lms, device, ready.variables, file, arguments, tools)
+        bench = Benchmark(ready.lms, device, ready.variables, file, arguments, tools, elsewhere)
         made = bench.run(minutes, console)
         if other and page:
             bench.compare(other.absolute(), page.absolute(), console)

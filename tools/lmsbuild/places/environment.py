@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import DownloadError, MissingToolError
-from lmsbuild.base.hashing import sha256_large_file, sha256_value, write_atomic
+from lmsbuild.base.hashing import sha256_file, sha256_large_file, sha256_value, write_atomic
 from lmsbuild.base.project import make_folder
 from lmsbuild.tags.download import hash_memory, wheels_for
 from lmsbuild.tags.frameworks import Target
@@ -206,6 +206,27 @@ def prepare(
             (site / "lmsbuild_project.pth").write_text(f"{facts['tools']}\n", encoding="utf-8")
             write_atomic(stamp, json.dumps({"key": key, **facts}, indent=2).encode())
     return environment
+
+
+def with_file(environment: Environment, kind: str, member: str, file: Path) -> Environment:
+    """The environment env-<kind>: the other with `file` in place of a wheel's `member`. What is
+    alike has one place on the disk."""
+    path = environment.path.with_name(f"env-{kind}")
+    key = sha256_value([environment.key, member, sha256_file(file)])
+    with FileLock(path.parent / f".{path.name}.lock"):
+        stamp = path / _STAMP
+        if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
+            return Environment(path, key, reused=True)
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(
+            environment.path, path, symlinks=True, copy_function=os.link,
+            ignore=shutil.ignore_patterns("bytecode", _STAMP),
+        )  # fmt: skip
+        (place,) = path.glob(f"lib/python*/site-packages/{member}")
+        place.unlink()
+        shutil.copyfile(file, place)
+        write_atomic(stamp, json.dumps({"key": key}).encode())
+    return Environment(path, key, reused=False)
 
 
 def packages_for(

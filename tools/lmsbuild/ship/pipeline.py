@@ -14,18 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.places import device as devices
 from lmsbuild.places.device import Device
-from lmsbuild.places.environment import Contents, Environment, prepare
+from lmsbuild.places.environment import Contents, Environment, prepare, with_file
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.sources import patched
 from lmsbuild.tags.download import official_wheel
 from lmsbuild.tags.frameworks import Target
-from lmsbuild.wheel import plugin
+from lmsbuild.wheel import baseline, plugin
 from lmsbuild.wheel.overlay import Built, build
 from lmsbuild.wheel.plugin import PluginTarget
-from lmsbuild.wheel.toolchain import Compiler
+from lmsbuild.wheel.toolchain import Compiler, processors
 
 if TYPE_CHECKING:
     from lmsbuild.places.container import Inside
@@ -127,6 +128,19 @@ def prepared(wanted: Wanted, console: Console) -> Prepared:
     """The wheel or the plug-in, and environments `<prefix>lms` or `<prefix>plugin` with it, and
     `<prefix>stock`."""
     return (_with_plugin if wanted.plugin else _with_series)(wanted, console)
+
+
+def with_baseline(wanted: Wanted, ready: Prepared, name: str, console: Console) -> Environment:
+    """The environment `<prefix><name>`: that of `ready` whose engine chooses as the baseline."""
+    target, jobs = wanted.target, wanted.choices.jobs or processors()
+    with console.step(f"baseline {name}") as step, cache.scratch() as folder:
+        member = baseline.build(
+            target, name, ready.source, folder, console, python=wanted.python, jobs=jobs
+        )
+        file = folder / Path(member).name
+        made = with_file(ready.lms, wanted.prefix + name, member, file)
+        step.note = "reused" if made.reused else "made"
+    return made
 
 
 def _with_series(wanted: Wanted, console: Console) -> Prepared:

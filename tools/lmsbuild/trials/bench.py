@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild.base import log
@@ -32,6 +32,7 @@ class Benchmark:
     results: Path
     arguments: Sequence[str]
     tools: Path  # where lmsbench is
+    elsewhere: Mapping[str, Environment] = field(default_factory=dict)  # dry: by their methods
 
     def run(self, minutes: float, console: Console) -> Path:
         """Measure what is not measured yet for at most about `minutes`, and write the page beside
@@ -64,13 +65,15 @@ class Benchmark:
     def _dry(self, console: Console, *options: str) -> None:
         """By this Python, which has the solver of the bounds; the environment's trains."""
         words = ["-m", "lmsbench.dry", "--python", str(self.environment.python), *options]
+        for method, environment in self.elsewhere.items():
+            words += [f"--{method}", str(environment.python)]
         words += ["--profiles", self.device.profile, *self.arguments]
-        environment = self.environment.run_environment(
+        variables = self.environment.run_environment(
             # Each run says by itself what device it is for.
             {k: v for k, v in self.variables.items() if k not in devices.DRY_VARIABLES}
         )
-        environment["PYTHONPATH"] = str(self.tools)
-        self._follow(console, "lmsbench.dry", [sys.executable, *words], environment)
+        variables["PYTHONPATH"] = str(self.tools)
+        self._follow(console, "lmsbench.dry", [sys.executable, *words], variables)
 
     def _follow(
         self, console: Console, name: str, command: list[str], environment: dict[str, str]
