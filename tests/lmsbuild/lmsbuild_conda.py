@@ -76,10 +76,7 @@ def meta(folder: Path, name: str, depends: Sequence[str], **more: Any) -> Path:
 
 def rewrite(path: Path, part: str, change: Callable[[dict[str, bytes]], None]) -> None:
     """Change the members of the `info` or `pkg` part, as one who tampers would."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    name = f"{part}-{path.stem}.tar.zst"
-    plain = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(members[name])).read()
+    members, name, plain = _unpacked(path, part)
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
         files = {m.name: stream.read() for m in tar if (stream := tar.extractfile(m)) is not None}
     change(files)
@@ -89,7 +86,29 @@ def rewrite(path: Path, part: str, change: Callable[[dict[str, bytes]], None]) -
             entry = tarfile.TarInfo(file)
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
-    members[name] = zstandard.compress(raw.getvalue())
+    _pack(path, {**members, name: zstandard.compress(raw.getvalue())})
+
+
+def append(path: Path, entries: Sequence[tarfile.TarInfo]) -> None:
+    """Add members without content, of any name and kind, to the `pkg` part."""
+    members, name, plain = _unpacked(path, "pkg")
+    raw = io.BytesIO(plain)
+    with tarfile.open(fileobj=raw, mode="a") as tar:
+        for entry in entries:
+            tar.addfile(entry)
+    _pack(path, {**members, name: zstandard.compress(raw.getvalue())})
+
+
+def _unpacked(path: Path, part: str) -> tuple[dict[str, bytes], str, bytes]:
+    """The members of a package, and the name and the plain tar of one part."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = f"{part}-{path.stem}.tar.zst"
+    plain = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(members[name])).read()
+    return members, name, plain
+
+
+def _pack(path: Path, members: Mapping[str, bytes]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)

@@ -70,7 +70,7 @@ RUNTIME = {
 }
 
 FRAMEWORK = """\
-url = "@URL@"
+url = "file:///of.upstream"
 recognise = ["recognise.me", "core/alloc.cpp"]
 
 [shows]
@@ -235,7 +235,7 @@ def enter_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """The world in `folder`, with a cache and a work folder of its own."""
     built = World(Project(folder / "project"), folder / "upstream", folder)
     toml = built.framework_file
-    toml.write_text(toml.read_text().replace("@URL@", built.upstream.as_uri()))
+    toml.write_text(toml.read_text().replace("file:///of.upstream", built.upstream.as_uri()))
     for name in list(os.environ):
         if name.startswith(("GIT_", "LMSBUILD_")):
             monkeypatch.delenv(name)

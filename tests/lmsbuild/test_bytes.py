@@ -55,7 +55,7 @@ def original(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     shutil.copytree(template, folder, dirs_exist_ok=True, symlinks=True)
     world = World(Project(folder / "project"), folder / "upstream", folder)
     toml = world.framework_file
-    toml.write_text(toml.read_text().replace("@URL@", world.upstream.as_uri()))
+    toml.write_text(toml.read_text().replace("file:///of.upstream", world.upstream.as_uri()))
     clone = world.clone()
     git = Git(clone)
     for patch in patch_files(world.target.runtime_patches) + patch_files(world.target.tag_patches):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import textwrap
 import threading
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lmsbuild_conda import make, meta, rewrite
+from lmsbuild_conda import append, make, meta, rewrite
 from lmsbuild_processes import run
 from lmsbuild_wheels import start
 from lmsbuild_world import REPOSITORY, leave, small_disk
@@ -200,6 +202,118 @@ def test_bad_package_is_refused_by_name(
         channel.index(console)
     assert names(channel) == ["sound-1.0-0.conda"]
     assert [p.path for p in channel.verify(console)] == ["linux-64/demo-1.0-0.conda"]
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, link
+    return entry
+
+
+LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+@pytest.mark.parametrize(
+    ("entries", "listed", "why"),
+    [
+        ([member("../../evil")], {"../../evil": "hardlink"}, "may lead out of its folder"),
+        ([member("/etc/evil")], {"/etc/evil": "hardlink"}, "may lead out of its folder"),
+        ([member("lib/demo.txt")], {}, "lib/demo.txt is in it twice"),
+        ([member("bin/a", LINK, "/etc/passwd")], {"bin/a": "softlink"}, "is a link to /etc/passwd"),
+        ([member("bin/a", LINK, "../../x")], {"bin/a": "softlink"}, r"is a link to \.\./\.\./x"),
+        ([member("bin/a", LINK, "../lib/demo.txt")], {"bin/a": "hardlink"}, "is not the hardlink"),
+        ([member("bin/a")], {"bin/a": "softlink"}, "is not the softlink"),
+        ([member("bin/a", HARD, "/etc/passwd")], {"bin/a": "hardlink"}, "neither a file"),
+        ([member("bin/a", tarfile.CHRTYPE)], {"bin/a": "hardlink"}, "neither a file"),
+        ([member("bin/a", tarfile.FIFOTYPE)], {"bin/a": "hardlink"}, "neither a file"),
+        ([member("bin", LINK, "lib"), member("bin/a")], {"bin": "softlink", "bin/a": "hardlink"},
+         "bin/a lies below bin, which is no folder"),
+    ],
+)  # fmt: skip
+def test_members_that_no_client_should_unpack(
+    box: Path, entries: list[tarfile.TarInfo], listed: dict[str, str], why: str
+) -> None:
+    bad = make(box)
+    append(bad, entries)
+
+    def change(files: dict[str, bytes]) -> None:
+        paths = json.loads(files["info/paths.json"])
+        nothing = hashlib.sha256().hexdigest()
+        paths["paths"] += [
+            {"_path": path, "path_type": kind, "sha256": nothing, "size_in_bytes": 0}
+            for path, kind in listed.items()
+        ]
+        files["info/paths.json"] = json.dumps(paths).encode()
+
+    rewrite(bad, "info", change)
+    with pytest.raises(PackageError, match=rf"^demo-1\.0-0\.conda .*{why}"):
+        inspect(bad)
+
+
+def test_links_within_a_package(box: Path) -> None:
+    """As libraries have them; a client installs them."""
+    good = make(box)
+    append(good, [member("lib/so.1", LINK, "demo.txt"), member("lib/also", HARD, "lib/demo.txt")])
+
+    def change(files: dict[str, bytes]) -> None:
+        paths = json.loads(files["info/paths.json"])
+        (demo,) = paths["paths"]
+        paths["paths"] += [
+            {**demo, "_path": "lib/so.1", "path_type": "softlink"}, {**demo, "_path": "lib/also"},
+        ]  # fmt: skip
+        files["info/paths.json"] = json.dumps(paths).encode()
+
+    rewrite(good, "info", change)
+    assert inspect(good).files == ["lib/also", "lib/demo.txt", "lib/so.1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("name", "Demo", "its name 'Demo'"), ("name", "../demo", "its name"),
+        ("name", 1, "its name 1"), ("version", "1-0", "its version"), ("build", "a-b", "its build"),
+        ("version", "1..0", "clients cannot read"), ("build_number", -1, "its build number -1"),
+        ("depends", [">>>>1"], "clients cannot read"), ("depends", [7], "clients cannot read"),
+        ("constrains", ["x [y"], "clients cannot read"),
+    ],
+)  # fmt: skip
+def test_words_that_no_client_reads(box: Path, key: str, value: object, why: str) -> None:
+    bad = make(box)
+
+    def change(files: dict[str, bytes]) -> None:
+        index = json.loads(files["info/index.json"])
+        files["info/index.json"] = json.dumps({**index, key: value}).encode()
+
+    rewrite(bad, "info", change)
+    with pytest.raises(PackageError, match=rf"^demo-1\.0-0\.conda .*{why}"):
+        inspect(bad)
+
+
+@pytest.mark.parametrize("name", ["../../victim-0.9-0.conda", "/victim.conda", "a\nb.conda", "x"])
+def test_an_index_that_names_what_is_elsewhere(
+    channel: Channel, box: Path, console: Console, name: str
+) -> None:
+    """Nothing outside the channel is looked at, shown or removed."""
+    channel.add([make(box), make(box, version="2.0")], console)
+    victim = channel.root.parent / "victim-0.9-0.conda"
+    victim.write_bytes(b"mine")
+    file = channel.root / "linux-64/repodata.json"
+    index = json.loads(file.read_text())
+    packages = index["packages.conda"]
+    packages[name] = {**packages["demo-1.0-0.conda"], "version": "0.9"}
+    file.write_text(json.dumps(index))
+    before = tree(channel.root)
+    for call in (
+        lambda: channel.prune(Rule(keep=1, days=None), console),
+        channel.entries,
+        lambda: channel.add([make(box, "more")], console),
+    ):
+        with pytest.raises(ChannelError, match=r"repodata\.json .* damaged .*channel index"):
+            call()
+    assert any("damaged" in problem.why for problem in channel.verify(console))
+    assert tree(channel.root) == before and victim.read_bytes() == b"mine"
+    channel.index(console)
+    assert channel.verify(console) == [] and victim.read_bytes() == b"mine"
 
 
 def test_stub_and_wrong_name(channel: Channel, box: Path, console: Console) -> None:

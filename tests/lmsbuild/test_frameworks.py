@@ -14,6 +14,7 @@ from lmsbuild.base.project import Project, find_project
 from lmsbuild.series.series import series_of
 from lmsbuild.tags import sourcelists
 from lmsbuild.tags.frameworks import load, resolve, targets
+from lmsbuild.tags.runtimefiles import runtime_files
 
 
 @pytest.mark.parametrize("spec", ["v1.0", "1.0", "alpha:v1.0", "alpha:1.0"])
@@ -45,6 +46,21 @@ def test_ambiguous_tag_needs_its_framework(world: World) -> None:
         ("framework.toml", "[shows]", '[tags."v1.0"]\n[shows]', "tags: Extra inputs"),
         ("framework.toml", "[shows]", "[plugin]\n[shows]", "plugin: Extra inputs"),
         ("plugin.toml", "", 'version = "1"\n', "releases: Field required"),
+        ("framework.toml", 'url = "', 'url = "--upload-pack=touch evil;', "url: .*no address"),
+        ("framework.toml", 'url = "', 'url = "ext::sh -c ', "url: .*no address"),
+        ("framework.toml", '"core/lms"', '".git/lms"', r"layout\.0\.target: .*what is git's"),
+        ("framework.toml", '"core/lms"', '"../../etc"', r"layout\.0\.target: .*out of its folder"),
+        ("framework.toml", '"lms/core"', '"/etc"', r"layout\.0\.source: .*out of its folder"),
+        ("framework.toml", '"*.cpp"', '"../*"', r"layout\.0\.patterns\.1: .*names a folder"),
+        ("framework.toml", "examples/train.py", "../train.py", r"shows\.example: .*out of its"),
+        ("v1.0/tag.toml", '"alpha/lib/libcore.so"', '"/lib/libc.so"', r"path: .*out of its folder"),
+        (
+            "v1.0/tag.toml",
+            'version = "1.0"\ncommit',
+            'pins = ["-r x"]\nversion = "1.0"\ncommit',
+            r"pins\.0: .*no requirement",
+        ),
+        ("v1.0/tag.toml", 'project = "alpha"', 'project = "--index-url=x"', r"wheel\.project: "),
     ],
 )
 def test_wrong_entries_are_named(world: World, file: str, old: str, new: str, named: str) -> None:
@@ -52,6 +68,14 @@ def test_wrong_entries_are_named(world: World, file: str, old: str, new: str, na
     toml.write_text(toml.read_text().replace(old, new, 1) if old else new)
     with pytest.raises(ConfigError, match=f"^{re.escape(str(toml))} .*{named}"):
         load(world.project)
+
+
+def test_a_pattern_that_no_file_matches(world: World) -> None:
+    """A misspelt one would take its files out of the runtime patch."""
+    text = world.framework_file.read_text()
+    world.framework_file.write_text(text.replace('"*.cpp"', '"*.cxx"'))
+    with pytest.raises(ConfigError, match=r"lms/core has no file \*\.cxx; correct `layout`"):
+        runtime_files(resolve(world.project, "v1.0"))
 
 
 @pytest.mark.parametrize("file", ["framework.toml", "v1.0/tag.toml"])

@@ -249,9 +249,11 @@ def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("/python/lms.py", "/../../evil.py", "path '../../evil.py' leaves the tree"),
-        ("/python/lms.py", "/.git/hooks/evil", "path '.git/hooks/evil' leaves the tree"),
+        ("/python/lms.py", "/../../evil.py", "path '../../evil.py' may lead out of its folder"),
+        ("/python/lms.py", "/.git/hooks/evil", "path '.git/hooks/evil' leads into what is git's"),
         ("--- a/python/api.py", "--- a/../../api.py", "names a/../../api.py, b/python/api.py"),
+        ("new file mode 100644", "new file mode 120000", "lms.py something else than a plain file"),
+        ("new file mode 100644", "new file mode 160000", "(mode 160000)"),
         ("@@ -0,0 +1 @@", "@@ -0,0 +1,2 @@", "hunks do not add up"),
         ("+# new   \n", "", "hunks do not add up"),
         ("@@ -0,0 +1 @@\n+# new   \n", "", "lms.py has no hunks"),

@@ -349,7 +349,9 @@ def _ask(url: str, tag: str) -> None:
         # Nor is any repository looked for around the folder.
         asking = Git(Path(folder), {**TRUSTING, "GIT_DIR": os.devnull})
         try:
-            asking.run("ls-remote", "--exit-code", url, f"refs/tags/{tag}", timeout=ANSWER_SECONDS)
+            asking.run(
+                "ls-remote", "--exit-code", "--", url, f"refs/tags/{tag}", timeout=ANSWER_SECONDS
+            )
         except subprocess.TimeoutExpired as error:
             raise SourceError(
                 f"{url} gave no answer because it took over {ANSWER_SECONDS:.0f} s; try later"

@@ -30,6 +30,7 @@ from rattler.index import index_fs
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ChannelError, LmsbuildError, PackageError, ReadOnlyError
+from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.conda.condapackage import (
     SUBDIRS,
@@ -434,6 +435,9 @@ def _flush(path: Path) -> None:
 
 
 def _entry(subdir: str, file: str, record: dict[str, Any]) -> Entry:
+    """Raises ValueError, KeyError or TypeError for a record that no indexer wrote."""
+    if not file_name(file).endswith(SUFFIX):
+        raise ValueError(f"{file!r} is no {SUFFIX} file")
     milliseconds = record.get("indexed_timestamp") or record.get("timestamp") or 0
     return Entry(
         subdir=subdir,

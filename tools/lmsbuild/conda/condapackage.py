@@ -11,19 +11,24 @@ import hashlib
 import io
 import json
 import os
+import posixpath
+import re
 import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import zstandard
+from rattler import MatchSpec, Version
+from rattler.exceptions import InvalidMatchSpecError, InvalidVersionError
 
 from lmsbuild.base.errors import FileError, PackageError, SubdirError
+from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.hashing import sha256_file
 
 SUFFIX = ".conda"
@@ -31,6 +36,11 @@ SUBDIRS = ("linux-64", "linux-aarch64", "linux-ppc64le", "noarch")
 _CHUNK = 1 << 20
 _END, _END_BYTES = b"PK\x05\x06", 22  # a zip's last record, without its comment
 _LITTLE = 1 << 20  # bytes of a disk that is as good as full
+_WORDS = {
+    "name": re.compile(r"[a-z0-9_][a-z0-9_.-]*\Z"),
+    "version": re.compile(r"[a-z0-9_.+!]+\Z"),
+    "build": re.compile(r"[A-Za-z0-9_.+]+\Z"),
+}
 _LEVEL = 5  # of zstd: 19 takes half an hour for a framework and saves a tenth
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, EOFError, KeyError, ValueError,
@@ -57,6 +67,14 @@ class CondaPackage:
     @property
     def label(self) -> str:
         return f"{self.name} {self.version} {self.build}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    """What the archive has at a path: a file's SHA-256, or where a symbolic link leads."""
+
+    sha256: str | None = None
+    link: str | None = None
 
 
 def known_subdir(name: str) -> str:
@@ -89,6 +107,7 @@ def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
             index, paths = json.loads(info["info/index.json"]), _paths(info)
             found = _payload(archive)
         _check_paths(path, paths, found)
+        _check_words(index)
         package = CondaPackage(
             path=path,
             name=index["name"],
@@ -163,51 +182,101 @@ def _part(archive: zipfile.ZipFile, kind: str) -> str:
 
 
 def _info(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    return {
-        member.name: stream.read()
-        for member, stream in _members(archive, _part(archive, "info"))
-        if stream is not None
-    }
-
-
-def _paths(info: dict[str, bytes]) -> dict[str, dict[str, Any]]:
-    return {entry["_path"]: entry for entry in json.loads(info["info/paths.json"])["paths"]}
-
-
-def _payload(archive: zipfile.ZipFile) -> dict[str, str | None]:
-    """Path -> SHA-256, None for what is no regular file."""
-    found: dict[str, str | None] = {}
-    for member, stream in _members(archive, _part(archive, "pkg")):
-        if stream is None:
-            if not member.isdir():
-                found[member.name] = None
+    found: dict[str, bytes] = {}
+    for member, stream in _members(archive, _part(archive, "info")):
+        if member.isdir():
             continue
-        digest = hashlib.sha256()
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-        found[member.name] = digest.hexdigest()
+        name = _name_of(member, found)
+        if stream is None:
+            raise ValueError(f"{name} is no regular file")
+        found[name] = stream.read()
     return found
 
 
-def _check_paths(
-    path: Path, paths: dict[str, dict[str, Any]], found: dict[str, str | None]
-) -> None:
+def _name_of(member: tarfile.TarInfo, found: Container[str]) -> str:
+    """Of a member that may be unpacked: below the prefix, and not there already."""
+    name = inner_path(member.name)
+    if name in found:
+        raise ValueError(f"{name} is in it twice")
+    return name
+
+
+def _paths(info: dict[str, bytes]) -> dict[str, dict[str, Any]]:
+    entries = json.loads(info["info/paths.json"])["paths"]
+    found = {inner_path(entry["_path"]): entry for entry in entries}
+    if len(found) != len(entries):
+        raise ValueError("its list of files names one twice")
+    return found
+
+
+def _payload(archive: zipfile.ZipFile) -> dict[str, _Member]:
+    found: dict[str, _Member] = {}
+    for member, stream in _members(archive, _part(archive, "pkg")):
+        if member.isdir():
+            inner_path(member.name)
+            continue
+        name = _name_of(member, found)
+        if member.issym():
+            found[name] = _Member(link=_inner_link(name, member.linkname))
+        elif member.islnk() and member.linkname in found:
+            found[name] = found[member.linkname]
+        elif stream is not None:
+            digest = hashlib.sha256()
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+            found[name] = _Member(sha256=digest.hexdigest())
+        else:
+            raise ValueError(f"{name} is neither a file nor a symbolic link")
+    for name in found:
+        for folder in map(str, PurePosixPath(name).parents):
+            if folder in found:
+                raise ValueError(f"{name} lies below {folder}, which is no folder")
+    return found
+
+
+def _inner_link(name: str, to: str) -> str:
+    """`to` itself, where the symbolic link `name` leads: somewhere below the prefix."""
+    end = posixpath.normpath(posixpath.join(posixpath.dirname(name), to))
+    if not to or end.split("/")[0] in ("", ".."):
+        raise ValueError(f"{name} is a link to {to or 'nothing'}, out of its folder")
+    return to
+
+
+def _check_paths(path: Path, paths: dict[str, dict[str, Any]], found: dict[str, _Member]) -> None:
     said = {name for name, entry in paths.items() if entry["path_type"] != "directory"}
     for name in sorted(said ^ set(found)):
         where = "is not in it" if name in said else "is not in its list"
-        raise PackageError(
-            f"{path.name} was tampered with because {name} {where}; get it again",
-            package=path.name,
-            file=name,
-        )
-    for name, digest in found.items():
-        if digest is not None and digest != paths[name]["sha256"]:
-            raise PackageError(
-                f"{path.name} was tampered with because {name} has SHA-256 {digest}, not "
-                f"{paths[name]['sha256']}; get it again",
-                package=path.name,
-                file=name,
-            )
+        raise _tampered(path, name, where)
+    for name, member in found.items():
+        entry = paths[name]
+        if (entry["path_type"] == "softlink") != (member.link is not None):
+            raise _tampered(path, name, f"is not the {entry['path_type']} that its list says")
+        if member.link is None and member.sha256 != entry["sha256"]:
+            raise _tampered(path, name, f"has SHA-256 {member.sha256}, not {entry['sha256']}")
+
+
+def _tampered(path: Path, name: str, how: str) -> PackageError:
+    return PackageError(
+        f"{path.name} was tampered with because {name} {how}; get it again",
+        package=path.name,
+        file=name,
+    )
+
+
+def _check_words(index: dict[str, Any]) -> None:
+    """Raise ValueError for what a client could not read, or would take for something else."""
+    for word in ("name", "version", "build"):
+        if not isinstance(index[word], str) or not _WORDS[word].match(index[word]):
+            raise ValueError(f"its {word} {index[word]!r} is none that clients take")
+    number = index["build_number"]
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"its build number {number!r} is none")
+    try:
+        Version(index["version"])
+        for spec in (*index["depends"], *index.get("constrains", [])):
+            MatchSpec(spec)
+    except (InvalidVersionError, InvalidMatchSpecError, TypeError) as error:
+        raise ValueError(f"clients cannot read what it says of itself: {error}") from error
 
 
 def metadata(path: Path) -> dict[str, bytes]:

@@ -17,12 +17,14 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
 from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError
+from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.git import Repository, entries
 from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.series.mail import Mail, parse
 from lmsbuild.tags.frameworks import Target
 
 NO_BLOB = "0" * 40
+FILE_MODES = ("100644", "100755")
 _EMPTY = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"  # the blob of a file without content
 _INDEX = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})(?: (\d{6}))?$", re.MULTILINE)
 _MODE = re.compile(r"^(?:new file|new|deleted file|old) mode (\d{6})$", re.MULTILINE)
@@ -141,13 +143,21 @@ class Patch:
                     "write it with `lmsbuild refresh` (or `git format-patch --full-index "
                     "--no-renames`)"
                 )
-            if any(step.lower() in ("", ".", "..", ".git") for step in names[1].split("/")):
+            try:
+                inner_path(names[1])
+            except ValueError as error:
                 raise ConfigError(
-                    f"{self.name} cannot be used because the path {names[1]!r} leaves the tree; "
-                    "write it with `lmsbuild refresh`"
+                    f"{self.name} cannot be used because the path {error}; remove that file from "
+                    "the patch"
+                ) from error
+            modes = [ids[3]] if ids[3] else _MODE.findall(head)
+            odd = next((mode for mode in modes if mode not in FILE_MODES), None)
+            if odd:
+                raise ConfigError(
+                    f"{self.name} cannot be used because it makes {names[1]} something else than "
+                    f"a plain file (mode {odd}); have it add plain files only"
                 )
-            modes = _MODE.findall(head)
-            mode = ids[3] or [*modes, "100644"][-1]
+            mode = [*modes, "100644"][-1]
             found[names[1]] = FileChange(names[1], ids[1], ids[2], mode), part
         return found
 

@@ -8,16 +8,19 @@ plug-in is built for, and `<framework>/<tag>/tag.toml` everything of that tag.
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
+from lmsbuild.base.filenames import file_name, inner_path
 from lmsbuild.base.project import FRAMEWORK_FILE, Project
 
 if sys.version_info >= (3, 11):
@@ -39,7 +42,33 @@ def _version(text: str) -> str:
     return text
 
 
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        raise ValueError(f"{text!r} is no requirement of a Python package") from error
+    return text
+
+
+def _url(text: str) -> str:
+    if not _URL.match(text):
+        raise ValueError(f"{text!r} is no address of http, https, ssh, git or file")
+    return text
+
+
+def _folder(text: str) -> str:
+    return text and inner_path(text)
+
+
+# What reaches a command line or names a file is checked here, before anything is done with it.
+_URL = re.compile(r"(?:https?|ssh|git|file)://[^\s\x00-\x1f]+\Z")
 VersionText = Annotated[str, AfterValidator(_version)]
+Requirements = list[Annotated[str, AfterValidator(_requirement)]]
+Url = Annotated[str, AfterValidator(_url)]
+FileName = Annotated[str, AfterValidator(file_name)]
+InnerPath = Annotated[str, AfterValidator(inner_path)]
+Folder = Annotated[str, AfterValidator(_folder)]  # "" for the root
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._~-]*$")]  # of a package index
 Sha1 = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -51,38 +80,38 @@ class Model(BaseModel):
 class Layout(Model):
     """Files of one folder of lms/ (not its subfolders) go to one folder of the framework."""
 
-    source: str
-    target: str
-    patterns: list[str]
+    source: InnerPath
+    target: InnerPath
+    patterns: list[FileName]
 
 
 class Debian(Model):
     """A Debian source package whose orig tarball is the tag's source."""
 
-    package: str
-    suite: str
-    version: str  # upstream part, the Debian revision may move on
-    tarball: str
+    package: Word
+    suite: Word
+    version: Word  # upstream part, the Debian revision may move on
+    tarball: FileName
     sha256: Sha256
 
 
 class HeaderWheel(Model):
     """A wheel taken only for the headers (and link libraries) below `root`."""
 
-    project: str
-    version: str
-    root: str
+    project: Word
+    version: VersionText
+    root: InnerPath
     sha256: Sha256
 
 
 class Wheel(Model):
     """The official wheel that the overlay replaces parts of."""
 
-    project: str
-    version: str
-    local: str  # local version of ours, e.g. cu124.lms.1
-    platforms: list[str]
-    version_file: str | None = None  # the Python file that holds __version__, if one does
+    project: Word
+    version: VersionText
+    local: Annotated[str, Field(pattern=r"^[a-z0-9.]*$")]  # local version of ours, e.g. cu124.lms.1
+    platforms: list[Word]
+    version_file: InnerPath | None = None  # the Python file that holds __version__, if one does
     sha256: dict[str, Sha256]  # per Python version
 
 
@@ -104,7 +133,7 @@ class Image(Model):
     pythons: list[str] = []  # likewise
     commands: list[str] = []  # what it must have besides
     packages: dict[str, list[str]] = {}  # per package manager: installed when something is missing
-    requirements: dict[str, list[str]] = {}  # Python packages, per machine
+    requirements: dict[str, Requirements] = {}  # Python packages, per machine
     environment: dict[str, str] = {}
 
     @property
@@ -131,24 +160,24 @@ class SourceList(Model):
     """A variable of upstream's CMake that must list the same sources, or a rule of a BUILD file
     that must list the same of those below its folder."""
 
-    file: str
+    file: InnerPath
     variable: str
 
 
 class Library(Model):
     """A shared library of the wheel that is built from the patched tree."""
 
-    path: str  # in the wheel
-    like: str  # member whose RPATH it takes; itself when it replaces one
+    path: InnerPath  # in the wheel
+    like: InnerPath  # member whose RPATH it takes; itself when it replaces one
     # Where the official library of that path goes. The new one then needs it, has only what
     # differs, and is found first.
-    official: str | None = None
-    sources: list[str]
+    official: InnerPath | None = None
+    sources: list[InnerPath]
     cmake: SourceList | None = None
     bazel: SourceList | None = None
     defines: list[str] = []
     exports: list[str] = []  # with `official`: symbols (with *) beside those that it replaces
-    link: list[str] = []  # names of libraries for -l, in order
+    link: list[Word] = []  # names of libraries for -l, in order
 
     @property
     def name(self) -> str:
@@ -163,9 +192,9 @@ class Library(Model):
 class Install(Model):
     """Touched files that go into the wheel as they are."""
 
-    source: str  # folder in the tree, "" for its root
+    source: Folder  # folder in the tree, "" for its root
     suffixes: list[str]
-    target: str  # folder in the wheel; {data} stands for the wheel's data folder
+    target: Folder  # folder in the wheel; {data} stands for the wheel's data folder
 
 
 class Generated(Model):
@@ -203,11 +232,11 @@ class Tag(Model):
     commit: Sha1
     debian: Debian | None = None
     cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
-    pins: list[str] = []  # of what the wheel requires: newer ones have broken it since
+    pins: Requirements = []  # of what the wheel requires: newer ones have broken it since
     images: dict[Literal["compiler", "build", "runtime", "test"], Image] = {}
     full: Full | None = None
     overlay: Overlay
-    preimage: dict[str, Sha1] = {}
+    preimage: dict[InnerPath, Sha1] = {}
     verified: Verified | None = None
 
 
@@ -224,31 +253,31 @@ class Release(Model):
 class Plugin(Model):
     """What is in plugin.toml: the runtime as a package of its own, beside an official wheel."""
 
-    version: str
-    sources: str  # folder with its Python side
+    version: VersionText
+    sources: InnerPath  # folder with its Python side
     layout: list[Layout]  # in addition to the framework's
     include: list[str]
     flags: list[str]
-    link: list[str]
+    link: list[Word]
     releases: dict[str, Release]
 
 
 class Shows(Model):
     """What `run` and `test` run, and on what where there is no GPU."""
 
-    suites: str  # folder of the regression suites
-    packages: list[str] = []  # that the suites use beside the framework
-    example: str  # the training run of the demonstration
+    suites: InnerPath  # folder of the regression suites
+    packages: Requirements = []  # that the suites use beside the framework
+    example: InnerPath  # the training run of the demonstration
     switch: str  # the environment variable that turns LMS on
     device: Literal["simcuda", "cpu"]  # cpu: the framework's own CPU device with a limited pool
-    tests: list[str]  # that the runtime patch names
+    tests: list[InnerPath]  # that the runtime patch names
 
 
 class Conda(Model):
     """The framework's conda packages."""
 
-    package: str
-    metapackage: str  # pulls the package with Large Model Support
+    package: Word
+    metapackage: Word  # pulls the package with Large Model Support
     license: str
     home: str
     summary: str
@@ -258,8 +287,8 @@ class Conda(Model):
 class FrameworkFile(Model):
     """What is in framework.toml."""
 
-    url: str
-    recognise: list[str]
+    url: Url
+    recognise: list[InnerPath]
     shows: Shows
     conda: Conda | None = None
     layout: list[Layout]

@@ -23,9 +23,14 @@ def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
     for entry in layout:
         folder = root / entry.source
         for pattern in entry.patterns:
-            for file in sorted(folder.glob(pattern)):
-                if not file.is_file():
-                    continue
+            files = [file for file in sorted(folder.glob(pattern)) if file.is_file()]
+            if not files:
+                raise ConfigError(
+                    f"the layout of {target.framework_name} is wrong because {entry.source} has no "
+                    f"file {pattern}; correct `layout` in {target.framework_file}, or check out "
+                    "the whole project"
+                )
+            for file in files:
                 path = str(PurePosixPath(entry.target) / file.relative_to(folder).as_posix())
                 if found.setdefault(path, file) != file:
                     raise ConfigError(
@@ -33,11 +38,6 @@ def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
                         f"{file} both go to {path}; correct `layout` in "
                         f"{target.framework_file}"
                     )
-    if not found:
-        raise ConfigError(
-            f"the runtime patch cannot be made because {root / 'lms'} has no files for "
-            f"{target.framework_name}; check out the whole project"
-        )
     return found
 
 

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a name or a path may be that comes from a file: an index, a package, a patch, TOML.
+
+Whoever wrote that file must not reach anything outside the folder that it is about.
+"""
+
+from __future__ import annotations
+
+import os
+
+_LONGEST = 255  # bytes of a name, on every file system that Linux has
+
+
+def file_name(text: str) -> str:
+    """`text` itself, the name of one file. Raises ValueError, which says why it is none."""
+    _check_step(text, text)
+    if "/" in text or "\\" in text:
+        raise ValueError(f"{text!r} names a folder, too")
+    if text.startswith("-"):
+        raise ValueError(f"{text!r} would be taken for an option")
+    return text
+
+
+def inner_path(text: str) -> str:
+    """`text` itself, a path with single slashes that stays below its folder and out of what is
+    git's. Raises ValueError, which says why it is none."""
+    for step in text.split("/"):
+        _check_step(step, text)
+        if step.lower() == ".git":
+            raise ValueError(f"{text!r} leads into what is git's")
+    return text
+
+
+def _check_step(step: str, text: str) -> None:
+    if not text:
+        raise ValueError("it is empty")
+    if step in ("", ".", ".."):
+        raise ValueError(f"{text!r} may lead out of its folder")
+    if any(character < " " or character == "\x7f" for character in step):
+        raise ValueError(f"{text!r} has a control character")
+    if len(os.fsencode(step)) > _LONGEST:
+        raise ValueError(f"{text[:40]!r}... is longer than the {_LONGEST} bytes of a name")
