@@ -33,7 +33,7 @@ def load() -> list[Safeguard]:
     """The entries of kind "engine", checked."""
     found = safeguards.load(KIND)
     for safeguard in found:
-        if safeguard.test not in core_build.case_names():
+        if safeguard.test not in core_build.case_names(safeguard.build):
             raise SafeguardError(f"{safeguard.id}: there is no test {safeguard.test}")
         if safeguard.build not in core_build.VARIANTS:
             raise SafeguardError(f"{safeguard.id}: there is no build {safeguard.build}")
