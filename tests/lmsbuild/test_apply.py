@@ -242,8 +242,11 @@ def test_patch_of_an_mbox_applies_with_git_alone(world: World) -> None:
     file.write_bytes(export(world.target))
     assert file.name == "alpha_v1.0_large_model_support.patch"
     clone = world.clone()
-    plain_git(clone, "am", "-q", "--keep-cr", str(file))
+    plain_git(clone, "am", "-q", str(file))
     assert tree_of(clone) == tree_of(bare_am(world))
+    assert (
+        max(len(line) for line in file.read_bytes().split(b"\n")) > 76
+    )  # only what must be quoted
 
 
 def test_interrupt_restores(

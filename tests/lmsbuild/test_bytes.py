@@ -412,7 +412,7 @@ def test_export_command(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {file.read_bytes() for file in written} == {piped.stdout} == {made.series()}
     clone = made.world.clone(tmp_path.name)
     user = ["-c", "user.name=User", "-c", "user.email=user@example.invalid"]
-    am = ["git", *user, "am", "-q", "--keep-cr"]
+    am = ["git", *user, "am", "-q"]
     subprocess.run(am, cwd=clone, input=piped.stdout, check=True)
     tree = plain_git(made.clone, "rev-parse", "HEAD^{tree}")
     assert plain_git(clone, "rev-parse", "HEAD^{tree}") == tree

@@ -108,7 +108,8 @@ def test_from_tag_to_export(world: World) -> None:
     assert "already applied" in again.stdout and result["path"] in again.stdout
     exported = lmsbuild("export", "v1.0", "--output", "out", "--json")
     clone = world.clone()
-    plain_git(clone, "am", "-q", "--keep-cr", json.loads(exported.stdout)["path"])
+    plain_git(clone, "am", "-q", json.loads(exported.stdout)["path"])
+    assert b"\r\n" in (clone / "python/windows.py").read_bytes()
 
 
 def test_walkthrough_works_as_written(world: World) -> None:

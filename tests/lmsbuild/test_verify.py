@@ -270,3 +270,59 @@ def test_damaged_patch_is_refused(
     assert words in capsys.readouterr().err and not (world.folder / "out.patch").exists()
     assert run(["verify", "v1.0"]) == SeriesError.exit_code
     assert "`git apply" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new", "words"),
+    [
+        (1, "int line20 = 21;", "int line20 = 22;", "edited by hand because it leaves core/alloc"),
+        (1, " int line18 = 18;", " int line18 = 0;", "is stale because hunk 1 of core/alloc.cpp"),
+        (2, "+# new   \n", "+# newer\n", "edited by hand because python/lms.py has blob"),
+        (1, "@@ -17,7 +17,7 @@", "@@ -17,7 +17,6 @@", "hunks do not add up"),
+    ],
+)
+def test_export_is_refused_where_git_gets_something_else(
+    world: World, capsys: pytest.CaptureFixture[str], number: int, old: str, new: str, words: str
+) -> None:
+    patch = series_of(world.target).patches[number].path
+    text = patch.read_bytes().decode()
+    assert old in text
+    assert run(["fetch", "v1.0"]) == 0
+    assert run(["export", "v1.0", "-o", "sound.patch"]) == 0
+    assert "not tried" not in capsys.readouterr().err
+    patch.write_bytes(text.replace(old, new).encode())
+    for arguments in (["-o", "out.patch"], ["-o", "-"], ["--dry-run"]):
+        assert run(["export", "v1.0", *arguments]) in (SeriesError.exit_code, ConfigError.exit_code)
+        assert words in " ".join(capsys.readouterr().err.split()), arguments
+    assert not list(world.folder.glob("out*"))
+
+
+def test_export_in_another_form_than_refresh_writes(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What git takes is exported, also where `verify` would have it written anew."""
+    patch = series_of(world.target).patches[1].path
+    patch.write_bytes(patch.read_bytes().replace(b"Subject: [PATCH] ", b"Subject: [PATCH 1/2] "))
+    assert run(["verify", "v1.0"]) == SeriesError.exit_code
+    assert run(["export", "v1.0", "-o", "out.patch"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "it was not tried because there is no code of v1.0 here; `lmsbuild fetch` gets" in told
+    plain_git(world.clone(), "am", "-q", str(world.folder / "out.patch"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("int line20 = 21;", "int line20 = 22;", SeriesError.exit_code),
+        ("@@ -17,7 +17,7 @@", "@@ -17,7 +17,6 @@", ConfigError.exit_code),
+    ],
+)
+def test_an_edit_of_a_patch_that_is_applied(
+    world: World, capsys: pytest.CaptureFixture[str], old: str, new: str, code: int
+) -> None:
+    assert run(["apply", "v1.0"]) == run(["apply", "v1.0"]) == 0
+    assert "already applied, nothing to do" in capsys.readouterr().out
+    edit(series_of(world.target).patches[1].path, old, new)
+    assert run(["apply", "v1.0"]) == code
+    shown = capsys.readouterr()
+    assert "already applied" not in shown.out and "0001" in shown.err

@@ -96,11 +96,29 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
             check.skipped = f"no code of {target.tag_name} here; `lmsbuild fetch` gets it"
         else:
             with console.task(f"applying the series of {target.label} to a scratch tree"):
-                check.problems, built = _apply(target, series, origin)
+                check.problems, built = _apply(target, series, origin, normal_form=True)
     with asking("build", "upstream's build lists the sources that tag.toml lists") as check:
         check.problems, check.skipped = _build(target, series, built)
         check.partly = bool(check.skipped)
     return Verified(target.label, origin.revision if origin else None, checks)
+
+
+def provable(target: Target, console: Console) -> Check:
+    """Whether git takes the series, and gets out of it what its index lines say; in part where the
+    tag's code is not at hand. Raises ConfigError for a patch that cannot be read."""
+    series = series_of(target)
+    check = Check("apply", "git takes every patch, and it becomes what it promises")
+    check.problems = _chain(series)
+    for patch in series.patches:
+        check.problems += _edited(patch)
+    origin = find_origin(target)
+    if origin is None:
+        check.skipped = f"no code of {target.tag_name} here; `lmsbuild fetch` gets it"
+        check.partly = True
+    elif not check.problems:
+        with console.task(f"applying the series of {target.label} to a scratch tree"):
+            check.problems, _ = _apply(target, series, origin, normal_form=False)
+    return check
 
 
 def _numbered(target: Target) -> list[tuple[int, Patch]]:
@@ -132,6 +150,12 @@ def _form(patch: Patch, number: int) -> list[str]:
             f"{patch.name} is not in its normal form because line {line} ({shown!r}) is not what "
             f"refresh writes; {REFRESH}"
         )
+    return problems + _edited(patch)
+
+
+def _edited(patch: Patch) -> list[str]:
+    """Files that the patch adds with other content than their index lines say."""
+    problems = []
     for change in patch.changes:
         found = git_blob(_new_content(patch, change.path))
         if change.before == NO_BLOB and change.after not in (NO_BLOB, found):
@@ -290,8 +314,11 @@ def _preimage(target: Target, series: Series) -> list[str]:
     return problems
 
 
-def _apply(target: Target, series: Series, origin: Origin) -> tuple[list[str], dict[str, bytes]]:
-    """What is stale on the tag's code, and build files as the series leaves them."""
+def _apply(
+    target: Target, series: Series, origin: Origin, *, normal_form: bool
+) -> tuple[list[str], dict[str, bytes]]:
+    """What is stale on the tag's code, and build files as the series leaves them. With
+    `normal_form` also what is not as the diff of the trees gives it."""
     problems = []
     with scratch(origin.repository) as room:
         try:
@@ -318,7 +345,7 @@ def _apply(target: Target, series: Series, origin: Origin) -> tuple[list[str], d
                         f"{step.patch.name} was edited by hand because it leaves {change.path} as "
                         f"blob {found}, not {change.after} as its index line says; {REFRESH}"
                     )
-            problems += _regenerated(room, step)
+            problems += _regenerated(room, step) if normal_form else []
         files = [lib.listed.file for lib in target.tag.overlay.libraries if lib.listed]
         return problems, contents(room, steps[-1].after, files)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from lmsbuild.base.console import Console
+from lmsbuild.base.errors import SeriesError
 from lmsbuild.base.project import find_project
 from lmsbuild.checkout.checkout import working_path
+from lmsbuild.checkout.verify import provable
 from lmsbuild.cli.options import (
     dry_run_option,
     examples,
@@ -22,7 +24,7 @@ from lmsbuild.cli.options import (
 )
 from lmsbuild.series.series import names, series_of
 from lmsbuild.ship.sources import applied, fetched
-from lmsbuild.tags.frameworks import resolve
+from lmsbuild.tags.frameworks import Target, resolve
 
 
 @click.command(
@@ -66,6 +68,21 @@ def command(
     for name in done.patches:
         console.say(f"{'would apply' if dry_run else 'applied'} {name}")
     if not done.patches:
+        _check_unedited(target, done.path, console)
         console.say("already applied, nothing to do")
     console.say(f"{target.label}: {done.path}")
     console.result(done)
+
+
+def _check_unedited(target: Target, path: Path, console: Console) -> None:
+    """Raise SeriesError for a series whose index lines are those of the checkout, which is all that
+    was looked at, and whose text is not."""
+    for patch in series_of(target).patches:
+        patch.check()
+    problems = provable(target, console).problems
+    if problems:
+        raise SeriesError(
+            f"{path} has the series as its index lines have it, and is not what its text says, "
+            f"because a patch was edited by hand; begin with: {problems[0]}",
+            problems=problems,
+        )

@@ -8,12 +8,13 @@ import sys
 import click
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import FileError, UsageError
+from lmsbuild.base.errors import FileError, SeriesError, UsageError
 from lmsbuild.base.hashing import sha256_bytes, write_output
 from lmsbuild.base.project import find_project, full_path
+from lmsbuild.checkout.verify import provable
 from lmsbuild.cli.options import dry_run_option, examples, json_option, tag_argument
 from lmsbuild.series.series import export, export_name, series_of
-from lmsbuild.tags.frameworks import resolve
+from lmsbuild.tags.frameworks import Target, resolve
 
 
 @click.command(
@@ -33,7 +34,11 @@ from lmsbuild.tags.frameworks import resolve
 @dry_run_option
 @json_option
 def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
-    """Write the series of TAG as one mail file that `git am` applies."""
+    """Write the series of TAG as one mail file that `git am` applies.
+
+    Where the tag's code is at hand (`lmsbuild fetch`), the series is tried on it first. One that
+    does not apply, or does not leave what its index lines say, is refused.
+    """
     if output == "-" and console.json_mode:
         raise UsageError(
             "-o - and --json cannot be combined because both write to standard output; give a FILE"
@@ -41,6 +46,7 @@ def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
     target = resolve(find_project(), tag)
     for patch in series_of(target).patches:
         patch.check()
+    _prove(target, console)
     content = export(target)
     if output == "-":
         if not dry_run:
@@ -64,3 +70,16 @@ def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
     console.result(
         {"path": path, "bytes": len(content), "sha256": sha256_bytes(content), "dry_run": dry_run}
     )
+
+
+def _prove(target: Target, console: Console) -> None:
+    """Raise SeriesError for a series that git would not take, or would take for something else."""
+    check = provable(target, console)
+    if check.problems:
+        raise SeriesError(
+            f"{target.label} was not exported because git would not make of it what it promises; "
+            f"see `lmsbuild verify {target.tag_name}`, and begin with: {check.problems[0]}",
+            problems=check.problems,
+        )
+    if check.skipped:
+        console.warn(f"it was not tried because there is {check.skipped}")

@@ -7,6 +7,7 @@ header is never folded or encoded: UTF-8 as it is, which `git am` reads.
 
 from __future__ import annotations
 
+import binascii
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -20,6 +21,7 @@ _MIME = (
     "Content-Type: text/plain; charset=UTF-8",
     "Content-Transfer-Encoding: 8bit",
 )
+_QUOTED = "Content-Transfer-Encoding: quoted-printable"
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): +(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
@@ -72,6 +74,16 @@ class Mail:
             return self.message[found.start() :].split("\n", 1)[0]
         first = self.body.split("\n", 1)[0]
         return first if _IN_BODY_HEADER.match(first) else ""
+
+
+def quoted(patch: bytes) -> bytes:
+    """The mail of a patch with lines that end in CRLF, so that every `git am` keeps them: of lines
+    that are not quoted it takes the CR off unless it is told otherwise (--keep-cr)."""
+    head, _, rest = patch.partition(b"\n\n")
+    lines = [line for line in head.decode().split("\n") if line not in _MIME]
+    lines += [*_MIME[:2], _QUOTED]
+    body = (binascii.b2a_qp(line, istext=False) for line in rest.split(b"\n"))
+    return "\n".join(lines).encode() + b"\n\n" + b"\n".join(body)
 
 
 def from_commit(raw: bytes) -> Mail:

@@ -20,7 +20,7 @@ from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError
 from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.git import Repository, entries
 from lmsbuild.base.hashing import sha256_bytes
-from lmsbuild.series.mail import Mail, parse
+from lmsbuild.series.mail import Mail, parse, quoted
 from lmsbuild.tags.frameworks import Target
 
 NO_BLOB = "0" * 40
@@ -293,8 +293,9 @@ def series_of(target: Target) -> Series:
 
 
 def export(target: Target) -> bytes:
-    """The whole series as one mail file for `git am`."""
-    return b"".join(patch.data for patch in series_of(target).patches)
+    """The whole series as one mail file for `git am`, which needs no option for it."""
+    patches = (patch.data for patch in series_of(target).patches)
+    return b"".join(quoted(data) if b"\r\n" in data else data for data in patches)
 
 
 def export_name(target: Target) -> str:
