@@ -45,9 +45,19 @@ def test_a_profile_is_chosen(
         assert "times are modelled" in device["name"]
 
 
+def test_a_calibrated_profile_is_named_by_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.toml"
+    file.touch()
+    assert run(["run", "v2.6.0", "--dry", "--profile", str(file), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["device"]["profile"] == str(file)
+
+
 REFUSED = [
     ("run v2.6.0 --profile v100", "--profile v100 cannot be used because it is of the dry device"),
     ("run v2.6.0 --dry --profile v100", "there is no such profile; choose one of a100-80gb-pcie4"),
+    ("run v2.6.0 --dry --profile none.toml", "--profile none.toml cannot be used because there is"),
     ("run v2.6.0 --dry --device sim", "--dry cannot go with --device sim because"),
     ("test v2.6.0 --dry --device cuda", "--dry cannot go with --device cuda because"),
     ("run tensorflow:v2.14.1 --dry", "cannot run dry because the dry device is PyTorch's"),

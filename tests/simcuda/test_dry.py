@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from conftest import TOOLS, Run
 from fork_server import ForkServer
 
+from simcuda import profile
+from simcuda.profiles import to_toml
 from simcuda.torchinfo import find_torch
 
 HERE = Path(__file__).parent
@@ -144,9 +147,60 @@ def test_the_allocator_does_the_same_as_when_it_is_computed(
     print(json.dumps(events))
     """
     )
-    expected, got = computing(code, str(TOOLS)), dry(code, str(TOOLS))
+    expected, got = computing(code, str(TOOLS)), dry(code, str(TOOLS), workspaces="off")
     assert len(expected) > 500
     assert got == expected
+
+
+WORKSPACES = """
+    side = 512
+    a, x = torch.empty(side, side, device="cuda"), torch.empty(4, 8, 64, 64, device="cuda")
+    weight = torch.empty(8, 8, 3, 3, device="cuda")
+    def taken(run):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        result = run()
+        own = result.untyped_storage().nbytes()
+        kept = torch.cuda.memory_allocated() - before - own
+        return [kept, torch.cuda.max_memory_allocated() - before - own]
+    product = lambda: a @ a
+    found = [taken(product), taken(product)]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        found.append(taken(product))
+    print(json.dumps([*found, taken(lambda: torch.conv2d(x, weight, padding=1))]))
+    """
+
+
+@pytest.mark.parametrize(
+    ("name", "blas"),
+    # torch's own sizes: 2 of 4 MiB and 8 of 16 KiB, and 32 MiB for capability 9.0.
+    [(PROFILE, 2 * 4096 * 1024 + 8 * 16 * 1024), ("h100-80gb-pcie5", 32 << 20)],
+)
+def test_workspaces_are_taken(dry: Program, name: str, blas: int, tmp_path: Path) -> None:
+    """cuBLAS's for each stream, once; a convolution's while it is issued."""
+    conv = 48 << 20
+    file = tmp_path / "one.toml"
+    file.write_text(to_toml(replace(profile(name), convolution_workspace=conv)))
+    expected = [[blas, blas], [0, 0], [blas, blas], [0, conv]]
+    assert dry(WORKSPACES, profile=str(file)) == expected
+    assert dry(WORKSPACES, profile=str(file), workspaces="off") == [[0, 0]] * 4
+    assert dry(WORKSPACES, profile=name)[3] == [0, 0]  # none that has a source
+
+
+def test_the_host_has_an_end(dry: Program, tmp_path: Path) -> None:
+    """The profile's machine's, unless another is named."""
+    file = tmp_path / "one.toml"
+    file.write_text(to_toml(replace(profile(PROFILE), host=1 << 30)))
+    code = """
+    try:
+        kept = [torch.empty(512 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(3)]
+        print(json.dumps("enough"))
+    except RuntimeError as error:
+        print(json.dumps(str(error).splitlines()[0]))
+    """
+    assert "out of memory" in dry(code, profile=str(file))
+    assert dry(code, profile=str(file), host_memory="2G") == "enough"
+    assert dry(code) == "enough"
 
 
 def test_true_sizes_take_seconds_and_no_memory(dry: Program) -> None:
@@ -592,7 +646,7 @@ TRAIN = """
 def test_a_program_runs_dry(run: Run) -> None:
     done = run(TRAIN, "--dry", "--profile", "h100-80gb-pcie5")
     assert done.stdout == "0.0 (9, 0)\n", done.stderr
-    assert "dry CUDA device, h100-80gb-pcie5, 79.5 GiB: nothing is computed" in done.stderr
+    assert "dry CUDA device, h100-80gb-pcie5 (of data sheets), 79.5 GiB: nothing is" in done.stderr
 
 
 def test_a_dry_program_must_say_what_it_stands_for(run: Run) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import bounds, check, trace
 from .builder import build, build_for_tensorflow
-from .config import FRAMEWORKS, MODES, STRICT, VALUES
+from .config import FRAMEWORKS, MODES, STRICT, VALUES, WORKSPACES
 from .errors import SimcudaError
 from .loader import load
 from .order import ORDER, QUERIES
@@ -109,6 +109,9 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--assume", metavar="WHAT=N,...", help="sizes that depend on data, if dry")
     parser.add_argument("--values", choices=VALUES, help="lines that read a value are told, if dry")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happens, if dry")
+    parser.add_argument(
+        "--workspaces", choices=WORKSPACES, help="whether libraries take memory, if dry"
+    )
     parser.add_argument(
         "--framework", choices=FRAMEWORKS, help="what is imported (default: what is installed)"
     )
@@ -243,6 +246,7 @@ def _run(argv: list[str]) -> None:
         assume=options.assume,
         values=options.values,
         trace=options.trace,
+        workspaces=options.workspaces,
         framework=options.framework,
     )
     sys.argv = [program, *options.arguments]

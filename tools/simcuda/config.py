@@ -21,6 +21,8 @@ STRICT = ("error", "abort")
 VALUES = ("off", "report", "error")
 # What a program may declare where a size depends on data; see docs/simcuda.md.
 ASSUMPTIONS = ("nonzero", "unique", "bincount", "repeat_interleave")
+# Whether operators of a dry device take the workspaces of NVIDIA's libraries.
+WORKSPACES = ("on", "off")
 FRAMEWORKS = ("torch", "tensorflow")
 
 
@@ -31,7 +33,8 @@ class Settings:
     `order_trace` the number of an operation (0: none), `order_suppressions` a file ("": none),
     `profile` the name of what the dry device stands for, `assume` like "nonzero=0.1,bincount=8",
     `values` what is done where a program reads one of a dry device ("": it is told), `trace` a file
-    ("": none), `framework` what the program imports."""
+    ("": none), `workspaces` whether operators of a dry device take those of libraries ("": they
+    do), `framework` what the program imports."""
 
     memory: int = 1 << 30
     mode: str = "immediate"
@@ -50,6 +53,7 @@ class Settings:
     assume: str = ""
     values: str = ""
     trace: str = ""
+    workspaces: str = ""
     framework: str = "torch"
 
     def __post_init__(self) -> None:
@@ -65,6 +69,10 @@ class Settings:
             raise SimcudaError("queries cannot be strict with order off; choose report or error")
         if self.values and self.values not in VALUES:
             raise SimcudaError(f"values is {self.values!r}; choose one of {', '.join(VALUES)}")
+        if self.workspaces and self.workspaces not in WORKSPACES:
+            raise SimcudaError(
+                f"workspaces is {self.workspaces!r}; choose one of {', '.join(WORKSPACES)}"
+            )
         if self.framework not in FRAMEWORKS:
             raise SimcudaError(
                 f"there is no framework {self.framework!r}; choose one of {', '.join(FRAMEWORKS)}"
@@ -79,7 +87,7 @@ class Settings:
                     "leave them out with dry"
                 )
         else:
-            for name in ("profile", "assume", "values", "trace"):
+            for name in ("profile", "assume", "values", "trace", "workspaces"):
                 if value := getattr(self, name):
                     raise SimcudaError(
                         f"{name} {value} cannot be used because it is of the dry device; give "
@@ -136,8 +144,10 @@ class Settings:
                 raw = os.environ.get(f"SIMCUDA_{name.upper()}") or None
             if raw is not None:
                 values[name] = _convert(name, raw)
-        if values.get("dry") and "memory" not in values:
-            values["memory"] = _profile(str(values.get("profile", ""))).available
+        if values.get("dry"):
+            stands_for = _profile(str(values.get("profile", "")))
+            values.setdefault("memory", stands_for.available)
+            values.setdefault("host_memory", stands_for.host)
         return Settings(**values)  # type: ignore[arg-type]
 
     def export(self) -> None:
@@ -154,8 +164,9 @@ class Settings:
 
     def describe(self) -> str:
         if self.dry:
-            memory = format_bytes(self.memory)
-            return f"dry CUDA device, {self.profile}, {memory}: nothing is computed"
+            memory, stands_for = format_bytes(self.memory), _profile(self.profile)
+            source = "measured" if stands_for.measured else "of data sheets"
+            return f"dry CUDA device, {stands_for.name} ({source}), {memory}: nothing is computed"
         many = "" if self.devices == 1 else f" {self.devices} x"
         return f"simulated CUDA device,{many} {format_bytes(self.memory)}, mode {self.mode}"
 
@@ -182,6 +193,7 @@ def _convert(name: str, raw: str | int | bool) -> int | str | bool:
         "assume",
         "values",
         "trace",
+        "workspaces",
         "framework",
     ):
         return str(raw)

@@ -80,8 +80,8 @@ class Device:
         self._checker: Checker | None = None
         self.index = index
 
-    def _start_dry(self, profile: Profile) -> None:
-        self._call("start_dry", ctypes.byref(profile.native()))
+    def _start_dry(self, profile: Profile, workspaces: bool) -> None:
+        self._call("start_dry", ctypes.byref(profile.native(workspaces=workspaces)))
 
     def _start_trace(self, path: str) -> None:
         if self._call("trace_start", path.encode()) != 0:

@@ -21,6 +21,7 @@ from .config import Settings
 from .device import Device
 from .errors import SimcudaError
 from .order import Checker, Suppression, read_suppressions
+from .profiles import SUFFIX
 from .profiles import profile as read_profile
 from .trace import write_header
 
@@ -55,6 +56,7 @@ def load(
     assume: str | None = None,
     values: str | None = None,
     trace: str | Path | None = None,
+    workspaces: str | None = None,
     framework: str | None = None,
     children: bool = True,
     for_forks: bool = False,
@@ -88,10 +90,11 @@ def load(
         # Children may start elsewhere.
         order_suppressions=str(Path(order_suppressions).resolve()) if order_suppressions else None,
         dry=dry,
-        profile=profile,
+        profile=str(Path(profile).resolve()) if profile and profile.endswith(SUFFIX) else profile,
         assume=assume,
         values=values,
         trace=str(Path(trace).resolve()) if trace else None,
+        workspaces=workspaces,
         framework=framework or os.environ.get("SIMCUDA_FRAMEWORK") or _framework(),
     )
     name = settings.framework
@@ -156,7 +159,7 @@ def _start(settings: Settings, suppressions: list[Suppression]) -> None:
     """The first call into the runtime, which keeps the settings that it finds then."""
     if settings.dry:
         profile = read_profile(settings.profile)
-        device._start_dry(profile)
+        device._start_dry(profile, settings.workspaces != "off")
         if settings.framework == "tensorflow":
             device._call("take_kernels")
         if settings.trace:

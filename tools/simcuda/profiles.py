@@ -5,6 +5,7 @@ are in profiles.toml, which is checked as a whole when it is read."""
 from __future__ import annotations
 
 import ctypes
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,13 @@ else:  # nothing else is needed here beside torch, and pip has it
 from .errors import SimcudaError
 from .sizes import parse_bytes
 
+SUFFIX = ".toml"  # of a file with one profile, named by its path
 PROFILES = Path(__file__).with_name("profiles.toml")
 
 _GPU = ("fp64", "fp32", "tf32", "half", "bandwidth")
-_NANOSECONDS = ("kernel", "copy", "op", "call", "malloc", "host_malloc")
+MEASURED = "measured"  # a source that begins so is no data sheet
+NANOSECONDS = ("kernel", "copy", "op", "call", "malloc", "host_malloc")
+_SIZES = ("context", "host", "convolution_workspace")
 _EFFICIENCY = ("matmul", "convolution", "attention", "memory", "link")
 
 
@@ -31,8 +35,9 @@ class Native(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_double) for name in ("in_", "out", *_GPU)),
         *((name, ctypes.c_double) for name in ("matmul", "convolution", "attention", "host_pin")),
-        *((name, ctypes.c_int64) for name in _NANOSECONDS),
+        *((name, ctypes.c_int64) for name in (*NANOSECONDS, "convolution_workspace")),
         *((name, ctypes.c_int) for name in ("duplex", "major", "minor", "multiprocessors")),
+        ("workspaces", ctypes.c_int),
     )
 
 
@@ -43,6 +48,8 @@ class Profile:
     name: str
     memory: int
     context: int  # of the memory: not the program's
+    host: int  # the machine's
+    convolution_workspace: int
     capability: tuple[int, int]
     multiprocessors: int
     flops: dict[str, float]  # fp64, fp32, tf32, half
@@ -56,12 +63,17 @@ class Profile:
     sources: dict[str, str]  # of gpu, link; assumed: why
 
     @property
+    def measured(self) -> bool:
+        return self.sources["gpu"].startswith(MEASURED)
+
+    @property
     def available(self) -> int:
         """The memory that programs can have."""
         return self.memory - self.context
 
-    def native(self) -> Native:
-        """As the runtime takes it: what a kernel or copy reaches."""
+    def native(self, *, workspaces: bool = True) -> Native:
+        """As the runtime takes it: what a kernel or copy reaches. `workspaces`: whether operators
+        take those of libraries."""
         reached = self.efficiency
         return Native(
             in_=self.link_in * reached["link"],
@@ -73,6 +85,8 @@ class Profile:
             attention=reached["attention"],
             host_pin=self.host_pin,
             **self.nanoseconds,
+            convolution_workspace=self.convolution_workspace if workspaces else 0,
+            workspaces=workspaces,
             duplex=self.duplex,
             major=self.capability[0],
             minor=self.capability[1],
@@ -81,11 +95,20 @@ class Profile:
 
 
 def profile(name: str, path: Path = PROFILES) -> Profile:
-    """The profile of this name. Raises SimcudaError, with the known ones, if there is none."""
+    """The profile of this name, or the one of a file NAME.toml. Raises SimcudaError, with the known
+    ones, if there is none."""
+    if name.endswith(SUFFIX):
+        found = list(read_profiles(Path(name)).values())
+        if len(found) != 1:
+            raise SimcudaError(
+                f"{name} cannot be taken for a profile because it has {len(found)}; leave one in it"
+            )
+        return found[0]
     known = read_profiles(path)
     if name not in known:
         raise SimcudaError(
-            f"there is no profile {name!r}; choose one of {', '.join(sorted(known))}"
+            f"there is no profile {name!r}; choose one of {', '.join(sorted(known))}, or a file "
+            f"NAME{SUFFIX} of `python -m simcuda calibrate`"
         )
     return known[name]
 
@@ -97,10 +120,10 @@ def read_profiles(path: Path = PROFILES) -> dict[str, Profile]:
     assumed = top.table("assumed")
     efficiency = assumed.table("efficiency")
     common: dict[str, Any] = {
-        "context": assumed.size("context"),
+        **{name: assumed.size(name) for name in _SIZES},
         "duplex": assumed.whole("duplex", 1000),
         "host_pin": assumed.number("host_pin"),
-        "nanoseconds": {name: assumed.whole(name) for name in _NANOSECONDS},
+        "nanoseconds": {name: assumed.whole(name) for name in NANOSECONDS},
         "efficiency": {name: efficiency.number(name, 1) for name in _EFFICIENCY},
     }
     why = assumed.text("why")
@@ -123,6 +146,39 @@ def read_profiles(path: Path = PROFILES) -> dict[str, Profile]:
         made[name] = Profile(name=name, memory=memory, sources=of, **figures, **common)
     top.end()
     return made
+
+
+def to_toml(profile: Profile) -> str:
+    """A file with this profile alone."""
+    gpu = {
+        "source": "gpu",
+        "capability": ".".join(map(str, profile.capability)),
+        "multiprocessors": profile.multiprocessors,
+        **profile.flops,
+        "bandwidth": profile.bandwidth,
+    }
+    assumed = {
+        "why": profile.sources["assumed"],
+        **{name: str(getattr(profile, name)) for name in _SIZES},
+        **profile.nanoseconds,
+        "host_pin": profile.host_pin,
+        "duplex": profile.duplex,
+    }
+    link = {"source": "link", "in": profile.link_in, "out": profile.link_out}
+    one = {"gpu": "measured", "memory": str(profile.memory), "link": "measured"}
+    tables: dict[str, dict[str, Any]] = {
+        "source": {name: profile.sources[name] for name in ("gpu", "link")},
+        "assumed": assumed,
+        "assumed.efficiency": profile.efficiency,
+        "link.measured": link,
+        "gpu.measured": gpu,
+        f"profile.{json.dumps(profile.name)}": one,
+    }
+    texts = ["# SPDX-License-Identifier: Apache-2.0\n# Units are those of simcuda's profiles.toml."]
+    for name, values in tables.items():
+        lines = (f"{key} = {json.dumps(value)}" for key, value in values.items())
+        texts.append("\n".join([f"[{name}]", *lines]))
+    return "\n\n".join(texts) + "\n"
 
 
 def _parse(path: Path) -> dict[str, Any]:

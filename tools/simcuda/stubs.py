@@ -69,13 +69,18 @@ def needed_libraries(lib: Path) -> list[Library]:
     return libraries
 
 
+_HANDLES = re.compile(r"cublas(Create|Destroy|SetStream|SetWorkspace|SetMathMode)(_v2)?")
+
+
 def library_source(library: Library) -> str:
     """C source of a stand-in. Version queries answer with the newest minor of the major."""
     failure = LIBRARIES[library.name][1]
     lines = [
         "// Generated: fails by name.",
         "#include <stddef.h>",
+        "#include <stdlib.h>",
         "int simcuda_stub_called(const char*, int);",
+        "const void* simcuda_dry(void);",
     ]
     for function in sorted(library.functions):
         parameters = "void"
@@ -89,6 +94,12 @@ def library_source(library: Library) -> str:
             r"Get\w*(ErrorString|StatusString|ResultString|ErrorEnum|LastError)$", function
         ):
             body = f'return (long)"{function}: stand-in of the simulated device";'
+        elif library.name == "cublas" and _HANDLES.fullmatch(function):
+            # What torch does to have a workspace, before it would compute.
+            parameters = "void** first"
+            made = "*first = calloc(1, 8); " if function.startswith("cublasCreate") else ""
+            refused = f'simcuda_stub_called("{function}", {failure})'
+            body = f"if (!simcuda_dry()) return {refused}; {made}return 0;"
         else:
             body = f'return simcuda_stub_called("{function}", {failure});'
         lines.append(f"long {function}({parameters}) {{ {body} }}")

@@ -71,6 +71,14 @@ def _dry(target: Target, profile: str) -> Device:
         raise UsageError(
             f"{target.label} cannot run dry because the dry device is PyTorch's; leave --dry out"
         )
+    if profile.endswith(".toml"):  # of a GPU that was calibrated
+        if not Path(profile).is_file():
+            raise UsageError(
+                f"--profile {profile} cannot be used because there is no such file; "
+                "`python -m simcuda calibrate` makes one on a machine with a GPU"
+            )
+        path = str(Path(profile).absolute())
+        return Device("dry", f"dry CUDA device, {path} (no GPU, times are modelled)", path)
     file = target.project.tools / "simcuda" / "profiles.toml"
     known = sorted(tomllib.loads(file.read_text(encoding="utf-8"))["profile"])
     if profile not in known:

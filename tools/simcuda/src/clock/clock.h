@@ -8,6 +8,7 @@
 // ready earlier overtakes, as on a real device.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -23,6 +24,12 @@ using Nanoseconds = int64_t;
 // How long `amount` takes at `rate` a second.
 inline Nanoseconds time_of(double amount, double rate) {
   return static_cast<Nanoseconds>(1e9 * amount / rate);
+}
+
+// A kernel that does both at once takes the longer of the two.
+inline Nanoseconds time_of_both(double bytes, double bandwidth, double operations, double rate) {
+  const Nanoseconds traffic = time_of(bytes, bandwidth);
+  return operations > 0 ? std::max(traffic, time_of(operations, rate)) : traffic;
 }
 
 // What a command occupies while it runs. A device has one of each: kernels run one at a time, as do

@@ -151,15 +151,13 @@ int64_t Cost::of(const std::vector<IValue>& inputs, const std::vector<bool>& wri
     });
   }
   bytes += kind_ == Kind::kPicks ? 2 * made : made;
-  auto time = clock::time_of(bytes, p.bandwidth);
-  if (double count = operations(inputs, results); count > 0) {
-    bool product = kind_ == Kind::kProduct;
-    bool convolution = is_convolution();
-    double reached = convolution ? p.convolution : product ? p.matmul : p.attention;
-    c10::ScalarType type = inputs[at_].toTensor().scalar_type();
-    time = std::max(time, clock::time_of(count, reached * rate_of(p, type, tf32())));
+  const double count = operations(inputs, results);
+  double rate = 0;
+  if (count > 0) {
+    double reached = is_convolution() ? p.convolution : is_product() ? p.matmul : p.attention;
+    rate = reached * rate_of(p, inputs[at_].toTensor().scalar_type(), tf32());
   }
-  return p.kernel + time;
+  return p.kernel + clock::time_of_both(bytes, p.bandwidth, count, rate);
 }
 
 }  // namespace simcuda::dry

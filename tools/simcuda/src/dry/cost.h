@@ -19,6 +19,9 @@ class Cost {
  public:
   explicit Cost(const c10::FunctionSchema& schema);
 
+  bool is_product() const { return kind_ == Kind::kProduct; }
+  bool is_convolution() const;
+
   // What is set for the whole process and changes the time: whether fp32 is computed as TF32. Asked
   // only where torch's own kernel asks, because mixed settings are an error then.
   bool tf32() const;
@@ -41,7 +44,6 @@ class Cost {
     kAttention,
     kAttentionBackward,
   };
-  bool is_convolution() const;
   size_t index_of(const c10::FunctionSchema& schema, const char* argument) const;
 
   Kind kind_ = Kind::kTraffic;

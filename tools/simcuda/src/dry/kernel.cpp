@@ -15,6 +15,7 @@
 #include "metas.h"
 #include "uses.h"
 #include "values.h"
+#include "workspace.h"
 
 namespace simcuda::dry {
 namespace {
@@ -237,6 +238,7 @@ void DryKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
       results.push_back(result.tensors.empty() ? result.value : make(result.tensors[0]));
     }
   }
+  const Workspace workspace(cost_);
   if (simcuda_order_on()) note(stream, device, values, results);
   Uses uses;
   if (simcuda_tracing()) uses = uses_of(values, results);

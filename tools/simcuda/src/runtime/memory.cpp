@@ -110,6 +110,20 @@ SIMCUDA_CUDA cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
 
 // ---- pinned host memory
 
+// Where it is dry the limit may be the profile's, which nobody has named: it is told, once.
+static bool host_is_full(size_t more) {
+  auto& g = state();
+  if (g.host_capacity == 0 || g.host_used + more <= g.host_capacity) return false;
+  if (static bool told = false; dry() && !told) {
+    told = true;
+    fprintf(stderr,
+            "simcuda: %zu bytes of pinned host memory are refused because %zu of %zu, which the "
+            "profile's machine has, are in use; give more with --host-memory\n",
+            more, g.host_used, g.host_capacity);
+  }
+  return true;
+}
+
 SIMCUDA_CUDA cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
   Lock lock(state().mutex);
   if (cudaError_t error = unsafe_in_capture()) return error;
@@ -118,7 +132,7 @@ SIMCUDA_CUDA cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
   if (bytes == 0) return cudaSuccess;
   size_t mapped = round_up(bytes, kPage);
   char* address = nullptr;
-  bool full = g.host_capacity != 0 && g.host_used + mapped > g.host_capacity;
+  const bool full = host_is_full(mapped);
   if (!g.host_fault.fires() && !full) address = g.host_arena.place(mapped, kPage);
   if (address == nullptr ||
       mmap(address, mapped, PROT_READ | PROT_WRITE,
@@ -168,7 +182,7 @@ SIMCUDA_CUDA cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned)
   const bool runs_into_one = next != g.allocations.end() && next->first < at + bytes;
   if (find_allocation(pointer) || runs_into_one) return fail(cudaErrorHostMemoryAlreadyRegistered);
   const size_t mapped = round_up(bytes, kPage);
-  const bool full = g.host_capacity != 0 && g.host_used + mapped > g.host_capacity;
+  const bool full = host_is_full(mapped);
   if (g.host_fault.fires() || full) {
     g.counters.host_alloc_failed++;
     return fail(cudaErrorMemoryAllocation);

@@ -86,12 +86,13 @@ SIMCUDA_API int simcuda_addressable(const void* pointer, size_t bytes);
 // ---- dry: memory is addresses without anything behind them, and commands only take virtual time
 
 // FLOPS and bytes a second that kernels and copies reach, shares of FLOPS by the class of operator,
-// nanoseconds, thousandths (`duplex`). The order is the order of `Native` in profiles.py.
+// nanoseconds, bytes, thousandths (`duplex`); whether operators take libraries' workspaces. The
+// order is the order of `Native` in profiles.py.
 struct SimcudaProfile {
   double in, out, fp64, fp32, tf32, half, bandwidth;
   double matmul, convolution, attention, host_pin;
-  int64_t kernel, copy, op, call, malloc, host_malloc;
-  int duplex, major, minor, multiprocessors;
+  int64_t kernel, copy, op, call, malloc, host_malloc, convolution_workspace;
+  int duplex, major, minor, multiprocessors, workspaces;
 };
 // Nanoseconds: what time it is for the host, how long it has waited, how long its units have
 // worked.

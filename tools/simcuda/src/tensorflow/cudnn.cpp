@@ -10,7 +10,7 @@ using library::Operand;
 
 namespace {
 
-constexpr size_t kWorkspace = size_t{1} << 20;  // of a convolution; assumed
+constexpr size_t kWorkspace = size_t{1} << 20;  // of a recurrent layer; assumed
 
 // A description of a tensor, a filter or a recurrent layer; the generated cudnnCreate functions
 // give out zeroed memory for it.
@@ -79,7 +79,7 @@ int convolution(const char* name, Handle* handle, const Tensor* filter, const Te
 
 int choose(int* found, Algorithm* result) {
   *found = 1;
-  *result = {1, 0, 0.01f, kWorkspace, 1, 1, {}};
+  *result = {1, 0, 0.01f, library::convolution_workspace(), 1, 1, {}};
   return 0;
 }
 
@@ -137,7 +137,7 @@ SIMCUDA_LIBRARY int cudnnSetFilterNdDescriptor(Tensor* filter, int type, int, in
   }                                                                                              \
   SIMCUDA_LIBRARY int cudnnGetConvolution##way##WorkspaceSize(void*, void*, void*, void*, void*, \
                                                               int, size_t* bytes) {              \
-    return give(bytes, kWorkspace);                                                              \
+    return give(bytes, library::convolution_workspace());                                        \
   }
 SIMCUDA_CONVOLUTION(Forward)
 SIMCUDA_CONVOLUTION(BackwardData)

@@ -14,8 +14,6 @@ using library::Operand;
 
 namespace {
 
-constexpr int64_t kWorkspace = int64_t{1} << 20;  // of a plan; assumed
-
 // cudnnBackendAttributeName_t, as far as something is done about it.
 enum Name {
   kHeuristicGraph = 201,
@@ -189,7 +187,8 @@ SIMCUDA_LIBRARY int cudnnBackendGetAttribute(Descriptor* descriptor, int name, i
     }
   } else if (name == kPlanWorkspace) {
     count = 1;
-    if (wanted > 0) *static_cast<int64_t*>(out) = kWorkspace;
+    if (wanted > 0)
+      *static_cast<int64_t*>(out) = static_cast<int64_t>(library::convolution_workspace());
   } else if (const Attribute* attribute = descriptor->find(name)) {
     count = attribute->count;
     const auto given = static_cast<size_t>(wanted < count ? wanted : count) * size_of(type);

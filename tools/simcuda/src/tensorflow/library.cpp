@@ -31,6 +31,10 @@ Precision precision_of(size_t element_bytes) {
   return element_bytes <= 2 ? Precision::kHalf : Precision::kSingle;
 }
 
+size_t convolution_workspace() {
+  return static_cast<size_t>(state().profile.convolution_workspace);
+}
+
 int compute(const char* name, cudaStream_t handle, const std::vector<Operand>& operands, Work work,
             double operations, Precision precision) {
   Lock lock(state().mutex);
@@ -50,10 +54,8 @@ int compute(const char* name, cudaStream_t handle, const std::vector<Operand>& o
   if (touched) {
     if (cudaError_t error = order_note(stream, *touched)) return static_cast<int>(error);
   }
-  auto time = clock::time_of(bytes, g.profile.bandwidth);
-  if (operations > 0) {
-    time = std::max(time, clock::time_of(operations, rate_of(precision, work)));
-  }
+  const auto time =
+      clock::time_of_both(bytes, g.profile.bandwidth, operations, rate_of(precision, work));
   g.counters.ops++;
   push(lock, stream,
        {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, g.profile.kernel + time,

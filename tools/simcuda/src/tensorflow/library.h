@@ -26,6 +26,9 @@ struct Operand {
 enum class Precision { kDouble, kSingle, kHalf };
 Precision precision_of(size_t element_bytes);
 
+// What a convolution asks for while it runs, as the profile has it.
+size_t convolution_workspace();
+
 enum class Work { kTraffic, kProduct, kConvolution };
 
 // A kernel: takes the longer of its traffic and its `operations`, at the profile's rates, and tells
