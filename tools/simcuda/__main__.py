@@ -13,12 +13,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from . import bounds, check, trace
+from . import bounds, calibrate, check, trace
 from .builder import build, build_for_tensorflow
 from .config import FRAMEWORKS, MODES, STRICT, VALUES, WORKSPACES
 from .errors import SimcudaError
 from .loader import load
 from .order import ORDER, QUERIES
+from .profiles import SUFFIX, to_toml
 from .sizes import format_bytes, parse_bytes
 from .torchinfo import find_torch
 
@@ -30,6 +31,7 @@ EPILOG = """examples:
   python -m simcuda --dry --profile v100-32gb-pcie3 --framework tensorflow train.py
   python -m simcuda trace FILE --chrome FILE.json
   python -m simcuda bounds FILE --capacity 16GiB
+  python -m simcuda calibrate my-gpu.toml
   python -m simcuda build -j 4
   python -m simcuda check newest
 
@@ -118,7 +120,7 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?",
-        help="script or module; or: build, check, trace, bounds",
+        help="script or module; or: build, calibrate, check, trace, bounds",
     )  # fmt: skip
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser
@@ -214,6 +216,33 @@ def _bounds(argv: list[str]) -> None:
         )
 
 
+def _calibrate(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m simcuda calibrate",
+        description="Measure the first GPU, which nobody else may use meanwhile, into a profile "
+        "for --profile. Takes a minute and 4 GiB of its memory.",
+    )
+    parser.add_argument("out", type=Path, metavar=f"FILE{SUFFIX}")
+    parser.add_argument(
+        "--dry", metavar="PROFILE", help="measure the dry device instead, as the tests do"
+    )
+    options = parser.parse_args(argv)
+    if options.out.suffix != SUFFIX:
+        raise SimcudaError(
+            f"{options.out} cannot be a profile because of its name; let it end with {SUFFIX}"
+        )
+    if options.dry:
+        load(dry=True, profile=options.dry, framework="torch", children=False)
+    elif find_torch() is None:
+        raise SimcudaError("nothing can be calibrated because torch is not installed here")
+    measured = calibrate.measure(options.out.stem)
+    try:
+        options.out.write_text(to_toml(measured), encoding="utf-8")
+    except OSError as error:
+        raise SimcudaError(f"{options.out} cannot be written: {error.strerror}") from None
+    print(f"{options.out}: {measured.sources['gpu']}; run with --dry --profile {options.out}")
+
+
 def _run(argv: list[str]) -> None:
     options = _run_parser().parse_args(argv)
     program = options.program
@@ -282,6 +311,8 @@ def main() -> None:
             _build(argv[1:])
         elif argv[:1] == ["check"]:
             sys.exit(_check(argv[1:]))
+        elif argv[:1] == ["calibrate"]:
+            _calibrate(argv[1:])
         elif argv[:1] == ["trace"]:
             _trace(argv[1:])
         elif argv[:1] == ["bounds"]:
