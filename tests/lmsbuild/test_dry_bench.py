@@ -81,6 +81,8 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         crashes: str = "",
         until: float = float("inf"),
         elsewhere: tuple[str, ...] = (),
+        models: tuple[str, ...] = ("gpt2",),
+        jobs: int = 1,
     ) -> tuple[Bench, list[str]]:
         program.write_text(
             PROGRAM.format(python=sys.executable, log=str(log), body=BODY, crashes=crashes)
@@ -94,8 +96,8 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 program.read_text().replace('point["method"] + ', f'"{method}" + ')
             )
             Path(others[method]).chmod(0o755)
-        made = Bench(str(program), tmp_path / "results" / "r.jsonl", until, others)
-        in_time = made.run((PROFILE,), ("gpt2",), parts)
+        made = Bench(str(program), tmp_path / "results" / "r.jsonl", until, others, jobs)
+        in_time = made.run((PROFILE,), models, parts)
         assert in_time == (until > 0)
         return made, log.read_text().split()
 
@@ -139,6 +141,17 @@ def test_other_environments_are_measured_beside_it(measure: Any) -> None:
     assert "| 2.0 GiB | 0.25 | 1.50 | 2.79 | 0.25 | 0.25 | 1.50 | 2.79 | out of memory |" in text
     _, ran = measure(elsewhere=("plugin", "ibm"))
     assert ran == []
+
+
+def test_several_at_a_time_give_the_same(measure: Any) -> None:
+    models = ("gpt2", "gpt2-amp")
+    one, ran = measure(models=models)
+    assert len(ran) == 2 * len(RAN)
+    one.path.unlink()
+    many, ran = measure(models=models, jobs=4)
+    assert len(ran) == 2 * len(RAN) and many.found == one.found
+    again, ran = measure(models=models)
+    assert ran == [] and again.found == one.found
 
 
 def test_the_largest_size_is_found_among_few(measure: Any) -> None:
@@ -209,6 +222,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     [
         (("--models", "gpt2,gpt3"), "'gpt3' is not known; choose of resnet50, unet3d, gpt2"),
         (("--profiles", "v100"), "'v100' is not known; choose of"),
+        (("--jobs", "0"), "'0' is no number of processes; give 1 or more"),
         (("--parts", "all"), "'all' is not known; choose of factors, largest"),
         (("--python", "no/python"), "no/python cannot be run because of No such file"),
         (("--python", "false"), "false has no torch with Large Model Support; name the Python"),

@@ -17,9 +17,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,17 @@ class _OverError(Exception):
     """The time is over."""
 
 
+@dataclass(frozen=True)
+class _Free:
+    """A run without a limit."""
+
+    trace: Path  # where it is, or comes to be
+
+    @cached_property
+    def problem(self) -> bounds.Problem:
+        return bounds.problem_of(trace.read(self.trace), minimum=MIB)
+
+
 class Bench:
     """Measures what its file has not yet. `failed`: what gave no result, which is not kept."""
 
@@ -48,15 +62,17 @@ class Bench:
         results: Path,
         until: float = float("inf"),
         elsewhere: Mapping[str, str] | None = None,
+        jobs: int = 1,
     ) -> None:
         """`until`: when (time.monotonic) nothing more is begun. `elsewhere`: the Pythons of methods
-        that are not the first one's. Raises ValueError for a line of the file that is no result."""
-        self.path, self.until = results, until
+        that are not the first one's. `jobs`: how many run at a time. Raises ValueError for a line
+        of the file that is no result."""
+        self.path, self.until, self.jobs = results, until, jobs
         self.pythons = {**dict.fromkeys(METHODS, python), "plain": python}
         self.pythons |= {method: (elsewhere or {}).get(method, "") for method in ELSEWHERE}
         self.found: dict[str, dict[str, Any]] = {}
         self.failed: list[str] = []
-        self._problems: dict[Path, bounds.Problem] = {}
+        self._lock = threading.Lock()
         self._solver = importlib.util.find_spec("scipy") is not None
         resultfile.load(results, self._take)
 
@@ -69,23 +85,36 @@ class Bench:
         """Whether the time sufficed."""
         if "factors" in parts and not self._solver:
             _say("no bounds, because scipy is not installed; pip install 'scipy>=1.11,<2'")
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                for profile in profiles:
-                    for model in models:
-                        if "factors" in parts:
-                            self._factors(profile, model, Path(folder, f"{profile}-{model}"))
-            for profile in profiles:
-                for model in models:
-                    for method in ("plain", *self._methods()) if "largest" in parts else ():
-                        self._largest(profile, model, method)
-        except _OverError:
-            return False
-        return True
+        cases = [(profile, model) for profile in profiles for model in models]
+        # Each runs by itself, so that several can at a time.
+        tasks: list[Callable[[], None]] = []
+        if "factors" in parts:
+            tasks += [partial(self._factors, *case) for case in cases]
+        if "largest" in parts:
+            methods = ("plain", *self._methods())
+            tasks += [partial(self._largest, *case, method) for case in cases for method in methods]
+        with ThreadPoolExecutor(self.jobs) as pool:
+            done = [pool.submit(task) for task in tasks]
+            try:
+                wait(done)
+            except KeyboardInterrupt:
+                self.until = 0  # nothing more is begun
+                raise
+        in_time = True
+        for future in done:
+            try:
+                future.result()
+            except _OverError:
+                in_time = False
+        return in_time
 
-    def _factors(self, profile: str, model: str, free: Path) -> None:
-        """`free`: where the trace of the run without a limit is, or comes to be. That run comes
-        first: the others are measured by it."""
+    def _factors(self, profile: str, model: str) -> None:
+        """The run without a limit comes first: the others are measured by it, and the bounds
+        computed on its trace."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._beside(profile, model, _Free(Path(folder, "trace")))
+
+    def _beside(self, profile: str, model: str, free: _Free) -> None:
         size = MODELS[model].size
         plain = Case(profile, model, size, "plain", 0)
         if self._result(plain, free)["status"] != "ok":
@@ -110,18 +139,19 @@ class Bench:
             else:
                 does_not = middle
 
-    def _result(self, case: Case, free: Path | None = None) -> dict[str, Any]:
+    def _result(self, case: Case, free: _Free | None = None) -> dict[str, Any]:
         if case.key in self.found:
             return self.found[case.key]
         if time.monotonic() > self.until:
             raise _OverError
         result = self._bound(case, free) if case.method == "bound" else self._train(case, free)
-        _say(f"{case.key}: {_said(result)}")
-        if result["status"] == "error":
-            self.failed.append(f"{case.key}: {result['message']}")
-        else:
-            self.found[case.key] = result
-            resultfile.add(self.path, {"case": asdict(case), "result": result})
+        with self._lock:
+            _say(f"{case.key}: {_said(result)}")
+            if result["status"] == "error":
+                self.failed.append(f"{case.key}: {result['message']}")
+            else:
+                self.found[case.key] = result
+                resultfile.add(self.path, {"case": asdict(case), "result": result})
         return result
 
     def _plain(self, case: Case) -> Case:
@@ -133,20 +163,18 @@ class Bench:
         peak = self.found[self._plain(case).key]["peak"]
         return int(peak / case.factor) // MIB * MIB
 
-    def _bound(self, case: Case, free: Path | None) -> dict[str, Any]:
+    def _bound(self, case: Case, free: _Free | None) -> dict[str, Any]:
         """Of all steps, the first of which begins with nothing there."""
         assert free is not None
-        if free not in self._problems:
-            if not free.exists():  # of a run before: its trace is gone
-                self._train(self._plain(case), free)
-            self._problems = {free: bounds.problem_of(trace.read(free), minimum=MIB)}
+        if not free.trace.exists():  # of a run before: its trace is gone
+            self._train(self._plain(case), free)
         try:
-            least = bounds.bounds(self._problems[free], self._capacity(case))
+            least = bounds.bounds(free.problem, self._capacity(case))
         except bounds.TooSmallError as error:
             return {"status": "impossible", "message": str(error)}
         return {"status": "ok", "bytes": least.bytes, "all_seconds": least.time / 1e9}
 
-    def _train(self, case: Case, free: Path | None) -> dict[str, Any]:
+    def _train(self, case: Case, free: _Free | None) -> dict[str, Any]:
         model = MODELS[case.model]
         method = "lms" if case.method in ELSEWHERE else case.method
         point = {
@@ -157,8 +185,8 @@ class Bench:
         options = ["--dry", "--profile", case.profile, "--values", "off"]
         if case.factor is not None:
             options += ["--memory", str(self._capacity(case))]
-        if case.factor == 0:
-            options += ["--trace", str(free)]
+        if case.factor == 0 and free:
+            options += ["--trace", str(free.trace)]
         program = ["-m", "simcuda", *options, "-m", "lmsbench.point", json.dumps(point)]
         done = subprocess.run(
             [self.pythons[case.method], *program],
@@ -212,6 +240,12 @@ def _python(text: str) -> str:
     return text
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes; give 1 or more")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m lmsbench.dry", description="The benchmark at true sizes and in modelled time."
@@ -227,6 +261,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", type=several(MODELS), default=tuple(MODELS))
     parser.add_argument("--parts", type=several(PARTS), default=PARTS)
     parser.add_argument(
+        "--jobs", type=_number, default=os.cpu_count() or 1, metavar="N",
+        help="measure so many at a time: of time that is modelled they take none from each other "
+        "[default: as many as there are processors]",
+    )  # fmt: skip
+    parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="begin nothing after this long"
     )
     return parser
@@ -237,7 +276,7 @@ def main() -> int:
     try:
         until = time.monotonic() + 60 * options.minutes
         elsewhere = {method: getattr(options, method) or "" for method in ELSEWHERE}
-        bench = Bench(options.python, options.results, until, elsewhere)
+        bench = Bench(options.python, options.results, until, elsewhere, options.jobs)
         complete = bench.run(options.profiles, options.models, options.parts)
         if options.page:
             drypage.write(options.page, bench.found)
