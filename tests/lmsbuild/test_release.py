@@ -209,3 +209,16 @@ def test_a_container_is_asked_for(
         )
         with pytest.raises(EngineError, match=r"nobody\.sock"):
             release(world.target, CHOICES, console, container=container)
+
+
+@pytest.mark.parametrize("words", [["release"], ["release", "--no-conda"], ["wheel"]])
+def test_a_dry_run_without_a_checkout_fetches_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setenv("LMSBUILD_CACHE", str(world.folder / "work/cache"))
+    give_conda(world)
+    command, *options = words
+    code, out, err = run(command, "v1.0", *options, "--python", PYTHON, "--dry-run", "--json")
+    assert code == 0, err
+    assert "alpha-1.0+lms.1-cp" in out
+    assert {path.name for path in world.folder.glob("work/*")} <= {"logs"}

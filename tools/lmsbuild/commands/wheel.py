@@ -87,10 +87,6 @@ def command(
         )
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
     path = working_path(target, choices.into)
-    if dry_run and not (path.exists() and any(path.iterdir())):
-        console.say(f"would fetch {target.label} to {path}, apply its series and build its wheel")
-        console.result({"path": path, "wheel": target.version, "dry_run": True})
-        return
     if full:
         _full(
             target,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
+from lmsbuild.checkout.checkout import working_path
 from lmsbuild.places import device as devices
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Contents, Environment, prepare, with_file
@@ -24,7 +25,7 @@ from lmsbuild.ship.sources import patched
 from lmsbuild.tags.download import official_wheel
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel import baseline, plugin
-from lmsbuild.wheel.overlay import Built, build
+from lmsbuild.wheel.overlay import Built, build, planned
 from lmsbuild.wheel.plugin import PluginTarget
 from lmsbuild.wheel.toolchain import Compiler, processors
 
@@ -64,12 +65,17 @@ def wheel(
 ) -> tuple[Path, Built]:  # fmt: skip
     """The patched tree, and the wheel built from it in `output`, compiled in a `container`.
 
-    `objects` as in `overlay.build`.
+    `objects` as in `overlay.build`. A dry run fetches nothing: without a checkout it gives the name
+    of the wheel alone.
     """
     python = target.python(choices.python)
+    folder = output.absolute() if output else target.work / "wheels"
+    place = working_path(target, choices.into)
+    if dry_run and not (place.exists() and any(place.iterdir())):
+        console.say(f"would fetch {target.label} to {place} and apply its series")
+        return place, planned(target, python, folder)
     path = patched(target, choices, console, dry_run=dry_run)
     with console.step("wheel") as step:
-        folder = output.absolute() if output else target.work / "wheels"
         with container(path) if container else contextlib.nullcontext() as compiler:
             done = build(
                 target,

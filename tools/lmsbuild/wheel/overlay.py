@@ -73,7 +73,7 @@ def build(
     inputs = gather(target, tree, python, console, compiler or Compiler.find())
     if dry_run:
         check_lists(inputs)
-        return _existing(output, inputs.key()) or _planned(inputs, output)
+        return _existing(output, inputs.key()) or planned(target, python, output, inputs.key())
     make_folder(output)
     try:
         with FileLock(output / ".lock"):
@@ -87,10 +87,13 @@ def build(
         raise FileError.of(error, str(error.filename or output)) from error
 
 
-def _planned(inputs: Inputs, output: Path) -> Built:
-    name = WheelName.of(inputs.wheel)
-    path = output / str(WheelName(name.project, inputs.target.version, name.python, name.abi, "*"))
-    return Built(path, Path(f"{path}{BESIDE}"), inputs.key(), reused=False)
+def planned(target: Target, python: str, output: Path, key: str = "") -> Built:
+    """What `build` would write, as far as it is known before: * stands for the platform."""
+    interpreter = f"cp{python.replace('.', '')}"
+    abi = f"{interpreter}m" if python == "3.7" else interpreter
+    project = target.wheel.project.replace("-", "_")
+    path = output / str(WheelName(project, target.version, interpreter, abi, "*"))
+    return Built(path, Path(f"{path}{BESIDE}"), key, reused=False)
 
 
 def _existing(output: Path, key: str) -> Built | None:
