@@ -59,7 +59,7 @@ lint: style series
 style: $(DEVELOP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy tools/lmsbuild tools/simcuda tools/lmsbench tests/lmsbuild
+	$(BIN)/mypy tools/lmsbuild tools/simcuda tools/lmsbench lms/tflms tests/lmsbuild
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cc')
 
 series: $(STAMP)
@@ -68,7 +68,7 @@ series: $(STAMP)
 	$(BIN)/lmsbuild matrix --check
 
 test-fast: lint
-	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin
+	$(BIN)/python -m pytest -m 'not net and not engine and not slow and not default' tests/lmsbuild tests/engine tests/plugin tests/tflms
 
 # Two at a time: each of them leaves processors idle when it is alone.
 BESIDE := @$(MAKE) --no-print-directory --jobs=2 --output-sync=line
@@ -82,7 +82,7 @@ wheels: $(STAMP)
 	$(BIN)/lmsbuild wheel $(TF_TAG)
 
 # What uses the container engine takes turns there, so one process does it, beside the others.
-TESTS := $(BIN)/python -m pytest tests/lmsbuild tests/engine tests/plugin
+TESTS := $(BIN)/python -m pytest tests/lmsbuild tests/engine tests/plugin tests/tflms
 
 test-tool: $(DEVELOP)
 	$(TESTS) -n $(WORKERS) -m 'not slow and not container'

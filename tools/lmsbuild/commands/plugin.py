@@ -32,6 +32,7 @@ from lmsbuild.wheel.plugin import resolve
         "lmsbuild plugin v2.11.0",
         "lmsbuild plugin v2.6.0 --output dist --jobs 4",
         "lmsbuild test v2.11.0 --plugin",
+        "lmsbuild plugin tensorflow:2.21.0",
         "lmsbuild plugin 2.16.0 --new && lmsbuild test 2.16.0 --plugin",
     ),
 )
@@ -57,14 +58,15 @@ def command(
     dry_run: bool,
     console: Console,
 ) -> None:
-    """Make torch_lms for the official release TAG: a wheel, and an sdist that builds at install.
+    """Make the package beside the official release TAG: a wheel, and an sdist of it.
 
-    Needs only the headers of the official wheel. One wheel is for all Pythons, and for all patch
-    releases of its minor version.
+    torch_lms needs only the headers of the official wheel. One wheel is for all Pythons, and for
+    all patch releases of its minor version; its sdist builds at install.
+    tensorflow_large_model_support compiles nothing: one wheel is for all releases.
     """
     project = find_project()
     if new:
-        entry = add(project, "pytorch", tag, console, dry_run=dry_run)
+        entry = add(project, tag.rpartition(":")[0] or "pytorch", tag, console, dry_run=dry_run)
         console.say(entry)
         if dry_run:
             console.result({"entry": entry, "dry_run": True})

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import click
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.project import find_project
+from lmsbuild.base.project import Project, find_project
 from lmsbuild.cli.options import examples, json_option
 from lmsbuild.series.series import patch_files
-from lmsbuild.tags.frameworks import Target, targets
+from lmsbuild.tags.frameworks import Target, load, targets
 from lmsbuild.trials import passed
 
 
@@ -53,14 +55,41 @@ def command(console: Console) -> None:
             for row, target in zip(rows, known, strict=True)
         ],
     )
+    packages = _packages(project)
+    console.table(
+        "",
+        ["package", "version", "beside", "tested with"],
+        [
+            [
+                *(str(each[name]) for name in ("package", "version", "framework")),
+                " ".join(map(str, cast("list[str]", each["tested"]))),
+            ]
+            for each in packages
+        ],
+    )
     for line in passed.summary(parts):
         console.say(line)
     console.result(rows)
 
 
 def _concerns(part: passed.Part, target: Target) -> bool:
-    plugin = target.framework.plugin is not None and part.of.startswith(f"{passed.PLUGIN}:")
-    return plugin or part.of in (target.label, passed.ENGINE)
+    plugin = target.framework.plugin
+    beside = plugin is not None and part.of.startswith(f"{plugin.name}:")
+    return beside or part.of in (target.label, passed.ENGINE)
+
+
+def _packages(project: Project) -> list[dict[str, object]]:
+    """The packages beside official wheels, and the releases that each was tested with."""
+    return [
+        {
+            "package": plugin.name,
+            "framework": name,
+            "version": plugin.version,
+            "tested": [version for version, at in plugin.releases.items() if at.tested],
+        }
+        for name, framework in load(project).items()
+        if (plugin := framework.plugin)
+    ]
 
 
 def last_verified(target: Target) -> str:

@@ -29,7 +29,7 @@ from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import Wanted, prepared
 from lmsbuild.ship.sources import fetched, patched
 from lmsbuild.tags.frameworks import Target, resolve
-from lmsbuild.trials.passed import PLUGIN, Recorder
+from lmsbuild.trials.passed import Recorder
 from lmsbuild.trials.suite import (
     SIMULATOR,
     TIERS,
@@ -56,6 +56,7 @@ _SHOWN = 10  # failures named on the console; the report has all
         "lmsbuild test v2.6.0 --tier full --shard 2/8 --record",
         "lmsbuild test v2.6.0 --dry",
         "lmsbuild test v2.11.0 --plugin training",
+        "lmsbuild test tensorflow:2.21.0 --plugin",
         "lmsbuild test v2.6.0 --container allocator",
     ),
 )
@@ -80,7 +81,7 @@ _SHOWN = 10  # failures named on the console; the report has all
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts, counted from 1.")
 @click.option(
     "--plugin", is_flag=True,
-    help="Test torch_lms beside the official wheel instead of the patched wheel.",
+    help="Test the package beside the official wheel instead of the patched wheel.",
 )  # fmt: skip
 @click.option(
     "--container", "in_container", is_flag=True,
@@ -144,7 +145,7 @@ def command(
         return
     recorder = None
     if record:
-        of = f"{PLUGIN}:{found.target.tag.version}" if found else target.label
+        of = f"{found.plugin.name}:{found.target.tag.version}" if found else target.label
         matrix = " ".join(suite) or tier
         if device.kind == "cuda":
             matrix += " on a GPU"

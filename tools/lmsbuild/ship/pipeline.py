@@ -24,7 +24,7 @@ from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.sources import patched
 from lmsbuild.tags.download import official_wheel
 from lmsbuild.tags.frameworks import Target
-from lmsbuild.wheel import baseline, plugin
+from lmsbuild.wheel import baseline, plugin, pureplugin
 from lmsbuild.wheel.overlay import Built, build, planned
 from lmsbuild.wheel.plugin import PluginTarget
 from lmsbuild.wheel.toolchain import Compiler, processors
@@ -102,8 +102,12 @@ def plugin_wheel(
     with console.step("plugin") as step:
         folder = output.absolute() if output else found.target.work / "wheels"
         python = found.target.python(choices.python)
-        done = plugin.build(found, python, folder, console, choices.jobs, dry_run=dry_run)
-        step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+        if found.plugin.compiled:
+            done = plugin.build(found, python, folder, console, choices.jobs, dry_run=dry_run)
+            step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+        else:
+            done = pureplugin.build(found, folder, dry_run=dry_run)
+            step.note = "unchanged" if done.reused else "made"
         if done.wheel.is_file() and not dry_run:
             step.size, step.digest = done.wheel.stat().st_size, done.sha256
     return done
@@ -175,7 +179,7 @@ def _with_plugin(wanted: Wanted, console: Console) -> Prepared:
     ready = _ready(wanted, wheels, wanted.target.work / "source", built, console)
     more = {"LMS_SDIST": str(built.sdist)}
     if not found.release.tested:
-        more["TORCH_LMS_FORCE"] = "1"
+        more["TORCH_LMS_FORCE" if found.plugin.compiled else "TFLMS_FORCE"] = "1"
     return replace(ready, variables={**ready.variables, **more})
 
 

@@ -245,21 +245,28 @@ class Release(Model):
 
     tested: bool = True  # the suites pass; else it is imported only when forced
     requires: str  # of the framework's version, in the wheel's metadata
-    cxx_standard: str
+    cxx_standard: str = ""  # where something is compiled
     tag: str | None = None  # whose variants these are
     cuda: dict[str, Variant] = {}
 
 
 class Plugin(Model):
-    """What is in plugin.toml: the runtime as a package of its own, beside an official wheel."""
+    """What is in plugin.toml: Large Model Support as a package beside an official wheel."""
 
+    name: Word  # of the package
     version: VersionText
     sources: InnerPath  # folder with its Python side
-    layout: list[Layout]  # in addition to the framework's
-    include: list[str]
-    flags: list[str]
-    link: list[Word]
+    suites: InnerPath | None = None  # of its own; the framework's do for the same runtime
+    layout: list[Layout] = []  # what is compiled, in addition to the framework's
+    include: list[str] = []
+    flags: list[str] = []
+    link: list[Word] = []
     releases: dict[str, Release]
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it is built for each release; of Python alone, one wheel is for all."""
+        return bool(self.layout)
 
 
 class Shows(Model):

@@ -66,6 +66,11 @@ def add(
     Returns the entry. Raises UsageError, DownloadError or ConfigError."""
     framework = load(project)[name]
     version = _version(spec)
+    if framework.plugin and not framework.plugin.compiled:
+        raise UsageError(
+            f"{version} cannot be added by --new because {framework.plugin.name} is not built "
+            f"for one; add its wheel to patches/{name}/{PLUGIN_FILE}, like those that are there"
+        )
     with console.task(f"looking up {name} {version}"):
         text = entry(framework, name, version, ask)
     if dry_run:

@@ -27,8 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ENGINE = "engine"  # what is tested where it is no tag: lms/core,
-PLUGIN = "torch_lms"  # and the plug-in beside an official release
+ENGINE = "engine"  # what is tested where it is no tag: lms/core
 _HEAD = """\
 # SPDX-License-Identifier: Apache-2.0
 # Which parts of the whole matrices passed, when and on which commit. Written by
@@ -40,7 +39,7 @@ _HEAD = """\
 class Part:
     """One part of a matrix, all of whose tests passed or were skipped."""
 
-    of: str  # a tag (pytorch:v2.6.0), a release of the plug-in (torch_lms:2.8.0) or ENGINE
+    of: str  # a tag (pytorch:v2.6.0), a release of a package (torch_lms:2.8.0) or ENGINE
     matrix: str  # "full", or the suites that were named
     part: int  # of `parts`, from 1
     parts: int

@@ -54,6 +54,8 @@ class PluginTarget:
     @property
     def version(self) -> str:
         """Of the wheel: builds for different releases must not have one name."""
+        if not self.plugin.compiled:
+            return self.plugin.version
         at = Version(self.target.tag.version)
         return f"{self.plugin.version}+torch{at.major}.{at.minor}"
 
@@ -72,11 +74,22 @@ def releases(project: Project) -> list[PluginTarget]:
     found = []
     for name, framework in load(project).items():
         if framework.plugin:
+            suites = framework.plugin.suites or framework.shows.suites
+            shows = framework.shows.model_copy(update={"suites": suites})
+            beside = framework.model_copy(update={"shows": shows})
             for version, release in framework.plugin.releases.items():
                 tag = _tag(framework, version, release)
-                target = Target(name, f"v{version}", framework, tag, project, next(iter(tag.cuda)))
+                target = Target(name, f"v{version}", beside, tag, project, next(iter(tag.cuda)))
                 found.append(PluginTarget(target, framework.plugin, release))
     return found
+
+
+def tested(found: PluginTarget) -> bytes:
+    """The module of the package that says which releases it was tested beside."""
+    framework = found.target.framework_name
+    known = [each for each in releases(found.target.project) if each.release.tested]
+    versions = [e.target.tag.version for e in known if e.target.framework_name == framework]
+    return f"# SPDX-License-Identifier: Apache-2.0\nTESTED = {tuple(versions)!r}\n".encode()
 
 
 def _tag(framework: Framework, version: str, release: Release) -> Tag:
@@ -114,7 +127,9 @@ def resolve(project: Project, spec: str) -> PluginTarget:
             version.rpartition(".")[0],
         ):
             return found
-    nearest = sorted(known, key=lambda found: _distance(wanted, found.target.tag.version))
+    meant = framework or known[0].target.framework_name
+    alike = [found for found in known if found.target.framework_name == meant] or known
+    nearest = sorted(alike, key=lambda found: _distance(wanted, found.target.tag.version))
     near = [found.target.tag_name for found in nearest[:3]]
     raise UnknownTagError(
         f"no plug-in can be built for {spec} because plugin.toml has no such release; "
@@ -142,11 +157,7 @@ def source_files(found: PluginTarget) -> dict[str, bytes]:
         for file in sorted((folder / part).rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 files[file.relative_to(folder / part).as_posix()] = file.read_bytes()
-    known = releases(found.target.project)
-    tested = [each.target.tag.version for each in known if each.release.tested]
-    files[f"{NAME}/_tested.py"] = (
-        f"# SPDX-License-Identifier: Apache-2.0\nTESTED = {tuple(tested)!r}\n".encode()
-    )
+    files[f"{NAME}/_tested.py"] = tested(found)
     files["flags.json"] = _json(_flags(found.plugin))
     files["LICENSE"] = (root / "LICENSE").read_bytes() if (root / "LICENSE").is_file() else b""
     files["PKG-INFO"] = _metadata(found.plugin.version, "")
@@ -180,7 +191,7 @@ def _json(value: object) -> bytes:
 
 def write_sdist(found: PluginTarget, files: dict[str, bytes], output: Path) -> Path:
     """The sdist in `output`. Same inputs give the same bytes."""
-    stem = f"{NAME}-{found.plugin.version}"
+    stem = f"{found.plugin.name}-{found.plugin.version}"
     path = output / f"{stem}.tar.gz"
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -226,7 +237,7 @@ def build(
     make_folder(output)
     with FileLock(output / ".lock"):
         for wheel in output.glob(f"{name}-*.whl"):
-            if _key_of(wheel) == key and sdist.is_file():
+            if key_of(wheel) == key and sdist.is_file():
                 return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))
             wheel.unlink()
         write_sdist(found, files, output)
@@ -242,7 +253,7 @@ def build(
         )
 
 
-def _key_of(wheel: Path) -> str:
+def key_of(wheel: Path) -> str:
     try:
         manifest = wheelfile.read(wheel, f"{WheelName.of(wheel).dist_info}/{MANIFEST}")
         return str(json.loads(manifest)["key"])

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the graphs of a model of Keras are: Keras 2 and 3, and Keras in a session."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+v1 = tf.compat.v1
+Rewrite = Callable[[Any], Callable[..., Any]]
+
+
+class Rewritten:
+    """Calls a tf.function by what `rewrite` makes of each concrete function of it."""
+
+    def __init__(self, function: Any, rewrite: Rewrite) -> None:
+        self.function, self._rewrite = function, rewrite
+        self._made: dict[int, tuple[Any, Callable[..., Any]]] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        concrete = self.function.get_concrete_function(*arguments, **named)
+        if id(concrete) not in self._made:
+            self._made[id(concrete)] = (concrete, self._rewrite(concrete))  # keeps it, and its id
+        made = self._made[id(concrete)][1]
+        return made(*arguments, **named)
+
+
+def called(concrete: Any, flat: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of flat tensors, called as `concrete` is."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        parts = tf.nest.flatten((arguments, named), expand_composites=True)
+        count = len(concrete.inputs) - len(concrete.captured_inputs)
+        tensors = [part for part in parts if tf.is_tensor(part) or _is_number(part)]
+        results = flat(*tensors[:count], *concrete.captured_inputs)
+        return tf.nest.pack_sequence_as(
+            concrete.structured_outputs, results[: len(concrete.outputs)], expand_composites=True
+        )
+
+    return call
+
+
+def _is_number(part: Any) -> bool:
+    return hasattr(part, "__array__")
+
+
+def put(model: Any, name: str, rewritten: Rewrite) -> None:
+    """Give the model the function `name` rewritten; once."""
+    make = getattr(model, f"make_{name}")
+    if getattr(model, "jit_compile", False):
+        model.jit_compile = False
+        make(force=True)
+    elif getattr(model, name) is None:
+        make()
+    function = getattr(model, name)
+    if isinstance(function, Rewritten) or getattr(function, "_lms", False):
+        return
+    setattr(model, name, _around(function, rewritten))
+
+
+def _around(function: Any, rewritten: Rewrite) -> Any:
+    """A tf.function itself; newer Keras 3 has a plain function around those that it calls."""
+    if hasattr(function, "get_concrete_function"):
+        return rewritten(function)
+    cells = []
+    for cell in function.__closure__ or ():
+        inner = cell.cell_contents
+        cells.append(
+            types.CellType(rewritten(inner)) if hasattr(inner, "get_concrete_function") else cell
+        )
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__,
+        tuple(cells),
+    )  # fmt: skip
+    made._lms = True  # type: ignore[attr-defined]
+    return made
+
+
+def in_new_session(rewrite: Callable[[tf.Graph], None]) -> None:
+    """Rewrite the graph of Keras's session, which takes no change of what it has run: the values of
+    its variables go on in a new one."""
+    backend = v1.keras.backend
+    old = backend.get_session()
+    with old.graph.as_default():
+        variables = v1.global_variables()
+        values = old.run(variables)
+        rewrite(old.graph)
+        new = v1.Session(graph=old.graph, config=old._config)
+        backend.set_session(new)
+        for variable, value in zip(variables, values, strict=True):
+            variable.load(value, new)

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The class that users make: a callback of Keras, a hook of sessions, and a way for the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_large_model_support import device, keras_functions, tuner
+from tensorflow_large_model_support.choice import IN, Settings, Side, serialized_levels
+from tensorflow_large_model_support.functions import Unrolled, set_batch_size
+from tensorflow_large_model_support.graph import LOOPS, Graph
+from tensorflow_large_model_support.plan import Plan, Planner
+from tensorflow_large_model_support.reading import read, variables_bytes
+from tensorflow_large_model_support.rewriting import rewrite
+from tensorflow_large_model_support.simulator import Memory, Simulator
+from tensorflow_large_model_support.tuner import Tuner
+
+v1 = tf.compat.v1
+SessionRunHook: Any = v1.train.SessionRunHook
+_DONE = "tensorflow_large_model_support"  # a collection of each graph that was rewritten
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def _side(end: str, option: str) -> property:
+    """A property that takes a collection of scopes or types."""
+    name = f"{option}_{end}"
+
+    def get(self: LMS) -> set[str]:
+        return getattr(self._sides[end], option)
+
+    def put(self: LMS, value: Collection[str]) -> None:
+        if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+            raise ValueError(f"{name} is {value!r}, which is no collection of names")
+        setattr(self._sides[end], option, set(value))
+
+    return property(get, put)
+
+
+class LMS(tf.keras.callbacks.Callback, SessionRunHook):
+    """Swaps tensors of a model to host memory and back, by operations added to its graph."""
+
+    def __init__(
+        self,
+        swapout_threshold: int = -1,
+        swapin_groupby: int = -1,
+        swapin_ahead: int = -1,
+        sync_mode: int = 0,
+        serialization: Sequence[int | str] = (),
+        serialization_by_size: float = 0,
+        debug: bool = False,
+        debug_level: int = 1,
+        cpu_device: str = "/cpu:0",
+        gpu_device: str | None = None,
+    ) -> None:
+        super().__init__()
+        numbers = {
+            "swapout_threshold": swapout_threshold,
+            "swapin_groupby": swapin_groupby,
+            "swapin_ahead": swapin_ahead,
+            "sync_mode": sync_mode,
+        }
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ValueError(f"{name} is {number!r}, which is no integer; give one")
+        if sync_mode not in range(4):
+            raise ValueError(
+                f"sync_mode is {sync_mode}, which is none of 0 (asynchronous), 1 (swap-outs are "
+                "waited for), 2 (swap-ins), 3 (both)"
+            )
+        self._wanted = Settings(swapout_threshold, swapin_groupby, swapin_ahead, sync_mode)
+        self._serialization = list(serialization)
+        self._serialization_by_size = serialization_by_size
+        self._debug_level = debug_level if debug else 0
+        self._cpu_device, self._gpu_device = cpu_device, gpu_device
+        self._sides = {"output": Side(), "input": Side()}
+        self._remembered: dict[tuple[Any, ...], Settings | None] = {}
+        self.batch_size: int | None = None
+        self.is_training = True
+        self.autotune_gpu_mem: float | None = None
+        self.autotune_plot = False
+
+    excl_output_by_scopes = _side("output", "excl_scopes")
+    incl_output_by_scopes = _side("output", "incl_scopes")
+    excl_output_by_types = _side("output", "excl_types")
+    incl_output_by_types = _side("output", "incl_types")
+    excl_input_by_scopes = _side("input", "excl_scopes")
+    incl_input_by_scopes = _side("input", "incl_scopes")
+    excl_input_by_types = _side("input", "excl_types")
+    incl_input_by_types = _side("input", "incl_types")
+
+    # The ways in ---------------------------------------------------------------------------------
+
+    def run(self, graph: tf.Graph | None = None, keras: bool = False) -> None:
+        """Rewrite a graph before a session runs it: the default one, or Keras's."""
+        if graph is None:
+            graph = v1.keras.backend.get_session().graph if keras else v1.get_default_graph()
+        empty = tf.executing_eagerly() and not graph.get_operations()
+        if empty or isinstance(graph, tf.__internal__.FuncGraph):
+            self._log("There is no graph of a session here. Nothing is swapped.")
+            return
+        if graph.finalized:
+            raise ValueError("the graph cannot be rewritten because it is final; run LMS before")
+        if self._gpu_device in graph.get_collection(_DONE):
+            self._log("The graph was rewritten before. It is left as it is.")
+            return
+        operations = graph.get_operations()
+        shapes = None
+        if self.batch_size is not None and _is_open(operations):
+            definition = graph.as_graph_def()
+            set_batch_size(definition, self.batch_size)
+            shapes = tf.Graph()
+            with shapes.as_default():
+                tf.graph_util.import_graph_def(definition, name="")
+        self._rewrite(graph, shapes, variables_bytes(operations), whole=False)
+        graph.add_to_collection(_DONE, self._gpu_device)
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, a tf.function or what can become one, with its graphs rewritten."""
+        if not hasattr(function, "get_concrete_function"):
+            function = tf.function(function)
+        return keras_functions.Rewritten(function, self._concrete)
+
+    def _concrete(self, concrete: Any) -> Callable[..., Any]:
+        unrolled = Unrolled(concrete)
+        graph = unrolled.graph()
+        operations = graph.get_operations()
+        shapes = None
+        if self.batch_size is not None and _is_open(operations):
+            shapes = unrolled.graph(self.batch_size)
+        if not self._rewrite(graph, shapes, unrolled.variables_bytes(), whole=True):
+            return concrete
+        return keras_functions.called(concrete, unrolled.function(graph.as_graph_def()))
+
+    # A hook of sessions.
+    def begin(self) -> None:
+        self.run(v1.get_default_graph())
+
+    # A callback of Keras.
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._keras("train_function")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._keras("test_function")
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        self._keras("predict_function")
+
+    def _keras(self, name: str) -> None:
+        model = self.model
+        if not tf.executing_eagerly():
+            keras_functions.in_new_session(self.run)
+        elif model.run_eagerly:
+            self._log("The model runs eagerly, without a graph. Nothing is swapped.")
+        else:
+            if getattr(model, "jit_compile", False):
+                self._log("XLA, which chooses itself what lies where, is turned off.")
+            keras_functions.put(model, name, self.function)
+
+    # The work ------------------------------------------------------------------------------------
+
+    def _rewrite(
+        self, graph: tf.Graph, shapes: tf.Graph | None, variables: int, *, whole: bool
+    ) -> bool:
+        """Whether anything was to be swapped. `shapes` has the same ops, with more of the sizes."""
+        began = time.perf_counter()
+        seen = (shapes or graph).get_operations()
+        found = read(seen, self._gpu_device)
+        self._tell(found, variables)
+        planner = self._planner(found, whole)
+        settings = self._settings(found, planner, seen, variables)
+        if settings is None:
+            return False
+        plan = planner.plan(settings)
+        operations = [graph.get_operation_by_name(operation.name) for operation in seen]
+        added = rewrite(graph, operations, plan, self._cpu_device)
+        memory = Simulator(found).run(plan)
+        self._tell_swaps(found, plan)
+        self._log(f"Configuration: {tuner.described(settings)}")
+        self._log(
+            f"Added {added.swap_outs + added.swap_ins} operations to the model "
+            f"({added.swap_outs} swap-out operations ({memory.swapped_out / GIB:.2f} GiB) and "
+            f"{added.swap_ins} swap-in operations ({memory.swapped_in / GIB:.2f} GiB))"
+        )
+        self._warn_of_host(memory)
+        self._log(f"Editing model for LMS, took: {(time.perf_counter() - began) * 1000:.0f} ms")
+        return True
+
+    def _planner(self, graph: Graph, whole: bool) -> Planner:
+        for end, side in self._sides.items():
+            side.check(graph, end)
+        return Planner(
+            graph, self._sides["output"].takes(), self._sides["input"].takes(), whole=whole
+        )
+
+    @property
+    def _tunes(self) -> bool:
+        wanted = self._wanted
+        if wanted.threshold >= 0 and wanted.sync_mode >= IN:
+            return False
+        return min(wanted.threshold, wanted.ahead, wanted.groupby) < 0
+
+    def _settings(
+        self, graph: Graph, planner: Planner, seen: Sequence[tf.Operation], variables: int
+    ) -> Settings | None:
+        """What to swap by, tuned where it was left open; None: nothing is to be swapped."""
+        levels = serialized_levels(self._serialization, self._serialization_by_size, graph)
+        wanted = Settings(
+            self._wanted.threshold, self._wanted.groupby, self._wanted.ahead,
+            self._wanted.sync_mode, levels,
+        )  # fmt: skip
+        loops = [op.name for op in graph.ops if op.type in LOOPS]
+        if not self._tunes:
+            if loops:
+                self._log(
+                    f"{loops[0]} is a while-loop, inside of which nothing is swapped. "
+                    "tf.while_loop(swap_memory=True) swaps what its iterations keep."
+                )
+            return wanted
+        if loops:
+            raise ValueError(
+                f"the numbers cannot be tuned because {loops[0]} is a while-loop, whose memory no "
+                "simulation knows; give swapout_threshold, swapin_ahead and swapin_groupby"
+            )
+        if _is_open(seen):
+            raise ValueError(
+                "the numbers cannot be tuned because the sizes of what is fed are not known; set "
+                "batch_size"
+            )
+        return self._tuned(graph, planner, wanted, variables)
+
+    def _tuned(
+        self, graph: Graph, planner: Planner, wanted: Settings, variables: int
+    ) -> Settings | None:
+        began = time.perf_counter()
+        total = device.device_bytes(self.autotune_gpu_mem, self._gpu_device)
+        limit = int((total - variables) * device.ratio())
+        key = (_shape_of(graph), self.batch_size, wanted, limit)
+        if key in self._remembered:
+            self._log("The configuration of this model and batch size is known.")
+            return self._remembered[key]
+        self._simulator(f"Memory for simulation: {limit / GIB:.2f} GiB")
+        simulator = Simulator(graph)
+        found = Tuner(planner, simulator, limit, self._simulator).tune(wanted)
+        if found is None:
+            raise ValueError(
+                f"no configuration was found with which the model fits {limit / GIB:.2f} GiB; use "
+                "a smaller batch, or serialization"
+            )
+        self._simulator(f"Tuning took: {(time.perf_counter() - began) * 1000:.0f} ms")
+        if found.settings is None:
+            self._log("LMS is not necessary. Turned LMS off.")
+        self._remembered[key] = found.settings
+        return found.settings
+
+    # What it says --------------------------------------------------------------------------------
+
+    def _log(self, message: str, level: int = 0) -> None:
+        if level <= self._debug_level:
+            v1.logging.info("[LMS][%d] %s", level, message)
+
+    def _simulator(self, message: str) -> None:
+        self._log(f"[Simulator] {message}")
+
+    def _tell(self, graph: Graph, variables: int) -> None:
+        self._log(f"The graph has {len(graph.ops)} vertices and {graph.edges} edges.")
+        self._log(f"The graph has {variables / MIB:.2f} MiB of learning parameters.")
+        sizes = graph.sizes()
+        if sizes:
+            largest = max(range(len(sizes)), key=sizes.__getitem__)
+            self._log(
+                f"The largest GPU operation is {graph.ops[largest].name} consuming "
+                f"{sizes[largest] / GIB:.2f} GiB"
+            )
+        self._log(f"The graph has {graph.depth} topological levels.")
+        if self._debug_level:
+            for level in range(graph.depth):
+                count = graph.level.count(level)
+                self._log(f"Level {level} has {count} operations.", 1)
+
+    def _tell_swaps(self, graph: Graph, plan: Plan) -> None:
+        if not self._debug_level:
+            return
+        for swap in plan.swaps:
+            name = graph.ops[swap.tensor.op].name
+            for swap_in in swap.ins:
+                readers = ", ".join(graph.ops[edge.consumer].name for edge in swap_in.edges)
+                triggers = ", ".join(graph.ops[op].name for op in swap_in.triggers) or "nothing"
+                self._log(f"{name}:{swap.tensor.port} is out until {triggers}, for {readers}", 1)
+
+    def _warn_of_host(self, memory: Memory) -> None:
+        if memory.host_peak > device.host_bytes():
+            mebibytes = -(-memory.host_peak // MIB)
+            v1.logging.warning(
+                "[LMS][0] %.2f GiB of host memory are needed, which is above TensorFlow's limit; "
+                "set %s=%d",
+                memory.host_peak / GIB, device.HOST_LIMIT, mebibytes,
+            )  # fmt: skip
+
+
+def _is_open(operations: Sequence[tf.Operation]) -> bool:
+    """Whether the graph is fed, or reads, tensors with an unknown leading dimension."""
+    return any(
+        tensor.dtype != tf.resource and _leads_openly(tensor.shape)
+        for operation in operations
+        if operation.type in ("Placeholder", "PlaceholderWithDefault")
+        or operation.type.startswith("IteratorGetNext")
+        for tensor in operation.outputs
+    )
+
+
+def _leads_openly(shape: tf.TensorShape) -> bool:
+    return shape.rank is None or bool(shape.rank and shape.dims[0].value is None)
+
+
+def _shape_of(graph: Graph) -> int:
+    """What two graphs with the same results of tuning have in common."""
+    return hash(tuple((op.type, op.inputs, op.after, op.outputs) for op in graph.ops))

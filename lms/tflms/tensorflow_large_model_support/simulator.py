@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of a graph with a plan, as far as memory goes: level by level, references counted.
+
+The ops of a level run together, but for those of a serialised level. A buffer is there from the
+level of its op to the level of the last op that reads it, or another name of it; what is copied
+out beside other ops, a level longer. What came back is there from the level of the op that triggers
+the swap-in, or where it is waited for that of its reader, to the last op that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from tensorflow_large_model_support.graph import (
+    LEFT_ALONE,
+    SAME_BUFFER,
+    Edge,
+    Graph,
+    Tensor,
+)
+from tensorflow_large_model_support.plan import Plan
+
+ROUNDING = 256  # of TensorFlow's BFC allocator
+# Write their result where an input of its size was, when they are the last to read that.
+IN_PLACE = frozenset(
+    {
+        *("Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum", "Pow"),
+        *("Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Tanh", "Sigmoid", "Softplus", "Erf"),
+        *("ReluGrad", "Relu6Grad", "EluGrad", "SeluGrad", "TanhGrad", "SigmoidGrad", "SqrtGrad"),
+        *("BiasAdd", "Neg", "Exp", "Log", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Abs", "Sign"),
+        *("Softmax", "LogSoftmax", "SquaredDifference", "RsqrtGrad", "ReciprocalGrad"),
+    }
+)
+
+
+def rounded(size: int) -> int:
+    return -(-size // ROUNDING) * ROUNDING
+
+
+class Memory(NamedTuple):
+    """What a run takes, in bytes, at each step of it."""
+
+    device: list[int]
+    host: list[int]  # of what is swapped out
+    swapped_out: int
+    swapped_in: int
+
+    @property
+    def peak(self) -> int:
+        return max(self.device, default=0)
+
+    @property
+    def host_peak(self) -> int:
+        return max(self.host, default=0)
+
+
+class Simulator:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.sizes = [
+            tuple(rounded(out.size) if out.size and out.moves else 0 for out in op.outputs)
+            if op.on_device and op.type not in LEFT_ALONE
+            else (0,) * len(op.outputs)
+            for op in graph.ops
+        ]
+
+    def run(self, plan: Plan) -> Memory:
+        step, steps = self._steps(plan)
+        life = _Lives()
+        buffer: list[list[int]] = [[] for _ in self.graph.ops]
+        swaps = {swap.tensor: swap for swap in plan.swaps}
+        copies: dict[Edge, int] = {}
+        host = [0] * (steps + 1)
+        moved_out = moved_in = 0
+        for number in self.graph.order:
+            op = self.graph.ops[number]
+            begin = step[number]
+            reads = [
+                copies.get(Edge(number, slot), -1) for slot in range(len(op.inputs))
+            ] if copies else [-1] * len(op.inputs)  # fmt: skip
+            for slot, tensor in enumerate(op.inputs):
+                if reads[slot] < 0:
+                    reads[slot] = buffer[tensor.op][tensor.port]
+                life.read(reads[slot], begin)
+            in_place = op.type in IN_PLACE
+            for port, size in enumerate(self.sizes[number]):
+                if op.type in SAME_BUFFER and port < len(reads) and op.on_device:
+                    made = reads[port]
+                else:
+                    made = life.make(size, begin)
+                    if in_place and size:
+                        life.over[made] = tuple(reads)
+                buffer[number].append(made)
+                swap = swaps.get(Tensor(number, port))
+                if swap is None:
+                    continue
+                if not swap.held:
+                    life.late.add(made)
+                size = size or life.size[made]
+                moved_out += size
+                last = begin
+                for swap_in in swap.ins:
+                    first = min(step[edge.consumer] for edge in swap_in.edges)
+                    at = first
+                    if not plan.settings.waits_in:
+                        ran = (step[op] for op in swap_in.triggers)
+                        at = min(max(ran, default=begin + 1), first)
+                    copy = life.make(size, at)
+                    moved_in += size
+                    last = max(last, at)
+                    copies.update(dict.fromkeys(swap_in.edges, copy))
+                host[begin] += size
+                host[min(last + 1, steps)] -= size
+        device = life.memory(steps)
+        return Memory(device, list(accumulate(host))[:steps], moved_out, moved_in)
+
+    def _steps(self, plan: Plan) -> tuple[list[int], int]:
+        """When each op runs; a serialised level takes as many steps as it has ops in a row."""
+        if not plan.chain:
+            return self.graph.level, self.graph.depth
+        place = [0] * len(self.graph.ops)
+        for first, second in plan.chain:
+            place[second] = place[first] + 1
+        width = [1] * self.graph.depth
+        for number, level in enumerate(self.graph.level):
+            width[level] = max(width[level], place[number] + 1)
+        begins = [0, *accumulate(width)]
+        steps = [begins[level] + place[n] for n, level in enumerate(self.graph.level)]
+        return steps, begins[-1]
+
+
+class _Lives:
+    """From when to when each buffer is there."""
+
+    def __init__(self) -> None:
+        self.size: list[int] = []
+        self.begin: list[int] = []
+        self.end: list[int] = []
+        self.readers: list[int] = []  # at its end
+        self.over: dict[int, tuple[int, ...]] = {}  # buffers that may take an input's place
+        self.late: set[int] = set()  # copied out while others run, for a step more
+
+    def make(self, size: int, begin: int) -> int:
+        self.size.append(size)
+        self.begin.append(begin)
+        self.end.append(begin)
+        self.readers.append(0)
+        return len(self.size) - 1
+
+    def read(self, buffer: int, step: int) -> None:
+        if step > self.end[buffer]:
+            self.end[buffer], self.readers[buffer] = step, 1
+        elif step == self.end[buffer]:
+            self.readers[buffer] += 1
+
+    def memory(self, steps: int) -> list[int]:
+        change = [0] * (steps + 2)
+        for buffer, begin in self._begins():
+            change[begin] += self.size[buffer]
+            end = self.end[buffer] + (buffer in self.late)
+            change[min(end + 1, steps + 1)] -= self.size[buffer]
+        return list(accumulate(change))[:steps]
+
+    def _begins(self) -> Iterator[tuple[int, int]]:
+        for buffer, begin in enumerate(self.begin):
+            if not self.size[buffer]:
+                continue
+            for old in self.over.get(buffer, ()):
+                if (
+                    self.size[old] == self.size[buffer]
+                    and self.end[old] == begin
+                    and self.readers[old] == 1
+                    and self.begin[old] < begin
+                    and old not in self.late
+                    and self.end[buffer] > begin
+                ):
+                    begin += 1  # what was there until then has gone
+                    break
+            yield buffer, begin

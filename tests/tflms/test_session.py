@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs of sessions: what is added, what is left alone, what is refused; tuning by sizes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_large_model_support import LMS
+
+v1 = tf.compat.v1
+X = np.random.RandomState(0).rand(4, 8, 8, 3).astype("float32")
+
+
+def layer(x, name, width=8, before=None):
+    with v1.variable_scope(name):
+        kernel = v1.get_variable("kernel", (3, 3, before or x.shape[-1], width))
+        return tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
+
+
+def network(batch=None, depth=6, devices=(None,)):
+    """A graph that trains; a tower for each device."""
+    graph = tf.Graph()
+    with graph.as_default():
+        v1.set_random_seed(0)
+        x = v1.placeholder(tf.float32, (batch, 8, 8, 3), name="x")
+        losses = []
+        for number, device in enumerate(devices):
+            place, name = v1.device(device), v1.name_scope(f"tower{number}")
+            with place, name, v1.variable_scope("net", reuse=v1.AUTO_REUSE):
+                y = x + float(number)
+                for each in range(depth):
+                    y = layer(y, f"layer{each}")
+                losses.append(tf.reduce_mean(tf.square(y)))
+        loss = tf.add_n(losses, name="loss")
+        v1.train.AdamOptimizer(0.01).minimize(loss, name="train", colocate_gradients_with_ops=True)
+    return graph
+
+
+def train(graph, steps=3):
+    with v1.Session(
+        graph=graph, config=v1.ConfigProto(allow_soft_placement=True)
+    ) as session, graph.as_default():  # fmt: skip
+        session.run(v1.global_variables_initializer())
+        run = lambda: session.run(["loss:0", "train"], {"x:0": X})[0]  # noqa: E731
+        losses = [run() for _ in range(steps)]
+        return losses, session.run(v1.trainable_variables())
+
+
+def added(graph):
+    return [op for op in graph.get_operations() if op.name.startswith("lms/")]
+
+
+def assert_trains_alike(graph, **options):
+    losses, weights = train(graph)
+    expected, plain = train(network(**options))
+    assert losses == expected
+    for one, other in zip(weights, plain):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("mode", range(4))
+def test_a_session_trains_to_the_same_digits(mode):
+    graph = network()
+    LMS(3, 4, 2, sync_mode=mode, serialization=["4:20"]).run(graph)
+    outs = [op for op in added(graph) if "swapout" in op.name]
+    ins = [op for op in added(graph) if "swapin" in op.name]
+    assert len(outs) > 5 and len(ins) >= len(outs) and len(outs) + len(ins) == len(added(graph))
+    assert all(op.type == "Identity" and op.device.endswith("CPU:0") for op in outs + ins)
+    for op in ins:
+        assert op.inputs[0].op in outs and op.control_inputs
+        assert all(not reader.name.startswith("lms/") for reader in op.outputs[0].consumers())
+    assert_trains_alike(graph)
+
+
+def test_the_default_graph_and_a_second_run(said):
+    graph = network()
+    with graph.as_default():
+        lms = LMS(3, 0, 1)
+        lms.run()
+        count = len(added(graph))
+        lms.run()
+        LMS(1, 0, 1).run()
+    assert count > 5 and len(added(graph)) == count
+    assert said[-1] == "[LMS][0] The graph was rewritten before. It is left as it is."
+
+
+def test_the_hook_of_a_monitored_session():
+    graph = network()
+    with graph.as_default():
+        v1.train.get_or_create_global_step()
+        with v1.train.MonitoredTrainingSession(hooks=[LMS(3, 0, 1)]) as session:
+            assert np.isfinite(session.run("loss:0", {"x:0": X}))
+    assert len(added(graph)) > 5
+
+
+def test_grappler_leaves_swaps_where_they_are():
+    """A node that it bypassed or merged would not be in the graphs that ran."""
+    graph = network(batch=4)
+    LMS(3, 0, 1).run(graph)
+    names = {op.name for op in added(graph) if "truediv" not in op.name}  # that is a constant
+    options = v1.RunOptions(output_partition_graphs=True)
+    said = v1.RunMetadata()
+    with v1.Session(graph=graph) as session, graph.as_default():
+        session.run(v1.global_variables_initializer())
+        session.run(["loss:0", "train"], {"x:0": X}, options=options, run_metadata=said)
+    nodes = {node.name: node for part in said.partition_graphs for node in part.node}
+    assert names and names <= set(nodes)
+    for name in names:
+        if "swapin" in name:
+            assert any(text.startswith("^") for text in nodes[name].input)
+
+
+def test_towers_have_one_each():
+    """The second is for another GPU; ops that are placed elsewhere are left alone."""
+    devices = ("/gpu:0", "/gpu:1")
+    graph = network(devices=devices)
+    for device in devices:
+        LMS(3, 0, 1, gpu_device=device).run(graph)
+    towers = [op.name.partition("_tower")[2][:1] for op in added(graph) if "_tower" in op.name]
+    assert set(towers) == {"0", "1"}
+    other = network(devices=devices)
+    LMS(3, 0, 1, gpu_device="/gpu:1").run(other)
+    swapped = {op.inputs[0].op.device for op in added(other) if "swapout" in op.name}
+    assert swapped == {"/device:GPU:1"}
+    assert_trains_alike(graph, devices=devices)
+
+
+def test_filters(said):
+    graph = network()
+    lms = LMS(3, 0, 1)
+    lms.excl_output_by_types = {"Relu"}
+    lms.incl_output_by_scopes = {"tower0/net/layer0", "tower0/net/layer1"}
+    lms.run(graph)
+    sources = {op.inputs[0].op for op in added(graph) if "swapout" in op.name}
+    assert {op.type for op in sources} == {"Conv2D"} or not sources
+    wrong = LMS(3, 0, 1)
+    wrong.excl_input_by_types = ["Relux"]
+    with pytest.raises(ValueError, match="excl_input_by_types names 'Relux'"):
+        wrong.run(network())
+    with pytest.raises(ValueError, match="no collection of names"):
+        wrong.excl_input_by_types = "Relu"
+
+
+@pytest.mark.parametrize("name", ["swapout_threshold", "swapin_groupby", "swapin_ahead"])
+@pytest.mark.parametrize("wrong", [1.5, "2", None, True])
+def test_what_is_no_integer(name, wrong):
+    with pytest.raises(ValueError, match=f"{name} is .* which is no integer"):
+        LMS(**{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_what_is_no_mode(wrong):
+    with pytest.raises(ValueError, match="which is none of 0"):
+        LMS(sync_mode=wrong)
+
+
+# ---- tuning
+
+
+def tuned(graph, share, **options):
+    """With a share of what the graph takes by itself, without its variables."""
+    probe = LMS()
+    probe.batch_size = 4
+    probe.autotune_gpu_mem = 1
+    lms = LMS(**options)
+    lms.batch_size = 4
+    lms.autotune_gpu_mem = share
+    lms.run(graph)
+    return lms
+
+
+def test_what_fits_is_left_alone(said):
+    graph = network()
+    tuned(graph, 1)
+    assert not added(graph) and "[LMS][0] LMS is not necessary. Turned LMS off." in said
+
+
+def test_the_numbers_are_found(said):
+    graph = network()
+    tuned(graph, 60e3 / (1 << 30) * 1.2)
+    assert len(added(graph)) > 4
+    simulated = [line for line in said if line.startswith("[LMS][0] [Simulator] ")]
+    assert any("Memory for simulation: " in line for line in simulated)
+    assert sum("Found a parameter set: swapout_threshold: " in line for line in simulated) >= 1
+    text = "\n".join(said)
+    for part in (
+        f"The graph has {len(network().get_operations())} vertices and ",
+        " MiB of learning parameters.",
+        "The largest GPU operation is ",
+        " topological levels.",
+        "Configuration: swapout_threshold: ",
+        "swap-out operations (",
+        "Editing model for LMS, took: ",
+    ):
+        assert part in text
+    assert_trains_alike(graph)
+
+
+def test_a_model_is_tuned_once(said):
+    lms = tuned(network(), 72e3 / (1 << 30))
+    lms.run(network())
+    assert "[LMS][0] The configuration of this model and batch size is known." in said
+
+
+def test_what_cannot_be_tuned(monkeypatch):
+    with pytest.raises(ValueError, match="set batch_size"):
+        lms = LMS()
+        lms.autotune_gpu_mem = 1
+        lms.run(network())
+    with pytest.raises(ValueError, match="no configuration was found"):
+        tuned(network(), 1e-6)
+    monkeypatch.setenv("TF_LMS_SIMULATOR_MEM_RATIO", "2")
+    with pytest.raises(ValueError, match="TF_LMS_SIMULATOR_MEM_RATIO is '2'"):
+        tuned(network(), 1)
+
+
+def test_a_device_is_needed():
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    lms = LMS()
+    lms.batch_size = 4
+    with pytest.raises(ValueError, match="set autotune_gpu_mem"):
+        lms.run(network())
+
+
+def test_the_share_of_the_memory(monkeypatch, said):
+    for variables, share in (
+        ({}, 0.9),
+        ({"DDL_OPTIONS": "x"}, 0.8),
+        ({"DDL_OPTIONS": "x", "TF_LMS_SIMULATOR_MEM_RATIO": "0.5"}, 0.5),
+    ):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        del said[:]
+        tuned(network(), 1000)
+        assert f"[LMS][0] [Simulator] Memory for simulation: {1000 * share:.2f} GiB" in said
+
+
+def loop():
+    graph = tf.Graph()
+    with graph.as_default():
+        v1.disable_control_flow_v2()
+        x = v1.placeholder(tf.float32, (4, 4), name="x")
+        y = layer(tf.reshape(x, (1, 4, 4, 1)), "before")
+        _, z = tf.while_loop(
+            lambda i, a: i < 3, lambda i, a: (i + 1, tf.tanh(a) + tf.sin(a)), (0, y)
+        )
+        z = layer(z, "after") + y
+        loss = tf.reduce_mean(z, name="loss")
+        v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+        v1.enable_control_flow_v2()
+    return graph
+
+
+def test_a_while_loop_is_left_alone(said):
+    graph = loop()
+    LMS(2, 0, 1).run(graph)
+    assert any("tf.while_loop(swap_memory=True)" in line for line in said) and added(graph)
+    for op in added(graph):
+        assert op._get_control_flow_context() is None
+
+    def run(one):
+        with v1.Session(graph=one) as session, one.as_default():
+            session.run(
+                [v.initializer for v in v1.global_variables()]
+                + [v.assign(tf.ones_like(v)) for v in v1.trainable_variables()]
+            )
+            return [
+                session.run(["loss:0", "train"], {"x:0": np.eye(4)})[0].item() for _ in range(3)
+            ]
+
+    with graph.as_default():
+        assert len({*run(graph)}) == 3
+    assert run(graph) == run(loop())
+    with pytest.raises(ValueError, match="is a while-loop, whose memory no simulation knows"):
+        lms = LMS()
+        lms.autotune_gpu_mem = 1
+        lms.run(loop())
+
+
+def test_host_memory_above_the_limit_is_said(monkeypatch):
+    warned = []
+    monkeypatch.setattr(v1.logging, "warning", lambda text, *parts: warned.append(text % parts))
+    monkeypatch.setenv("TF_GPU_HOST_MEM_LIMIT_IN_MB", "0.0")
+    lms = LMS(3, 0, 1)
+    lms.batch_size = 4
+    lms.run(network())
+    (line,) = warned
+    assert line.endswith("set TF_GPU_HOST_MEM_LIMIT_IN_MB=1")
+
+
+def test_a_final_graph_is_refused():
+    graph = network()
+    graph.finalize()
+    with pytest.raises(ValueError, match="because it is final; run LMS before"):
+        LMS(3, 0, 1).run(graph)

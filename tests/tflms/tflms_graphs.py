@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs for the tests of planning, and what becomes of one when a plan is put into it."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable
+
+from hypothesis import strategies as st
+from tensorflow_large_model_support.graph import Graph, Op, Output, Tensor
+from tensorflow_large_model_support.plan import Plan
+
+KINDS = ("Conv2D", "Relu", "AddV2", "Identity", "Reshape", "VarHandleOp", "Const", "Placeholder")
+
+
+def op(
+    name: str, kind: str, inputs: Iterable[tuple[int, int]] = (), after: Iterable[int] = (),
+    sizes: Iterable[int | None] = (1024,), on_device: bool = True,
+) -> Op:  # fmt: skip
+    outputs = tuple(Output(size, moves=True) for size in sizes)
+    made = tuple(Tensor(*each) for each in inputs)
+    return Op(name, kind, made, tuple(after), outputs, on_device)
+
+
+def chain(length: int, size: int = 1024) -> Graph:
+    """As of a network's training: forward ops, then for each, from the last, one of its gradient
+    that reads what the op read."""
+    ops = [op("x", "Placeholder", sizes=[size])]
+    for number in range(length):
+        ops.append(op(f"forward/{number}", "Conv2D", [(number, 0)], sizes=[size]))
+    for number in reversed(range(length)):
+        before = len(ops) - 1
+        kind = "Conv2DBackpropInput"
+        ops.append(op(f"backward/{number}", kind, [(before, 0), (number, 0)], sizes=[size]))
+    return Graph(ops)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 40) -> Graph:
+    ops: list[Op] = []
+    for number in range(draw(st.integers(2, most))):
+        kind = draw(st.sampled_from(KINDS))
+        inputs, after = [], []
+        if number and kind not in ("VarHandleOp", "Const", "Placeholder"):
+            for _ in range(draw(st.integers(1, 3))):
+                source = draw(st.integers(0, number - 1))
+                inputs.append((source, draw(st.integers(0, len(ops[source].outputs) - 1))))
+            after = draw(st.lists(st.integers(0, number - 1), max_size=2))
+        sizes = draw(st.lists(st.sampled_from([None, 4, 4096, 1 << 20]), min_size=1, max_size=2))
+        on_device = draw(st.integers(0, 9)) > 0
+        ops.append(op(f"scope{number % 3}/{number}", kind, inputs, after, sizes, on_device))
+    return Graph(ops)
+
+
+class Put:
+    """A graph with a plan in it: nodes are the numbers of ops, and ("out", tensor), ("in", n)."""
+
+    def __init__(self, graph: Graph, plan: Plan) -> None:
+        self.waits: dict[object, set[object]] = {
+            number: set(graph.previous(number)) for number in range(len(graph.ops))
+        }
+        self.reads = {
+            (number, slot): tensor
+            for number, one in enumerate(graph.ops)
+            for slot, tensor in enumerate(one.inputs)
+        }
+        self.value: dict[object, Tensor] = {}  # of each swap-in: the tensor that it gives
+        for swap in plan.swaps:
+            out = ("out", swap.tensor)
+            self.waits[out] = {swap.tensor.op}
+            for held in swap.held:
+                self.waits[held].add(out)
+            for swap_in in swap.ins:
+                node = ("in", len(self.value))
+                self.value[node] = swap.tensor
+                self.waits[node] = {out, *swap_in.triggers}
+                for edge in swap_in.edges:
+                    assert self.reads[edge] == swap.tensor, "read twice, or another tensor"
+                    self.reads[edge] = node
+        for number, one in enumerate(graph.ops):
+            read = [self.reads[number, slot] for slot in range(len(one.inputs))]
+            sources = {each.op if isinstance(each, Tensor) else each for each in read}
+            extra = self.waits[number] - {tensor.op for tensor in one.inputs}
+            self.waits[number] = sources | extra | set(one.after)
+        for first, second in plan.chain:
+            self.waits[second].add(first)
+
+    def order(self) -> list[object]:
+        """Raises graphlib.CycleError."""
+        return list(graphlib.TopologicalSorter(self.waits).static_order())
+
+    def needed(self, fetched: object) -> set[object]:
+        """What runs when this is fetched."""
+        seen, todo = {fetched}, [fetched]
+        while todo:
+            for other in self.waits[todo.pop()] - seen:
+                seen.add(other)
+                todo.append(other)
+        return seen
+
+
+def values(graph: Graph, put: Put) -> dict[object, object]:
+    """A number for each op, that says which ops and tensors it was computed from."""
+    found: dict[object, int] = {}
+    for node in put.order():
+        if isinstance(node, int):
+            one = graph.ops[node]
+            parts = []
+            for slot in range(len(one.inputs)):
+                read = put.reads[node, slot]
+                tensor = read if isinstance(read, Tensor) else put.value[read]
+                parts.append((found[tensor.op], tensor.port))
+            found[node] = hash((one.name, tuple(parts)))
+    return found
