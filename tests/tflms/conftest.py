@@ -39,6 +39,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
+    if config.getoption("--tier", "full") == "default":
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
     shard = config.getoption("--shard", None)
     if shard:
         index, count = map(int, shard.split("/"))

@@ -260,10 +260,8 @@ def test_a_while_loop_is_left_alone(said):
 
     def run(one):
         with v1.Session(graph=one) as session, one.as_default():
-            session.run(
-                [v.initializer for v in v1.global_variables()]
-                + [v.assign(tf.ones_like(v)) for v in v1.trainable_variables()]
-            )
+            session.run([variable.initializer for variable in v1.global_variables()])
+            session.run([v.assign(tf.ones_like(v)) for v in v1.trainable_variables()])
             return [
                 session.run(["loss:0", "train"], {"x:0": np.eye(4)})[0].item() for _ in range(3)
             ]

@@ -187,16 +187,26 @@ def test_a_function_of_ones_own(said):
 
 def test_what_xla_compiles_is_refused():
     @tf.function(jit_compile=True)
+    def function(x):
+        return tf.nn.relu(x) * 2.0
+
+    with pytest.raises(ValueError, match="because XLA compiles it"):
+        LMS(1, 0, 1).function(function)(tf.ones(3))
+
+
+def test_a_call_that_xla_compiles_is_one_op(said):
+    @tf.function(jit_compile=True)
     def inner(x):
         return tf.nn.relu(x) * 2.0
 
     @tf.function
     def outer(x):
-        return inner(x) + 1.0
+        before = tf.sin(x)
+        return tf.cos(inner(tf.exp(inner(before)))) + before
 
-    for function in (inner, outer):
-        with pytest.raises(ValueError, match="because XLA compiles it"):
-            LMS(1, 0, 1).function(function)(tf.ones(3))
+    expected = outer(tf.ones(3))
+    np.testing.assert_array_equal(LMS(2, 0, 1).function(outer)(tf.ones(3)), expected)
+    assert any("2 calls are compiled by XLA" in line for line in said) and added(said) == 1
 
 
 COMPILED = """

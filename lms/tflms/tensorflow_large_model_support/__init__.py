@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-_NAMES = ("LMS",)
+_PLACES = {"LMS": "lms", "LMSSessionRunHook": "v1", "LMSKerasCallback": "v1"}
 
 
 def __getattr__(name: str) -> Any:
-    """TensorFlow is imported when the class is asked for: planning knows none."""
-    if name in _NAMES:
-        from tensorflow_large_model_support import lms
+    """TensorFlow is imported when a class is asked for: planning knows none."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import tensorflow as tf
 
-        return getattr(lms, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tensorflow_large_model_support import versions
+
+    versions.check(tf.__version__)
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,12 +20,12 @@ _COMPILED = "_XlaMustCompile"
 _LOWER, _LOWERS = "_lower_using_switch_merge", "_lms_lower"
 
 
-class CompiledError(ValueError):
-    """Of a function that XLA compiles: what it swaps is not TensorFlow's to choose."""
+_COUNT = itertools.count()
 
 
 class Unrolled:
-    """The graph of a concrete function with the functions that it calls put in their places."""
+    """The graph of a concrete function with the functions that it calls put in their places, but
+    for those that XLA compiles: such a call is one op, as a step of Keras 2's optimizers is."""
 
     def __init__(self, concrete: Any) -> None:
         self.concrete = concrete
@@ -36,7 +37,7 @@ class Unrolled:
         self.control_outputs = [operation.name for operation in function.control_outputs]
         self.captures = len(concrete.captured_inputs)
         definition = function.as_graph_def()
-        _refuse_compiled(definition, concrete)
+        _refuse_compiled(concrete)
         self.definition = _inlined(definition, function, self._fetches())
 
     def _fetches(self) -> list[str]:
@@ -69,6 +70,11 @@ class Unrolled:
                     inputs[tensor.name] = made
             tf.graph_util.import_graph_def(definition, input_map=inputs, name="")
         return graph
+
+    @property
+    def compiled(self) -> list[str]:
+        """The calls of what XLA compiles."""
+        return [node.name for node in self.definition.node if _is_compiled(node)]
 
     def variables_bytes(self) -> int:
         """Of the variables that the function uses."""
@@ -104,16 +110,14 @@ class Unrolled:
         return v1.wrap_function(body, signature)
 
 
-def _refuse_compiled(definition: GraphDef, concrete: Any) -> None:
-    bodies = {function.signature.name: function for function in definition.library.function}
-    compiled = [name for name, body in bodies.items() if body.attr[_COMPILED].b]
-    nodes = [*definition.node, *(node for body in bodies.values() for node in body.node_def)]
-    compiled += [node.name for node in nodes if _COMPILED in node.attr and node.attr[_COMPILED].b]
-    if getattr(concrete, "function_def", None) and concrete.function_def.attr[_COMPILED].b:
-        compiled.append(concrete.name)
-    if compiled:
-        raise CompiledError(
-            f"{compiled[0]} cannot be rewritten because XLA compiles it and chooses itself what "
+def _is_compiled(node: Any) -> bool:
+    return _COMPILED in node.attr and node.attr[_COMPILED].b  # to look in it would make it
+
+
+def _refuse_compiled(concrete: Any) -> None:
+    if _is_compiled(concrete.function_def):
+        raise ValueError(
+            f"{concrete.name} cannot be rewritten because XLA compiles it and chooses itself what "
             "lies where; use jit_compile=False"
         )
 
@@ -134,7 +138,34 @@ def _inlined(definition: GraphDef, graph: tf.Graph, fetches: Sequence[str]) -> G
     meta.collection_def["train_op"].CopyFrom(collection)
     done = tf_optimizer.OptimizeGraph(config, meta)
     _rename(done, _LOWERS, _LOWER)
+    _name_anew(done)
     return done
+
+
+def _name_anew(definition: GraphDef) -> None:
+    """Grappler has changed functions of the library, which the program has by these names, too."""
+    suffix = f"_lms_{next(_COUNT)}"
+    names = {function.signature.name for function in definition.library.function}
+
+    def rename(function: Any) -> None:
+        if function.name in names:
+            function.name += suffix
+
+    bodies = definition.library.function
+    for node in (*definition.node, *(node for body in bodies for node in body.node_def)):
+        if node.op in names:
+            node.op += suffix
+        for attribute in node.attr.values():
+            if attribute.HasField("func"):
+                rename(attribute.func)
+            for function in attribute.list.func if attribute.HasField("list") else ():
+                rename(function)
+    for body in bodies:
+        body.signature.name += suffix
+    for gradient in definition.library.gradient:
+        gradient.function_name += suffix
+        if gradient.gradient_func in names:
+            gradient.gradient_func += suffix
 
 
 def _rename(definition: GraphDef, old: str, new: str) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_large_model_support import device, keras_functions, tuner
+from tensorflow_large_model_support import device, keras_functions, pictures, tuner
 from tensorflow_large_model_support.choice import IN, Settings, Side, serialized_levels
 from tensorflow_large_model_support.functions import Unrolled, set_batch_size
-from tensorflow_large_model_support.graph import LOOPS, Graph
+from tensorflow_large_model_support.graph import LOOPS, Graph, Tensor
 from tensorflow_large_model_support.plan import Plan, Planner
 from tensorflow_large_model_support.reading import read, variables_bytes
 from tensorflow_large_model_support.rewriting import rewrite
 from tensorflow_large_model_support.simulator import Memory, Simulator
 from tensorflow_large_model_support.tuner import Tuner
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
@@ -38,6 +41,16 @@ def _side(end: str, option: str) -> property:
         setattr(self._sides[end], option, set(value))
 
     return property(get, put)
+
+
+class Simulated(NamedTuple):
+    """Runs of a graph without and with swapping, beside `variables` bytes that stay."""
+
+    before: Memory
+    after: Memory
+    settings: Settings
+    distances: list[int]  # of each edge that may be swapped
+    variables: int
 
 
 class LMS(tf.keras.callbacks.Callback, SessionRunHook):
@@ -82,6 +95,9 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         self.is_training = True
         self.autotune_gpu_mem: float | None = None
         self.autotune_plot = False
+        self.most_tensors: int | None = None  # the first that are made; None: all
+        self._simulated: Simulated | None = None
+        self._limit: int | None = None  # of a simulated run
 
     excl_output_by_scopes = _side("output", "excl_scopes")
     incl_output_by_scopes = _side("output", "incl_scopes")
@@ -126,6 +142,11 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
 
     def _concrete(self, concrete: Any) -> Callable[..., Any]:
         unrolled = Unrolled(concrete)
+        if unrolled.compiled:
+            self._log(
+                f"{len(unrolled.compiled)} calls are compiled by XLA and left as they are, as "
+                f"{unrolled.compiled[0]}."
+            )
         graph = unrolled.graph()
         operations = graph.get_operations()
         shapes = None
@@ -174,10 +195,10 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         settings = self._settings(found, planner, seen, variables)
         if settings is None:
             return False
-        plan = planner.plan(settings)
+        plan = planner.plan(settings, self._only(planner))
         operations = [graph.get_operation_by_name(operation.name) for operation in seen]
         added = rewrite(graph, operations, plan, self._cpu_device)
-        memory = Simulator(found).run(plan)
+        memory = self._simulate(found, planner, plan, variables)
         self._tell_swaps(found, plan)
         self._log(f"Configuration: {tuner.described(settings)}")
         self._log(
@@ -195,6 +216,42 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         return Planner(
             graph, self._sides["output"].takes(), self._sides["input"].takes(), whole=whole
         )
+
+    def _only(self, planner: Planner) -> frozenset[Tensor] | None:
+        if self.most_tensors is None:
+            return None
+        level = planner.graph.level
+        first = sorted((each.tensor for each in planner.candidates), key=lambda t: (level[t.op], t))
+        return frozenset(first[: self.most_tensors])
+
+    def _simulate(self, graph: Graph, planner: Planner, plan: Plan, variables: int) -> Memory:
+        simulator = Simulator(graph)
+        before = simulator.run(Plan(Settings(graph.depth)))
+        after = simulator.run(plan)
+        self._simulated = Simulated(before, after, plan.settings, planner.distances(), variables)
+        if self.autotune_plot:
+            files = pictures.save(self.plan())
+            self._simulator(f"Pictures: {', '.join(map(str, files))}")
+        return after
+
+    @property
+    def simulated(self) -> Simulated:
+        """Of the last graph that was rewritten. Raises ValueError before there is one."""
+        if self._simulated is None:
+            raise ValueError("nothing was simulated yet; run LMS on a graph first")
+        return self._simulated
+
+    def plan(self) -> dict[str, Figure]:
+        """Pictures of the last graph that was rewritten, by name: without swapping, with, and how
+        far tensors are read."""
+        seen = self.simulated
+        return {
+            "nolms_simulator_mem_traces": pictures.traced(seen.before, "without LMS", self._limit),
+            pictures.name_of(seen.settings): pictures.traced(
+                seen.after, tuner.described(seen.settings), self._limit
+            ),
+            "distances": pictures.distances(seen.distances, seen.settings.threshold),
+        }
 
     @property
     def _tunes(self) -> bool:
@@ -238,6 +295,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         began = time.perf_counter()
         total = device.device_bytes(self.autotune_gpu_mem, self._gpu_device)
         limit = int((total - variables) * device.ratio())
+        self._limit = limit
         key = (_shape_of(graph), self.batch_size, wanted, limit)
         if key in self._remembered:
             self._log("The configuration of this model and batch size is known.")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,8 @@ def command(
     what is not about values: capacity, statistics, the allocator, what trains.
     """
     found = resolve_plugin(find_project(), tag) if plugin else None
+    if found:
+        found = replace(found, target=found.target.for_cuda(choices.cuda))
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     part = parse_shard(shard)
     device = devices.choose(target, wanted or "sim", profile)

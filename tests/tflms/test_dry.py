@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel with a GPU device, on the simulated one: true sizes, TensorFlow's own allocator, and no
+numbers. `lmsbuild test tensorflow:2.14.1 --plugin --cuda 11.8 --tier full dry` has that wheel."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 1 << 30
+PROGRAM = Path(__file__).with_name("tflms_dry.py")
+
+
+@cache
+def run(wanted="null", *options):
+    if tf.sysconfig.get_build_info().get("cuda_version") != "11.8":
+        pytest.skip("the wheel has no GPU device that can be simulated")
+    dropped = ("SIMCUDA_", "TF_", "CUDA_VISIBLE_DEVICES")
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+    places = [str(ROOT / "tools"), str(ROOT / "lms" / "tflms")]
+    variables.update(PYTHONPATH=os.pathsep.join(places), TF_CPP_MIN_LOG_LEVEL="3")
+    words = ["--dry", "--profile", "v100-32gb-pcie3", "--framework", "tensorflow", *options]
+    done = subprocess.run(
+        [sys.executable, "-m", "simcuda", *words, str(PROGRAM), wanted],
+        env=variables, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def synchronous():
+    numbers = {"swapout_threshold": 20, "swapin_groupby": 0, "swapin_ahead": 1, "sync_mode": 3}
+    return run(json.dumps({"options": numbers}))
+
+
+@pytest.mark.slow
+def test_what_is_swapped_is_out_of_the_gpus_memory():
+    plain, swapped = run(), synchronous()
+    assert plain["trained"] and swapped["trained"]
+    assert swapped["peak"] < plain["peak"] / 2 and swapped["moved"] > plain["peak"] / 2
+
+
+@pytest.mark.slow
+def test_the_peak_is_as_simulated():
+    """But for what cuDNN works in, which no simulation sees, and is the same either way."""
+    plain, swapped = run(), synchronous()
+    apart = plain["peak"] - swapped["without"]
+    assert 0 <= apart < 0.1 * plain["peak"]
+    assert swapped["peak"] - swapped["predicted"] == pytest.approx(apart, abs=0.1 * apart)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [None, 0.5])
+def test_it_trains_where_it_is_out_of_memory_otherwise(memory):
+    """With the numbers as they are, or tuned for half a GiB; all in less than the device keeps."""
+    size = ("--memory", "1G")
+    assert not run("null", *size)["trained"]
+    numbers = {"swapout_threshold": 20, "swapin_groupby": 0, "swapin_ahead": 1}
+    wanted = {"options": {} if memory else numbers, "memory": memory}
+    swapped = run(json.dumps(wanted), *size)
+    assert swapped["trained"] and swapped["peak"] < GIB < swapped["without"]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFLMS v1's names, pictures, and beside which TensorFlow the package works."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_large_model_support as package
+from tensorflow_large_model_support import LMS, LMSKerasCallback, LMSSessionRunHook, v1, versions
+from test_session import X, added, network, train
+
+PACKAGE = "tensorflow_large_model_support"
+
+
+def swapped(graph):
+    return {op.inputs[0].op.name for op in added(graph) if "swapout" in op.name}
+
+
+def test_v1_swaps_what_the_optimizers_scopes_read():
+    graph = network()
+    v1.LMS({"gradients"}, graph=graph).run()
+    readers = {
+        reader.name.partition("/")[0]
+        for op in added(graph)
+        if "swapin" in op.name
+        for reader in op.outputs[0].consumers()
+    }
+    assert readers == {"gradients"}
+    assert swapped(graph) and not any(name.startswith("gradients/") for name in swapped(graph))
+    assert train(graph)[0] == train(network())[0]
+
+
+def test_v1_numbers():
+    for most in (0, 2):
+        graph = network()
+        v1.LMS({"gradients"}, n_tensors=most).run(graph)
+        assert len(swapped(graph)) == most
+    every, some = network(), network()
+    v1.LMS(swap_branches=True).run(every)
+    v1.LMS(swap_branches=True, branch_threshold=8, excl_types={"Relu"}).run(some)
+    assert swapped(some) < swapped(every)
+    apart, fused = network(), network()
+    v1.LMS(swap_branches=True, branch_threshold=3).run(apart)
+    v1.LMS(swap_branches=True, branch_threshold=3, fuse_swapins=True).run(fused)
+    assert len(added(fused)) < len(added(apart))
+
+
+@pytest.mark.parametrize("wrong", [{"lb": 1.5}, {"n_tensors": "2"}, {"ctrld_strategy": "best"}])
+def test_v1_refuses(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        v1.LMS(**wrong)
+
+
+def test_v1_hook_and_callback():
+    graph = network()
+    with graph.as_default():
+        hook = LMSSessionRunHook({"gradients"}, starting_scope="tower0", starting_op_names={"x"})
+        tf.compat.v1.train.get_or_create_global_step()
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+            assert np.isfinite(session.run("loss:0", {"x:0": X}))
+    assert added(graph)
+    assert isinstance(LMSKerasCallback(lb=3), tf.keras.callbacks.Callback)
+    with pytest.raises(AttributeError, match="no attribute 'LMX'"):
+        package.LMX  # noqa: B018
+
+
+def test_pictures(tmp_path, monkeypatch, said):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    lms = LMS(3, 2, 1, 1)
+    lms.batch_size, lms.autotune_plot = 4, True
+    with pytest.raises(ValueError, match="nothing was simulated yet"):
+        lms.plan()
+    lms.run(network())
+    stem = "tflms_simulator_mem_traces_swapout_threshold3_swapin_ahead1_swapin_groupby2_sync_mode1"
+    names = {"nolms_simulator_mem_traces", stem, "distances"}
+    assert {path.name for path in (tmp_path / ".lms").iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("pdf", "png")
+    }
+    assert (tmp_path / ".lms" / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
+    figures = lms.plan()
+    assert set(figures) == names
+    below = figures["nolms_simulator_mem_traces"].axes[1]
+    (drawn,) = below.collections
+    top = drawn.get_paths()[0].vertices[:, 1].max()
+    assert top == pytest.approx(lms.simulated.before.peak / (1 << 30))
+    assert any("[Simulator] Pictures: " in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("running", "refused"),
+    [("2.21.0", None), ("2.21.3", None), ("2.19.1", "2.21.0"), ("2.15.0", "2.14.1")],
+)
+def test_other_releases_are_refused_by_name(running, refused, monkeypatch):
+    known = ModuleType("_tested")
+    known.TESTED = ("2.14.1", "2.21.0")
+    monkeypatch.setitem(sys.modules, f"{PACKAGE}._tested", known)
+    monkeypatch.delenv(versions.FORCE, raising=False)
+    if refused is None:
+        versions.check(running)
+        return
+    with pytest.raises(ImportError, match=f"not tested with TensorFlow {running}; .* {refused}; "):
+        versions.check(running)
+    monkeypatch.setenv(versions.FORCE, "1")
+    versions.check(running)
