@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from simcuda import SimcudaError, profile, read_profiles
-from simcuda.profiles import PROFILES
+from simcuda.profiles import PROFILES, to_toml
 
 
 def test_every_profile_is_complete_and_says_its_sources() -> None:
@@ -76,3 +77,18 @@ def test_a_wrong_file_is_refused(
 def test_there_must_be_a_file(tmp_path: Path) -> None:
     with pytest.raises(SimcudaError, match="cannot be read"):
         read_profiles(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SimcudaError, match="cannot be read"):
+        profile(str(tmp_path / "binary.toml"))
+
+
+def test_a_file_has_one_profile(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(PROFILES.read_text())
+    with pytest.raises(SimcudaError, match=r"mine\.toml cannot be taken for a profile because it"):
+        profile(str(path))
+    h100 = profile("h100-80gb-pcie5")
+    path.write_text(to_toml(h100))
+    found = profile(str(path))
+    assert found == replace(h100, sources=found.sources)
+    assert [found.sources[of] for of in ("gpu", "link", "assumed")] == list(h100.sources.values())

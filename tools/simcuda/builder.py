@@ -139,8 +139,21 @@ def build_for_tensorflow(
 def _kept(
     out: Path | None, key: str, make: Callable[[Path, Progress], None], progress: Progress | None
 ) -> Build:
-    """The build of this key in `out` or the cache; `make` makes it in a folder if need be."""
+    """The build of this key in `out` or the cache; `make` makes it in a folder if need be. Raises
+    SimcudaError where it cannot be kept."""
     target = out or cache_root() / key
+    try:
+        return _made(target, key, make, progress)
+    except OSError as error:
+        raise SimcudaError(
+            f"the device cannot be built in {target.parent} because of {error.strerror or error}; "
+            "name another folder with SIMCUDA_CACHE"
+        ) from None
+
+
+def _made(
+    target: Path, key: str, make: Callable[[Path, Progress], None], progress: Progress | None
+) -> Build:
     if _matches(target, key):
         return Build(target)
     if shutil.which(compiler()) is None:
@@ -148,6 +161,8 @@ def _kept(
             f"the compiler {compiler()} was not found; install g++ (Debian: apt-get install g++)"
         )
     with _locked(target):
+        for killed in target.parent.glob(f".{target.name}-*"):  # nobody else is here
+            shutil.rmtree(killed, ignore_errors=True)
         if not _matches(target, key):
             started = time.monotonic()
             say = progress or (lambda _: None)

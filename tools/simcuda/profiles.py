@@ -184,7 +184,7 @@ def to_toml(profile: Profile) -> str:
 def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SimcudaError(f"the profiles {path} cannot be read: {error}") from None
 
 
