@@ -198,7 +198,8 @@ def test_without_a_solver_there_are_no_bounds(
 def test_what_crashes_is_told_and_not_kept(measure: Any) -> None:
     made, ran = measure(crashes="lms")
     assert ran == RAN
-    assert made.failed[0].startswith(f"{PROFILE}/gpt2/16/lms/2: ValueError: it crashed")
+    said = f"{PROFILE}/gpt2/16/lms/2: ValueError: it crashed (exit status 1)"
+    assert made.failed[0] == said
     assert "lms" not in made.path.read_text()
     made.path.unlink()
     made, ran = measure(crashes="plain")

@@ -43,6 +43,10 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ({"assume": "nonzero=1"}, "assume nonzero=1 cannot be used because it is of the dry"),
         ({"values": "report"}, "values report cannot be used .* give --dry, too"),
         ({"values": "maybe"}, "values is 'maybe'; choose one of off, report, error"),
+        ({"workspaces": "maybe"}, "workspaces is 'maybe'; choose one of on, off"),
+        ({"workspaces": "off"}, "workspaces off cannot be used because it is of the dry device"),
+        ({"contents": "some"}, "contents is 'some'; choose one of small, all"),
+        ({"contents": "all"}, "contents all cannot be used because it is of TensorFlow's device"),
         (
             {"dry": True, "profile": "a100-80gb-pcie4", "assume": "sort=1"},
             "nothing to assume for 'sort'; choose of nonzero, unique",

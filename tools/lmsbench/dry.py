@@ -195,7 +195,7 @@ class Bench:
         )  # fmt: skip
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            return {"status": "error", "message": last[:400]}
+            return {"status": "error", "message": f"{last[:400]} (exit status {done.returncode})"}
         answer = json.loads(done.stdout.splitlines()[-1])
         if answer["status"] != "ok":
             return {"status": answer["status"], "message": answer["message"][:400]}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import bounds, calibrate, check, trace
 from .builder import build, build_for_tensorflow
-from .config import FRAMEWORKS, MODES, STRICT, VALUES, WORKSPACES
+from .config import CONTENTS, FRAMEWORKS, MODES, STRICT, VALUES, WORKSPACES
 from .errors import SimcudaError
 from .loader import load
 from .order import ORDER, QUERIES
@@ -113,6 +113,9 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happens, if dry")
     parser.add_argument(
         "--workspaces", choices=WORKSPACES, help="whether libraries take memory, if dry"
+    )
+    parser.add_argument(
+        "--contents", choices=CONTENTS, help="what is kept of copies, if dry, of TensorFlow"
     )
     parser.add_argument(
         "--framework", choices=FRAMEWORKS, help="what is imported (default: what is installed)"
@@ -276,6 +279,7 @@ def _run(argv: list[str]) -> None:
         values=options.values,
         trace=options.trace,
         workspaces=options.workspaces,
+        contents=options.contents,
         framework=options.framework,
     )
     sys.argv = [program, *options.arguments]

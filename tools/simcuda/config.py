@@ -23,6 +23,8 @@ VALUES = ("off", "report", "error")
 ASSUMPTIONS = ("nonzero", "unique", "bincount", "repeat_interleave")
 # Whether operators of a dry device take the workspaces of NVIDIA's libraries.
 WORKSPACES = ("on", "off")
+# What is remembered of what TensorFlow copies to a device: values of up to 4 KiB, or everything.
+CONTENTS = ("small", "all")
 FRAMEWORKS = ("torch", "tensorflow")
 
 
@@ -34,7 +36,8 @@ class Settings:
     `profile` the name of what the dry device stands for, `assume` like "nonzero=0.1,bincount=8",
     `values` what is done where a program reads one of a dry device ("": it is told), `trace` a file
     ("": none), `workspaces` whether operators of a dry device take those of libraries ("": they
-    do), `framework` what the program imports."""
+    do), `contents` how much of what TensorFlow copies there is kept ("": small values), `framework`
+    what the program imports."""
 
     memory: int = 1 << 30
     mode: str = "immediate"
@@ -54,6 +57,7 @@ class Settings:
     values: str = ""
     trace: str = ""
     workspaces: str = ""
+    contents: str = ""
     framework: str = "torch"
 
     def __post_init__(self) -> None:
@@ -72,6 +76,15 @@ class Settings:
         if self.workspaces and self.workspaces not in WORKSPACES:
             raise SimcudaError(
                 f"workspaces is {self.workspaces!r}; choose one of {', '.join(WORKSPACES)}"
+            )
+        if self.contents and self.contents not in CONTENTS:
+            raise SimcudaError(
+                f"contents is {self.contents!r}; choose one of {', '.join(CONTENTS)}"
+            )
+        if self.contents and self.framework != "tensorflow":
+            raise SimcudaError(
+                f"contents {self.contents} cannot be used because it is of TensorFlow's device; "
+                "leave it out"
             )
         if self.framework not in FRAMEWORKS:
             raise SimcudaError(
@@ -194,6 +207,7 @@ def _convert(name: str, raw: str | int | bool) -> int | str | bool:
         "values",
         "trace",
         "workspaces",
+        "contents",
         "framework",
     ):
         return str(raw)

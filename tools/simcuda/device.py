@@ -64,6 +64,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "start_dry": (None, [ctypes.c_void_p]),
     "dry": (ctypes.c_void_p, []),
     "take_kernels": (None, []),
+    "keep_contents": (None, []),
     "unmodelled_calls": (ctypes.c_char_p, []),
     "trace_start": (ctypes.c_int, [ctypes.c_char_p]),
     "trace_end": (None, []),

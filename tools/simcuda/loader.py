@@ -57,6 +57,7 @@ def load(
     values: str | None = None,
     trace: str | Path | None = None,
     workspaces: str | None = None,
+    contents: str | None = None,
     framework: str | None = None,
     children: bool = True,
     for_forks: bool = False,
@@ -95,6 +96,7 @@ def load(
         values=values,
         trace=str(Path(trace).resolve()) if trace else None,
         workspaces=workspaces,
+        contents=contents,
         framework=framework or os.environ.get("SIMCUDA_FRAMEWORK") or _framework(),
     )
     name = settings.framework
@@ -162,6 +164,8 @@ def _start(settings: Settings, suppressions: list[Suppression]) -> None:
         device._start_dry(profile, settings.workspaces != "off")
         if settings.framework == "tensorflow":
             device._call("take_kernels")
+        if settings.contents == "all":
+            device._call("keep_contents")
         if settings.trace:
             write_header(Path(settings.trace), profile, settings)
             device._start_trace(settings.trace)

@@ -89,7 +89,7 @@ void unseen_copy(void* to, const Side& target, const void* from, const Side& sou
     values.copy(to, from, bytes);
   } else if (target.device) {
     values.put(to, from, bytes);
-  } else if (!target.pinned || target.allocated || bytes <= kPage) {
+  } else if (!target.pinned || target.allocated || bytes <= kPage || values.keeps_all()) {
     values.get(to, from, bytes);
   }
 }

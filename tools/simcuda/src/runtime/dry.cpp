@@ -34,6 +34,11 @@ void simcuda_start_dry(const SimcudaProfile* profile) {
 
 void simcuda_take_kernels() { state().unseen_kernels = dry(); }
 
+void simcuda_keep_contents() {
+  Lock lock(state().mutex);
+  state().values.keep_all();
+}
+
 const SimcudaProfile* simcuda_dry() { return dry() ? &state().profile : nullptr; }
 
 void simcuda_dry_op(void* handle, int device, const char* name, int64_t nanoseconds,

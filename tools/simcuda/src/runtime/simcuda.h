@@ -106,6 +106,9 @@ SIMCUDA_API const struct SimcudaProfile* simcuda_dry(void);  // null: it compute
 // Kernels that nobody tells the device about, as TensorFlow's, are taken as launches. And who asks
 // often whether something is done waits for it, because nothing else moves the host's time on.
 SIMCUDA_API void simcuda_take_kernels(void);
+// Of those: what is copied to the device is there, whatever its size, and what libraries compute is
+// a fill.
+SIMCUDA_API void simcuda_keep_contents(void);
 // What an op does to a storage: reads it, writes it, or makes it. Storages have numbers from 0.
 struct SimcudaUse {
   uint64_t storage;

@@ -71,7 +71,7 @@ std::vector<size_t> written_by(const char* mangled) {
 
 void Values::put(const void* at, const void* data, size_t bytes) {
   forget(at, bytes);
-  if (bytes > kMost) return;
+  if (bytes > kMost && !all_) return;
   auto* begin = static_cast<const char*>(data);
   known_[address_of(at)].assign(begin, begin + bytes);
 }
@@ -91,21 +91,50 @@ void Values::get(void* to, const void* from, size_t bytes) const {
 }
 
 void Values::copy(const void* to, const void* from, size_t bytes) {
-  char value[kMost];
-  const bool small = bytes <= kMost;
-  if (small) get(value, from, bytes);
-  forget(to, bytes);
-  if (small) put(to, value, bytes);
+  if (bytes > kMost && !all_) return forget(to, bytes);
+  std::vector<char> value(bytes);
+  get(value.data(), from, bytes);
+  put(to, value.data(), bytes);
 }
 
 void Values::forget(const void* at, size_t bytes) {
   const uintptr_t begin = address_of(at), end = begin + bytes;
-  auto first = known_.lower_bound(begin);
-  if (first != known_.begin()) {
-    auto before = std::prev(first);
-    if (before->first + before->second.size() > begin) first = before;
+  auto found = known_.upper_bound(begin);
+  if (found != known_.begin()) --found;
+  while (found != known_.end() && found->first < end) {
+    const uintptr_t first = found->first, last = first + found->second.size();
+    if (last <= begin) {
+      ++found;
+      continue;
+    }
+    std::vector<char> value = std::move(found->second);
+    found = known_.erase(found);
+    if (last > end) known_[end].assign(value.end() - static_cast<long>(last - end), value.end());
+    if (first < begin) {
+      value.resize(begin - first);
+      known_[first] = std::move(value);
+    }
   }
-  while (first != known_.end() && first->first < end) first = known_.erase(first);
+}
+
+void Values::computed(const void* at, size_t bytes) {
+  forget(at, bytes);
+  if (!all_) return;
+  uint64_t word = ++fills_ * 0x9E3779B97F4A7C15;
+  std::vector<char>& value = known_[address_of(at)];
+  value.resize(bytes);
+  for (size_t i = 0; i < bytes; i++) {
+    if (i % sizeof word == 0) word = word * 6364136223846793005 + 1442695040888963407;
+    value[i] = static_cast<char>(word >> (8 * (i % sizeof word)));
+  }
+}
+
+// How much of it was written, nobody has said.
+void Values::forget_whole(uintptr_t at) {
+  auto found = known_.upper_bound(at);
+  if (found == known_.begin()) return;
+  --found;
+  if (at < found->first + found->second.size()) known_.erase(found);
 }
 
 void Values::forget_arguments(void** arguments) {
@@ -114,24 +143,25 @@ void Values::forget_arguments(void** arguments) {
   const auto in_stack = [&](const void* pointer) {
     return address_of(pointer) >= begin && address_of(pointer) + sizeof(uintptr_t) <= end;
   };
-  const uintptr_t lowest = known_.begin()->first, highest = known_.rbegin()->first + kMost;
+  const uintptr_t lowest = known_.begin()->first;
+  const uintptr_t highest = known_.rbegin()->first + known_.rbegin()->second.size();
   for (size_t i = 0; i < kArguments && in_stack(arguments + i) && in_stack(arguments[i]); i++) {
     uintptr_t value;
     memcpy(&value, arguments[i], sizeof value);
-    if (value >= lowest && value < highest) forget(reinterpret_cast<const void*>(value), 1);
+    if (value >= lowest && value < highest) forget_whole(value);
   }
 }
 
 void Values::forget_written(const char* kernel, void** arguments) {
   if (arguments == nullptr || known_.empty()) return;
+  if (strncmp(kernel, "_Z", 2) != 0) return forget_arguments(arguments);
   static auto* written = new std::unordered_map<const char*, std::vector<size_t>>;
   auto [found, fresh] = written->try_emplace(kernel);
-  if (strncmp(kernel, "_Z", 2) != 0) return forget_arguments(arguments);
   if (fresh) found->second = written_by(kernel);
   for (size_t i : found->second) {
     uintptr_t value;
     memcpy(&value, arguments[i], sizeof value);
-    forget(reinterpret_cast<const void*>(value), 1);
+    forget_whole(value);
   }
 }
 

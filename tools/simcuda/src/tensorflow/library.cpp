@@ -45,7 +45,7 @@ int compute(const char* name, cudaStream_t handle, const std::vector<Operand>& o
   if (order_on()) touched = std::make_shared<simcuda::Work>(simcuda::Work{name, {}});
   for (const Operand& operand : operands) {
     bytes += operand.bytes;
-    if (operand.written) g.values.forget(operand.at, static_cast<size_t>(operand.bytes));
+    if (operand.written) g.values.computed(operand.at, static_cast<size_t>(operand.bytes));
     if (!touched || operand.at == nullptr || operand.bytes < 1) continue;
     const auto at = reinterpret_cast<uintptr_t>(operand.at);
     touched->uses.push_back(
