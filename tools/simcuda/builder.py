@@ -118,7 +118,7 @@ def build(
     def compile_all(work: Path, say: Progress) -> None:
         _compile(found, cuda_includes(found, includes or environment_includes()), work, jobs, say)
 
-    return _kept(out, build_key(torch), compile_all, progress)
+    return _kept(out, lambda: build_key(found), compile_all, progress)
 
 
 def build_for_tensorflow(
@@ -133,17 +133,30 @@ def build_for_tensorflow(
     def compile_all(work: Path, say: Progress) -> None:
         _compile_for_tensorflow(found, work, jobs, say)
 
-    return _kept(out, build_key(tensorflow), compile_all, progress)
+    return _kept(out, lambda: build_key(found), compile_all, progress)
 
 
 def _kept(
-    out: Path | None, key: str, make: Callable[[Path, Progress], None], progress: Progress | None
+    out: Path | None,
+    key_of: Callable[[], str],
+    make: Callable[[Path, Progress], None],
+    progress: Progress | None,
 ) -> Build:
-    """The build of this key in `out` or the cache; `make` makes it in a folder if need be. Raises
+    """The build of that key in `out` or the cache; `make` makes it in a folder if need be. Raises
     SimcudaError where it cannot be kept."""
+    key = key_of()
     target = out or cache_root() / key
+
+    def make_of_one(work: Path, say: Progress) -> None:
+        make(work, say)
+        if key_of() != key:  # parts of it would not fit each other
+            raise SimcudaError(
+                "the device was not built because its sources were changed meanwhile; run the "
+                "command again"
+            )
+
     try:
-        return _made(target, key, make, progress)
+        return _made(target, key, make_of_one, progress)
     except OSError as error:
         raise SimcudaError(
             f"the device cannot be built in {target.parent} because of {error.strerror or error}; "
