@@ -45,6 +45,10 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ({"values": "maybe"}, "values is 'maybe'; choose one of off, report, error"),
         ({"workspaces": "maybe"}, "workspaces is 'maybe'; choose one of on, off"),
         ({"workspaces": "off"}, "workspaces off cannot be used because it is of the dry device"),
+        (
+            {"dry": True, "profile": "a100-80gb-pcie4", "framework": "tensorflow", "memory": "99T"},
+            "allocator would keep a table of .* give less with --memory",
+        ),
         ({"contents": "some"}, "contents is 'some'; choose one of small, all"),
         ({"contents": "all"}, "contents all cannot be used because it is of TensorFlow's device"),
         (

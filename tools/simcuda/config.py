@@ -26,6 +26,7 @@ WORKSPACES = ("on", "off")
 # What is remembered of what TensorFlow copies to a device: values of up to 4 KiB, or everything.
 CONTENTS = ("small", "all")
 FRAMEWORKS = ("torch", "tensorflow")
+_BLOCK = 256  # the smallest of TensorFlow's allocator, which has a word for each
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,14 @@ class Settings:
             raise SimcudaError(
                 "TensorFlow cannot compute here because none of its kernels is simulated; give "
                 "--dry and a profile, for memory and modelled time without numbers"
+            )
+        table = self.memory // _BLOCK * 8 * self.devices
+        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if table > has:
+            raise SimcudaError(
+                f"{format_bytes(self.memory)} of device memory cannot be used because TensorFlow's "
+                f"allocator would keep a table of {format_bytes(table)}, and this machine has "
+                f"{format_bytes(has)}; give less with --memory"
             )
         for name in ("assume", "values", "trace"):
             if value := getattr(self, name):
