@@ -294,6 +294,11 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
     ) -> Settings | None:
         began = time.perf_counter()
         total = device.device_bytes(self.autotune_gpu_mem, self._gpu_device)
+        if variables >= total:
+            raise ValueError(
+                f"the model cannot be tuned for {total / GIB:.3f} GiB because its variables, which "
+                f"stay, take {variables / GIB:.3f}; give more memory"
+            )
         limit = int((total - variables) * device.ratio())
         self._limit = limit
         key = (_shape_of(graph), self.batch_size, wanted, limit)

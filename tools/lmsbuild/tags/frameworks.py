@@ -257,6 +257,7 @@ class Plugin(Model):
     version: VersionText
     sources: InnerPath  # folder with its Python side
     suites: InnerPath | None = None  # of its own; the framework's do for the same runtime
+    packages: list[str] = []  # that its suites use beside the framework's
     layout: list[Layout] = []  # what is compiled, in addition to the framework's
     include: list[str] = []
     flags: list[str] = []

@@ -75,7 +75,8 @@ def releases(project: Project) -> list[PluginTarget]:
     for name, framework in load(project).items():
         if framework.plugin:
             suites = framework.plugin.suites or framework.shows.suites
-            shows = framework.shows.model_copy(update={"suites": suites})
+            packages = [*framework.shows.packages, *framework.plugin.packages]
+            shows = framework.shows.model_copy(update={"suites": suites, "packages": packages})
             beside = framework.model_copy(update={"shows": shows})
             for version, release in framework.plugin.releases.items():
                 tag = _tag(framework, version, release)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples, reduced, as programs of their own; and Keras in graph mode."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "tensorflow"
+TF2_14 = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
+
+
+def run(program, *options):
+    """What it says, on both streams."""
+    places = [str(EXAMPLES), str(ROOT / "lms" / "tflms"), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    done = subprocess.run(
+        [sys.executable, str(program), *options],
+        env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def swap_outs(said):
+    return int(re.search(r"\((\d+) swap-out operations", said)[1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mnist_session",
+        "mnist_keras",
+        pytest.param(
+            "mnist_estimator",
+            marks=pytest.mark.skipif(not TF2_14, reason="this TensorFlow has no Estimator"),
+        ),
+    ],
+)
+def test_mnist(name):
+    numbers = ("--swapout_threshold=3", "--swapin_groupby=0", "--swapin_ahead=1")
+    said = run(EXAMPLES / f"{name}.py", "--steps=4", "--batch_size=8", *numbers)
+    assert swap_outs(said) > 3
+    loss = float(re.findall(r"loss:? (?:= )?([\d.]+)", said)[-1])
+    assert 0 < loss < 20
+
+
+GRAPH_MODE = """
+import numpy as np, tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+v1.logging.set_verbosity("INFO")
+from tensorflow_large_model_support import LMS
+
+def train(*callbacks):
+    v1.keras.backend.clear_session()
+    L = v1.keras.layers
+    x = entry = L.Input((8, 8, 3))
+    for _ in range(4):
+        x = L.ReLU()(L.Conv2D(4, 3, padding="same")(x))
+    model = v1.keras.Model(entry, L.Dense(4)(L.Flatten()(x)))
+    model.compile("adam", "mse")
+    draw = np.random.RandomState(0)
+    model.set_weights([draw.rand(*each.shape) * 0.1 for each in model.get_weights()])
+    given = draw.rand(12, 8, 8, 3)
+    said = model.fit(given, np.ones((12, 4)), 4, 2, 0, list(callbacks), shuffle=False).history
+    return said["loss"], [each.tolist() for each in model.get_weights()]
+
+assert train() == train(LMS(3, 0, 1))
+"""
+
+
+@pytest.mark.skipif(not TF2_14, reason="Keras 3 has no graph mode")
+def test_keras_in_graph_mode(tmp_path):
+    """The session that set the weights has run the graph; what trains is a new one."""
+    (tmp_path / "program.py").write_text(GRAPH_MODE)
+    assert swap_outs(run(tmp_path / "program.py")) > 3
