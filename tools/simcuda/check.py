@@ -5,14 +5,17 @@ a build, and the suite of tests/simcuda. The results make the table in docs/simc
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import venv
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -128,17 +131,29 @@ def check(
 def newest() -> str:
     """The version of torch that pip would install here today. Raises SimcudaError."""
     options = ("--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--only-binary=:all:")
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, "--report", "-", "torch"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    with _python_with_pip() as python:
+        done = subprocess.run(
+            [str(python), "-m", "pip", "install", *options, "--report", "-", "torch"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise SimcudaError(f"the newest torch is not known because {said}; name a version")
     version: str = json.loads(done.stdout)["install"][0]["metadata"]["version"]
     return version.partition("+")[0]
+
+
+@contextmanager
+def _python_with_pip() -> Iterator[Path]:
+    """This Python, or where it has no pip an environment of it that has."""
+    if importlib.util.find_spec("pip"):
+        yield Path(sys.executable)
+        return
+    with tempfile.TemporaryDirectory(prefix="simcuda-") as folder:
+        venv.create(folder, with_pip=True)
+        yield Path(folder) / "bin" / "python"
 
 
 def read(path: Path) -> Result:

@@ -38,12 +38,10 @@ def _cases() -> list[Any]:
     cases = []
     for entry in upstream_run.SELECTION:
         file, name = entry["file"], entry["file"].removesuffix(".py")
-        parts = entry.get("parts", 1)
-        if "default" in entry:
-            for part in range(1, parts + 1):
-                case = (file, entry["default"], (part, parts))
-                slow = [pytest.mark.slow] if part > 1 or lms_device.is_plugin() else []
-                cases.append(pytest.param(*case, id=f"{name}-choice-{part}", marks=slow))
+        for part in upstream_run.parts_of(file) if "default" in entry else []:
+            case = (file, entry["default"], part)
+            slow = [pytest.mark.slow] if part[0] > 1 or lms_device.is_plugin() else []
+            cases.append(pytest.param(*case, id=f"{name}-choice-{part[0]}", marks=slow))
         for index, select in enumerate(entry["full"]):
             marks = [pytest.mark.slow, pytest.mark.native]
             cases.append(pytest.param(file, select, (1, 1), id=f"{name}-{index}", marks=marks))

@@ -47,6 +47,12 @@ def choice() -> dict[str, str]:
     return {entry["file"]: entry["default"] for entry in SELECTION if "default" in entry}
 
 
+def parts_of(file: str) -> list[tuple[int, int]]:
+    """The parts that the choice of `file` is run in: (1, 3), (2, 3), (3, 3)."""
+    count = next(entry.get("parts", 1) for entry in SELECTION if entry["file"] == file)
+    return [(part, count) for part in range(1, count + 1)]
+
+
 def also_off(file: str) -> bool:
     """Whether the default tier runs the choice of `file` with Large Model Support off, too."""
     return any(entry["file"] == file and entry.get("off", False) for entry in SELECTION)
