@@ -108,8 +108,9 @@ test-full: lint
 	$(BIN)/lmsbuild test $(TF_TAG) --tier full --shard $(SHARD) $(RECORD)
 	for release in $(PLUGIN); do $(BIN)/lmsbuild test $$release --plugin --tier full --shard $(SHARD) $(RECORD) || exit 1; done
 
-# The releases that the plug-in is tested on.
-PLUGIN := 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+# The releases that the plug-ins are tested on.
+PLUGIN := 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0 \
+	$(addprefix tensorflow:,2.14.1 2.16.2 2.18.1 2.20.0 2.21.0)
 
 test-negative: $(DEVELOP)
 	$(BIN)/python tests/engine/negative.py $(RECORD)

@@ -75,6 +75,13 @@ def test_a_new_release_is_added_by_hand() -> None:
         add(PROJECT, "tensorflow", "2.99.0", Console(json_mode=True), dry_run=True)
 
 
+@pytest.mark.parametrize("what", ["benchmark", "conda package"])
+def test_what_needs_a_runtime(what: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no {what} of {NAME} because it rewrites"):
+        plugin.resolve_runtime(PROJECT, "tensorflow:2.21.0", what)
+    assert plugin.resolve_runtime(PROJECT, "2.11.0", what).plugin.name == "torch_lms"
+
+
 def plugin_releases() -> list[str]:
     return [
         found.target.tag.version

@@ -26,7 +26,7 @@ from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import Wanted, prepared, with_baseline
 from lmsbuild.tags.frameworks import resolve
 from lmsbuild.trials.bench import Benchmark
-from lmsbuild.wheel.plugin import resolve as resolve_plugin
+from lmsbuild.wheel.plugin import resolve_runtime
 
 
 @click.command(
@@ -113,7 +113,7 @@ def command(
             "--compared cannot be used because it is of the dry device and the patched wheel; give "
             "--dry, and leave --plugin out"
         )
-    found = resolve_plugin(find_project(), tag) if plugin else None
+    found = resolve_runtime(find_project(), tag, "benchmark") if plugin else None
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     if target.framework.shows.device != "simcuda":
         raise UsageError(
@@ -131,7 +131,7 @@ def command(
     ready = prepared(only, console)
     elsewhere = {}
     if compared:
-        beside = replace(only, plugin=resolve_plugin(target.project, tag))
+        beside = replace(only, plugin=resolve_runtime(target.project, tag, "benchmark"))
         elsewhere = {
             "plugin": prepared(beside, console).lms,
             "ibm": with_baseline(only, ready, "ibm", console),

@@ -32,8 +32,7 @@ from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import container_for, plugin_wheel, wheel
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.wheel import wheelfile
-from lmsbuild.wheel.plugin import NAME
-from lmsbuild.wheel.plugin import resolve as resolve_plugin
+from lmsbuild.wheel.plugin import NAME, resolve_runtime
 from lmsbuild.wheel.toolchain import Compiler
 
 OWN = "lmsbuild"
@@ -129,7 +128,7 @@ def _plan(
     if order.tag == OWN:
         return None, own_plan(), order.wheel
     if order.plugin:
-        found = resolve_plugin(project, order.tag)
+        found = resolve_runtime(project, order.tag, "conda package")
         plan = plugin_plan(found, found.target.python(choices.python), order.arch)
         if order.wheel:
             check_wheel(order.wheel, plan, NAME, found.version)
@@ -147,7 +146,9 @@ def _wheel(
     if target is None:
         return _own_wheel(project, console)
     if order.plugin:
-        return plugin_wheel(resolve_plugin(project, order.tag), choices, console).wheel
+        return plugin_wheel(
+            resolve_runtime(project, order.tag, "conda package"), choices, console
+        ).wheel
     container = container_for(
         target,
         wanted=order.in_container,

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import ConfigError, UnknownTagError, WheelError
+from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError, WheelError
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value, write_atomic
 from lmsbuild.base.project import Project, make_folder
 from lmsbuild.tags.download import header_wheel, official_wheel
@@ -138,6 +138,17 @@ def resolve(project: Project, spec: str) -> PluginTarget:
         f"`lmsbuild plugin {wanted} --new`",
         near=near,
     )
+
+
+def resolve_runtime(project: Project, spec: str, what: str) -> PluginTarget:
+    """As `resolve`, where only the runtime beside a framework will do. Raises UsageError, too."""
+    found = resolve(project, spec)
+    if not found.plugin.compiled:
+        raise UsageError(
+            f"there is no {what} of {found.plugin.name} because it rewrites graphs and has no "
+            "runtime; name a release of PyTorch"
+        )
+    return found
 
 
 # The source tree ---------------------------------------------------------------------------------
