@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -34,6 +35,7 @@ struct Engine::Entry {
   bool exposed = false;        // somebody outside of ops has its device pointer
   bool excluded = false;       // by the user
   StreamSet streams;           // used on these since it arrived
+  void* ptr = nullptr;         // whose uses those are
   FencePtr arrival;            // of the last page-in
   HostRange copy;              // valid while the storage is resident and unwritten
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
@@ -86,7 +88,8 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   // Two passes: paging one operand in must not push another one of the same op out.
   for (std::size_t i = 0; i < count; ++i) {
     Entry* entry = track_(uses[i].key);
-    frame.pins_.push_back(entry);  // before the pin: if it throws, nothing is left pinned
+    // Before the pin: if it throws, nothing is left pinned.
+    frame.pins_.push_back({entry, uses[i].stream});
     pin_(entry);
   }
   // The op does not run when a page-in fails, so bytes may stay behind only once none can: at the
@@ -95,19 +98,20 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   for (std::size_t i = 0; i < count; ++i) {
     if (uses[i].access == Access::kHold) continue;
     if (uses[i].access == Access::kInPlace) {
-      frame.pins_[first + i]->in_place = true;
+      frame.pins_[first + i].entry->in_place = true;
       continue;
     }
     if (uses[i].access == Access::kOverwrite && old != nullptr) {
-      if (last != count) bring_in_(frame.pins_[first + last], Access::kWrite, uses[last].stream);
+      if (last != count)
+        bring_in_(frame.pins_[first + last].entry, Access::kWrite, uses[last].stream);
       last = i;
     } else {
-      bring_in_(frame.pins_[first + i], uses[i].access, uses[i].stream);
+      bring_in_(frame.pins_[first + i].entry, uses[i].access, uses[i].stream);
     }
   }
   if (last == count) return;
-  bring_in_(frame.pins_[first + last], Access::kOverwrite, uses[last].stream, Reclaim::kAllowed,
-            old);
+  bring_in_(frame.pins_[first + last].entry, Access::kOverwrite, uses[last].stream,
+            Reclaim::kAllowed, old);
 }
 
 void Engine::overwrote(Overwritten* old) {
@@ -131,7 +135,7 @@ void Engine::restore(Overwritten* old) {
       throw;
     }
     drop_copy_(entry);
-    entry->streams.assign(1, from.stream);
+    entry->streams.assign(1, {from.stream, nullptr});
     entry->arrival = arrival;
     EngineStats& stats = stats_of_(now.device);
     const auto bytes = static_cast<std::int64_t>(now.bytes);
@@ -147,10 +151,11 @@ void Engine::leave(Frame& frame) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   ++clock_;
   ++lanes_[frame.when_.lane];
+  mark_uses_(frame);
   int device = -1;
-  for (Entry* entry : frame.pins_) {
-    device = entry->device;
-    unpin_(entry, frame.when_.lane);
+  for (const Frame::Pin& pin : frame.pins_) {
+    device = pin.entry->device;
+    unpin_(pin.entry, frame.when_.lane);
   }
   frame.pins_.clear();
   frame.trimmed_ = 0;
@@ -170,7 +175,7 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   use_on_(entry, stream);
   if (frame != nullptr) {
     trim_(frame);
-    frame->pins_.push_back(entry);
+    frame->pins_.push_back({entry, stream});
     pin_(entry);
   } else if (entry->pins == 0) {
     entry->bytes = backend_.locate(key).bytes;  // the op may have given it more
@@ -178,23 +183,53 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   }
 }
 
+// All that the op has queued on a stream is over when the mark is, so it is the end of each use
+// there. What is below the minimum size moves so rarely that no mark is set for it.
+void Engine::mark_uses_(const Frame& frame) {
+  int device = -1;
+  Stream stream = nullptr;
+  MarkPtr mark;  // of both
+  for (const Frame::Pin& pin : frame.pins_) {
+    Entry* entry = pin.entry;
+    if (entry->dead || entry->bytes < min_bytes_) continue;
+    if (entry->device != device || pin.stream != stream) {
+      device = entry->device;
+      stream = pin.stream;
+      try {
+        mark = backend_.mark(device, stream);
+      } catch (...) {  // frames are left in destructors; all that is queued is waited for, then
+        mark = nullptr;
+      }
+    }
+    for (StreamUse& use : entry->streams) {
+      if (use.stream == stream) use.last = mark;
+    }
+  }
+}
+
+// Somebody used it of whom no op tells when that is over.
+void Engine::forget_last_uses_(Entry* entry) {
+  for (StreamUse& use : entry->streams) use.last.reset();
+}
+
 // An op that runs others for long, as one written in Python may, pins everything once, and nothing
 // that has died.
 void Engine::trim_(Frame* frame) {
   auto& pins = frame->pins_;
   if (pins.size() <= 2 * frame->trimmed_ + kPinsBeforeTrim) return;
-  std::unordered_set<Entry*> seen;
+  std::set<std::pair<Entry*, Stream>> seen;
   auto kept = pins.begin();
-  for (Entry* entry : pins) {
-    if (!seen.insert(entry).second) {
-      --entry->pins;  // the first one is kept
+  for (const Frame::Pin& pin : pins) {
+    if (!seen.insert({pin.entry, pin.stream}).second) {
+      --pin.entry->pins;  // the first one is kept
     } else {
-      *kept++ = entry;
+      *kept++ = pin;
     }
   }
   pins.erase(kept, pins.end());
   pins.erase(std::remove_if(pins.begin(), pins.end(),
-                            [this](Entry* entry) {
+                            [this](const Frame::Pin& pin) {
+                              Entry* entry = pin.entry;
                               const bool known = !entry->dead;
                               if (entry->pins > 1 || (known && !backend_.dead(entry->key))) {
                                 return false;
@@ -264,6 +299,7 @@ void Engine::unpin(Key key) {
   Entry* entry = find_(key);
   if (entry == nullptr || entry->held == 0) return;
   --entry->held;
+  forget_last_uses_(entry);
   unpin_(entry);
 }
 
@@ -274,6 +310,7 @@ void Engine::unexpose(Key key) {
   Entry* entry = find_(key);
   if (entry == nullptr) return;
   entry->exposed = false;
+  forget_last_uses_(entry);
   tell_candidate_(entry);
 }
 
@@ -395,6 +432,7 @@ bool Engine::evictable_(const Entry* entry) const {
 bool Engine::evict_(Entry* entry, const Extent& extent) {
   if (!backend_.movable(extent)) return false;
   disarm_(entry);
+  if (entry->ptr != extent.ptr) forget_last_uses_(entry);  // they are of other memory
   if (entry->copy && (entry->copy_of != extent.ptr || entry->copy_bytes != extent.bytes)) {
     drop_copy_(entry);
   }
@@ -456,7 +494,8 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
       ++stats.overwrites;
       stats.overwrite_bytes += bytes;
     }
-    entry->streams.assign(1, stream);
+    entry->streams.assign(1, {stream, nullptr});
+    entry->ptr = backend_.locate(entry->key).ptr;
     if (old != nullptr) {
       *old = {entry->key, backend_.locate(entry->key), range, stream, entry->arrival};
     } else if (access == Access::kRead && keep_clean_) {
@@ -474,9 +513,12 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
 
 // A stream's first use of the storage comes after the page-in.
 void Engine::use_on_(Entry* entry, Stream stream) {
-  auto& streams = entry->streams;
-  if (std::find(streams.begin(), streams.end(), stream) != streams.end()) return;
-  streams.push_back(stream);
+  for (StreamUse& use : entry->streams) {
+    if (use.stream != stream) continue;
+    use.last.reset();  // until the op is over
+    return;
+  }
+  entry->streams.push_back({stream, nullptr});
   if (entry->arrival) backend_.join(stream, entry->arrival);
 }
 
@@ -515,7 +557,9 @@ void Engine::drop_copy_(Entry* entry) {
 void Engine::disarm_(Entry* entry) {
   if (!entry->guarded) return;
   entry->guarded = false;
-  if (backend_.unguard(entry->key) || !entry->copy) return;
+  if (backend_.unguard(entry->key)) return;
+  forget_last_uses_(entry);
+  if (!entry->copy) return;
   const Extent now = backend_.locate(entry->key);
   // Else it was given other memory, or none.
   const bool written = now.ptr == entry->copy_of && now.bytes == entry->copy_bytes;
@@ -632,9 +676,9 @@ bool Engine::pinned(Key key) {
 std::size_t Engine::bytes_of(const Frame& frame) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::size_t bytes = 0;
-  for (const Entry* entry :
-       std::unordered_set<const Entry*>(frame.pins_.begin(), frame.pins_.end())) {
-    bytes += entry->bytes;
+  std::unordered_set<const Entry*> seen;
+  for (const Frame::Pin& pin : frame.pins_) {
+    if (seen.insert(pin.entry).second) bytes += pin.entry->bytes;
   }
   return bytes;
 }
@@ -642,7 +686,9 @@ std::size_t Engine::bytes_of(const Frame& frame) {
 void Engine::written(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
-  if (entry != nullptr) drop_copy_(entry);
+  if (entry == nullptr) return;
+  forget_last_uses_(entry);
+  drop_copy_(entry);
 }
 
 void Engine::purge_() {
@@ -726,7 +772,12 @@ void Engine::pin_(Entry* entry) {
   unlink_(entry);
   // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
   disarm_(entry);
-  entry->bytes = backend_.locate(entry->key).bytes;
+  const Extent extent = backend_.locate(entry->key);
+  entry->bytes = extent.bytes;
+  if (entry->ptr != extent.ptr) {  // it was given other memory
+    forget_last_uses_(entry);
+    entry->ptr = extent.ptr;
+  }
   for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
 }
 

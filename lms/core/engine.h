@@ -42,14 +42,15 @@ class Backend {
   // Whether the block may be freed at all (not while a graph is captured, not of a private pool).
   virtual bool movable(const Extent& from) = 0;
 
-  // Queues the copy to `host` (unless the bytes there are already the storage's), ordered after all
-  // work queued so far on the streams in `used`, hands the range to the storage and frees its
-  // block, which may be reused only after the copy.
+  // Queues the copy to `host` (unless the bytes there are already the storage's), ordered after the
+  // uses in `used`, hands the range to the storage and frees its block, which may be reused only
+  // after those and the copy.
   virtual void page_out(Key key, const Extent& from, HostRange host, bool copy,
                         const StreamSet& used) = 0;
 
   // Allocates a block, queues the copy from the host (if `copy`), ordered after all earlier work on
-  // the block and before all later work on `stream`, and rebinds the storage. `arrival` is what
+  // the block and the copy to the host, and before all later work on `stream`, and rebinds the
+  // storage. `arrival` is what
   // other streams must wait for. Returns the host range, which is the engine's again and still
   // being read until `arrival`. When there is no room, leaves everything as it was and throws the
   // framework's out-of-memory error or, with Reclaim::kNone, returns an empty range.
@@ -62,6 +63,10 @@ class Backend {
 
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
+
+  // What is after all work queued so far on `stream`. Null where that cannot be told: uses are then
+  // not known to end before anything that is queued.
+  virtual MarkPtr mark(int, Stream) { return nullptr; }
 
   // The storage is a candidate from now on, if it is resident, or is none. For adaptors that count
   // their bytes; a call may say what the one before it said.
@@ -144,7 +149,11 @@ class Engine {
 
    private:
     friend class Engine;
-    std::vector<Entry*> pins_;
+    struct Pin {
+      Entry* entry;
+      Stream stream;  // that the op uses it on
+    };
+    std::vector<Pin> pins_;
     std::size_t trimmed_ = 0;  // pins that were left when it was last trimmed
     Moment when_;
   };
@@ -188,8 +197,8 @@ class Engine {
   // Drops the frame's pins. In chaos mode evicts everything idle on `device` of the frame's
   // storages.
   void leave(Frame& frame);
-  // Makes the result of an op known: as just used by `lane`, or pinned by `frame` when an outer op,
-  // which may hold its pointer, is still running.
+  // Makes the result of an op known: pinned by `frame` until that is left or, without one, as just
+  // used by `lane`, nobody knows until when.
   void note(Frame* frame, Key key, Stream stream, Lane lane = 0);
 
   // Each lane has its own time, which its ops count. What a lane that is closed used last grows old
@@ -306,6 +315,8 @@ class Engine {
   void look_for_dead_copies_();
   void trim_(Frame* frame);
   void use_on_(Entry* entry, Stream stream);
+  void mark_uses_(const Frame& frame);
+  static void forget_last_uses_(Entry* entry);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);
   bool evictable_(const Entry* entry) const;

@@ -71,7 +71,21 @@ class Fence {
 };
 using FencePtr = std::shared_ptr<Fence>;
 
+// A point in the work of a stream. Those of one stream are numbered in the order of its work.
+class Mark : public Fence {
+ public:
+  virtual std::uint64_t number() const = 0;
+};
+using MarkPtr = std::shared_ptr<Mark>;
+
+// A stream that a storage was used on, and what is after its last use there; null: not known, so
+// all that is queued.
+struct StreamUse {
+  Stream stream;
+  MarkPtr last;
+};
+
 // The few streams a storage was used on since it came to the device.
-using StreamSet = std::vector<Stream>;
+using StreamSet = std::vector<StreamUse>;
 
 }  // namespace lms

@@ -52,8 +52,10 @@ void Device::launch(lms::Stream stream, std::function<void()> work) {
 }
 
 EventPtr Device::record(lms::Stream stream) {
-  auto event = std::make_shared<Event>(*this);
-  push_(stream, {nullptr, event, nullptr});
+  const auto index = reinterpret_cast<std::uintptr_t>(stream) - 1;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto event = std::make_shared<Event>(*this, ++recorded_.at(index));
+  queues_[index].push_back({nullptr, event, nullptr});
   return event;
 }
 
@@ -121,7 +123,7 @@ constexpr std::size_t Arena::kAlignment;
 Arena::Arena(std::size_t bytes) : memory_(new unsigned char[bytes + kAlignment]) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
   base_ = memory_.get() + (kAlignment - address % kAlignment) % kAlignment;
-  spans_[0] = {bytes, true};
+  spans_[0] = {bytes, true, {}};
 }
 
 void* Arena::allocate(std::size_t bytes) {
@@ -129,8 +131,8 @@ void* Arena::allocate(std::size_t bytes) {
   for (auto& span : spans_) {
     if (!span.second.free || span.second.bytes < want) continue;
     const std::size_t rest = span.second.bytes - want;
-    span.second = {want, false};
-    if (rest > 0) spans_[span.first + want] = {rest, true};
+    span.second = {want, false, span.second.ready};
+    if (rest > 0) spans_[span.first + want] = {rest, true, span.second.ready};
     return base_ + span.first;
   }
   return nullptr;
@@ -143,14 +145,23 @@ void Arena::free(void* ptr) {
   const auto next = std::next(span);
   if (next != spans_.end() && next->second.free) {
     span->second.bytes += next->second.bytes;
+    span->second.ready.merge(next->second.ready);
     spans_.erase(next);
   }
   if (span == spans_.begin()) return;
   const auto previous = std::prev(span);
   if (previous->second.free) {
     previous->second.bytes += span->second.bytes;
+    previous->second.ready.merge(span->second.ready);
     spans_.erase(span);
   }
+}
+
+lms::Ready& Arena::ready(const void* ptr) {
+  const auto offset = static_cast<const unsigned char*>(ptr) - base_;
+  Span& span = spans_.at(static_cast<std::size_t>(offset));
+  if (span.free) throw std::logic_error("asked for what is not in use");
+  return span.ready;
 }
 
 bool Arena::contains(const void* ptr) const {
@@ -296,19 +307,22 @@ StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
   return storage;
 }
 
-void* Backend::take_free_(std::size_t bytes, lms::Stream home) {
-  void* ptr = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(allocator_mutex_);
-    for (Arena& segment : pool_(home)) {
-      if ((ptr = segment.allocate(bytes)) != nullptr) break;
+void* Backend::take_free_(std::size_t bytes, lms::Stream home, For user) {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  for (Arena& segment : pool_(home)) {
+    void* ptr = segment.allocate(bytes);
+    if (ptr == nullptr) continue;
+    if (user == For::kOp) {
+      lms::Ready& ready = segment.ready(ptr);
+      if (ready.out) device_.wait(home, ready.out);
+      if (ready.in) device_.wait(home, ready.in);
+      ready = lms::Ready();
+      // The new owner may write at once, as far as its own stream is concerned.
+      device_.launch(home, [ptr, bytes] { std::memset(ptr, 0xee, bytes); });
     }
+    return ptr;
   }
-  if (ptr != nullptr) {
-    // The new owner may write at once, as far as its own stream is concerned.
-    device_.launch(home, [ptr, bytes] { std::memset(ptr, 0xee, bytes); });
-  }
-  return ptr;
+  return nullptr;
 }
 
 namespace {
@@ -329,13 +343,17 @@ bool Backend::grow_(std::size_t bytes, std::size_t usual, lms::Stream home) {
 
 class Backend::Lists final : public lms::BlockLists {
  public:
-  Lists(Backend& backend, std::size_t bytes, lms::Stream home)
-      : backend_(backend), bytes_(bytes), home_(home), usual_(backend.segment_bytes_) {}
+  Lists(Backend& backend, std::size_t bytes, lms::Stream home, For user)
+      : backend_(backend),
+        bytes_(bytes),
+        home_(home),
+        user_(user),
+        usual_(backend.segment_bytes_) {}
 
   void* taken() const { return taken_; }
 
   bool take_free_block() override {
-    if (over_limit() == 0) taken_ = backend_.take_free_(bytes_, home_);
+    if (over_limit() == 0) taken_ = backend_.take_free_(bytes_, home_, user_);
     return taken_ != nullptr;
   }
 
@@ -412,38 +430,44 @@ class Backend::Lists final : public lms::BlockLists {
   Backend& backend_;
   const std::size_t bytes_;
   const lms::Stream home_;
+  const For user_;
   std::size_t usual_;  // of a new segment
   void* taken_ = nullptr;
   std::vector<const void*> listed_;  // a block of each of the last `segments()`
 };
 
 // What needs no reclaim; null when there is nothing.
-void* Backend::allocate_free_(std::size_t bytes, lms::Stream home) {
+void* Backend::allocate_free_(std::size_t bytes, lms::Stream home, For user) {
   if (limit > 0) return nullptr;
-  if (void* ptr = take_free_(bytes, home)) return ptr;
+  if (void* ptr = take_free_(bytes, home, user)) return ptr;
   while (grow_(bytes, segment_bytes_, home)) {
-    if (void* ptr = take_free_(bytes, home)) return ptr;  // unless another thread took it
+    if (void* ptr = take_free_(bytes, home, user)) return ptr;  // unless another thread took it
   }
   return nullptr;
 }
 
-void* Backend::allocate_(std::size_t bytes, lms::Stream home) {
-  if (void* ptr = allocate_free_(bytes, home)) return ptr;
+void* Backend::allocate_(std::size_t bytes, lms::Stream home, For user) {
+  if (void* ptr = allocate_free_(bytes, home, user)) return ptr;
   Scope scope;
   lms::RoomRequest request;
   request.bytes = bytes;
-  lms::Route route;
-  void* ptr = make_room(request, home, &route);
-  if (ptr == nullptr) throw OutOfMemory();
-  return ptr;
+  Lists lists(*this, bytes, home, user);
+  make_room_(request, &lists);
+  if (lists.taken() == nullptr) throw OutOfMemory();
+  return lists.taken();
 }
 
 void* Backend::make_room(lms::RoomRequest request, lms::Stream home, lms::Route* route) {
-  Lists lists(*this, request.bytes, home);
-  request.bytes = segment_of(request.bytes, 0);
-  *route = lms::make_room(*engine_, lists, request);
-  routes.count(*route);
+  Lists lists(*this, request.bytes, home, For::kOp);
+  *route = make_room_(request, &lists);
   return lists.taken();
+}
+
+lms::Route Backend::make_room_(lms::RoomRequest request, Lists* lists) {
+  request.bytes = segment_of(request.bytes, 0);
+  const lms::Route route = lms::make_room(*engine_, *lists, request);
+  routes.count(route);
+  return route;
 }
 
 std::size_t Backend::in_use() {
@@ -464,14 +488,43 @@ std::size_t Backend::segments() {
   return count;
 }
 
-void Backend::free_block_(void* ptr) {
-  std::lock_guard<std::mutex> lock(allocator_mutex_);
-  for (Pool& pool : pools_) {
-    for (Arena& segment : pool) {
-      if (segment.contains(ptr)) return segment.free(ptr);
+Arena& Backend::segment_of_(const void* ptr, lms::Stream* home) {
+  for (std::size_t i = 0; i < pools_.size(); ++i) {
+    *home = stream(i);
+    for (Arena& segment : pools_[i]) {
+      if (segment.contains(ptr)) return segment;
     }
   }
-  throw std::logic_error("freed what is no block");
+  throw std::logic_error("used what is no block");
+}
+
+// By the program: after all that it has queued there.
+void Backend::free_block_(void* ptr) {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  lms::Stream home;
+  Arena& segment = segment_of_(ptr, &home);
+  segment.ready(ptr).home = device_.record(home);
+  segment.free(ptr);
+}
+
+void Backend::free_settled_(void* ptr, const lms::Ready& ready) {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  lms::Stream home;
+  Arena& segment = segment_of_(ptr, &home);
+  segment.ready(ptr) = ready;
+  segment.free(ptr);
+}
+
+lms::Ready Backend::ready_(const void* ptr) {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  lms::Stream home;
+  return segment_of_(ptr, &home).ready(ptr);
+}
+
+void Backend::set_ready_(const void* ptr, const lms::Ready& ready) {
+  std::lock_guard<std::mutex> lock(allocator_mutex_);
+  lms::Stream home;
+  segment_of_(ptr, &home).ready(ptr) = ready;
 }
 
 void Backend::dispose_(Storage* storage) {
@@ -568,30 +621,52 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
     device_.fail("page_out is told a wrong extent");
   }
   if (storage->guarded) device_.fail("evicted with the write barrier armed");
-  std::vector<lms::Stream> streams(used);
-  streams.push_back(storage->home);
-  streams.push_back(current);
-  lms::FencePtr written;
+  const lms::Stream home = storage->home;
   const std::size_t bytes = from.bytes;
   void* source = from.ptr;
+  knew_last_uses = std::all_of(used.begin(), used.end(),
+                               [](const lms::StreamUse& use) { return use.last != nullptr; });
+  const bool known = !unseen && knew_last_uses;
+  lms::StreamSet users;
+  bool at_home = false;
+  for (const lms::StreamUse& use : used) {
+    users.push_back({use.stream, known ? use.last : nullptr});
+    at_home = at_home || use.stream == home;
+  }
+  if (!at_home) users.push_back({home, nullptr});
+  if (!known) users.push_back({current, nullptr});
+  lms::Ready ready;
+  bool waits = copy;
+  for (const lms::StreamUse& use : users) {
+    lms::MarkPtr last = use.last;
+    if (!last) last = device_.record(use.stream);
+    if (!copy && use.stream == home) {
+      ready.home = last;
+    } else {
+      waits = true;
+      device_.wait(out(), last);
+    }
+  }
+  lms::FencePtr written;
   if (copy) {
-    for (lms::Stream stream : streams) device_.order(out(), stream);
     device_.launch(out(), [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
-    written = device_.record(out());
-    device_.wait(storage->home, written);
-    device_.wait(current, written);
     ++counts.outs;
     counts.out_bytes += static_cast<std::int64_t>(bytes);
   } else {
-    for (lms::Stream stream : streams) device_.order(storage->home, stream);
     ++counts.clean_outs;
     counts.clean_bytes += static_cast<std::int64_t>(bytes);
+  }
+  if (waits) ready.out = device_.record(out());
+  if (copy) written = ready.out;
+  if (copy && unseen) {
+    device_.wait(home, written);
+    device_.wait(current, written);
   }
   storage->place = lms::Place::kHost;
   storage->ptr = host.ptr;
   storage->range = host;
   storage->written = std::move(written);
-  free_block_(source);
+  free_settled_(source, ready);
   if (journaling) journal.push_back(copy ? "out" : "clean");
 }
 
@@ -601,24 +676,33 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
   if (storage->place != lms::Place::kHost) device_.fail("page_in of what is not on the host");
   if (fail_page_in > 0 && --fail_page_in == 0) throw OutOfMemory();
   const lms::Stream home = storage->home;
-  void* ptr = reclaim == lms::Reclaim::kNone ? allocate_free_(storage->bytes, home)
-                                             : allocate_(storage->bytes, home);
+  void* ptr = reclaim == lms::Reclaim::kNone ? allocate_free_(storage->bytes, home, For::kPageIn)
+                                             : allocate_(storage->bytes, home, For::kPageIn);
   if (ptr == nullptr) return {};
+  const lms::Ready ready = ready_(ptr);
   const lms::HostRange range = storage->range;
   const std::size_t bytes = storage->bytes;
+  const lms::Stream first = copy ? in() : user;
+  for (const lms::MarkPtr& mark : {ready.home, ready.out, ready.in}) {
+    if (mark) device_.wait(first, mark);
+  }
+  if (storage->written) device_.wait(first, storage->written);
+  if (unseen) {
+    device_.order(first, home);
+    device_.order(first, user);
+  }
   if (copy) {
-    device_.order(in(), home);
-    device_.order(in(), user);
-    if (storage->written) device_.wait(in(), storage->written);
     device_.launch(in(), [ptr, range, bytes] { std::memcpy(ptr, range.ptr, bytes); });
-    *arrival = device_.record(in());
-    device_.wait(home, *arrival);
+    const EventPtr copied = device_.record(in());
+    *arrival = copied;
     device_.wait(user, *arrival);
+    if (unseen) device_.wait(home, *arrival);
+    lms::Ready after;
+    after.in = copied;
+    set_ready_(ptr, after);
     ++counts.ins;
     counts.in_bytes += static_cast<std::int64_t>(bytes);
   } else {
-    device_.order(user, home);
-    if (storage->written) device_.wait(user, storage->written);
     *arrival = device_.record(user);
     ++counts.overwrites;
     counts.overwrite_bytes += static_cast<std::int64_t>(bytes);
@@ -648,5 +732,10 @@ void Backend::refill(lms::Key key, lms::HostRange host, lms::Stream user, lms::F
 }
 
 void Backend::join(lms::Stream user, const lms::FencePtr& arrival) { device_.wait(user, arrival); }
+
+lms::MarkPtr Backend::mark(int, lms::Stream user) {
+  if (fail_mark > 0 && --fail_mark == 0) throw BackendError();
+  return device_.record(user);
+}
 
 }  // namespace fake

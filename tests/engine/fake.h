@@ -15,6 +15,7 @@
 
 #include "engine.h"
 #include "host_pool.h"
+#include "ready.h"
 #include "reclaim.h"
 #include "types.h"
 
@@ -50,22 +51,25 @@ inline lms::Stream stream(std::size_t index) { return reinterpret_cast<void*>(in
 
 class Device;
 
-class Event final : public lms::Fence {
+class Event final : public lms::Mark {
  public:
-  explicit Event(Device& device) : device_(device) {}
+  Event(Device& device, std::uint64_t number) : device_(device), number_(number) {}
   bool done() override { return done_.load(); }
   void wait() override;
+  std::uint64_t number() const override { return number_; }
 
  private:
   friend class Device;
   Device& device_;
+  const std::uint64_t number_;  // among those recorded on its stream
   std::atomic<bool> done_{false};
 };
 using EventPtr = std::shared_ptr<Event>;
 
 class Device {
  public:
-  Device(std::uint64_t seed, std::size_t streams) : random_(seed), queues_(streams) {}
+  Device(std::uint64_t seed, std::size_t streams)
+      : random_(seed), queues_(streams), recorded_(streams) {}
 
   void launch(lms::Stream stream, std::function<void()> work);
   EventPtr record(lms::Stream stream);
@@ -97,18 +101,20 @@ class Device {
   std::mutex failure_mutex_;
   Random random_;
   std::vector<std::deque<Command>> queues_;
-  std::size_t lagging_ = 0;  // this stream runs only when no other can, for a while
+  std::vector<std::uint64_t> recorded_;  // events, by stream
+  std::size_t lagging_ = 0;              // this stream runs only when no other can, for a while
   std::string failure_;
   std::atomic<std::size_t> host_waits_{0};
 };
 
-// Real bytes cut into blocks, first fit. Neighbouring free blocks are merged.
+// Real bytes cut into blocks, first fit. Neighbouring free blocks are merged, with what they owe.
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 64;
   explicit Arena(std::size_t bytes);
   void* allocate(std::size_t bytes);  // nullptr when there is no room
   void free(void* ptr);
+  lms::Ready& ready(const void* ptr);  // of the block there, which is in use
   bool contains(const void* ptr) const;
   bool empty() const;
   std::size_t bytes() const;
@@ -124,6 +130,7 @@ class Arena {
   struct Span {
     std::size_t bytes;
     bool free;
+    lms::Ready ready;
   };
   std::unique_ptr<unsigned char[]> memory_;
   unsigned char* base_;
@@ -222,7 +229,9 @@ struct Counts {
 };
 
 // Keeps the contract of lms::Backend the way an adaptor does: the lock order is engine, allocator,
-// host pool, device. Streams 0 to `streams` - 1 are the program's.
+// host pool, device. Streams 0 to `streams` - 1 are the program's. Programs that use storages past
+// every op, which no pin or exposure makes good for, say so (`unseen`): all that is queued is
+// waited for, then.
 class Backend final : public lms::Backend {
  public:
   // Each stream's pool is one segment of `pool_bytes`, or gets segments of at least `segment_bytes`
@@ -263,11 +272,14 @@ class Backend final : public lms::Backend {
   void refill(lms::Key key, lms::HostRange host, lms::Stream stream,
               lms::FencePtr* arrival) override;
   void join(lms::Stream stream, const lms::FencePtr& arrival) override;
+  lms::MarkPtr mark(int device, lms::Stream stream) override;
 
   // Fault injection: the n-th call from now fails; 0: none does.
   std::atomic<int> fail_page_in{0};
   std::atomic<int> fail_page_out{0};
+  std::atomic<int> fail_mark{0};
   std::atomic<bool> immovable{false};
+  bool unseen = false;
   bool blind = false;  // cannot tell of writes: the write barrier never rules one out
 
   // Bytes that live blocks and a request may have together; 0: no limit. Under the engine's lock.
@@ -276,6 +288,7 @@ class Backend final : public lms::Backend {
   std::size_t segments();
   lms::RouteCounts routes;
 
+  bool knew_last_uses = false;       // of what was evicted last; under the engine's lock
   Counts counts;                     // under the engine's lock
   std::int64_t looks = 0;            // storages acquired to be looked at; under the engine's lock
   std::set<lms::Key> retained;       // under the engine's lock
@@ -287,12 +300,18 @@ class Backend final : public lms::Backend {
   friend class StorageRef;
   class Lists;
   using Pool = std::vector<Arena>;  // segments
-  void* allocate_(std::size_t bytes, lms::Stream home);
-  void* allocate_free_(std::size_t bytes, lms::Stream home);
-  void* take_free_(std::size_t bytes, lms::Stream home);
+  enum class For { kOp, kPageIn };  // which waits itself for what the block owes
+  void* allocate_(std::size_t bytes, lms::Stream home, For user = For::kOp);
+  void* allocate_free_(std::size_t bytes, lms::Stream home, For user = For::kOp);
+  void* take_free_(std::size_t bytes, lms::Stream home, For user);
   bool grow_(std::size_t bytes, std::size_t usual, lms::Stream home);
+  lms::Route make_room_(lms::RoomRequest request, Lists* lists);
   void dispose_(Storage* storage);
   void free_block_(void* ptr);
+  void free_settled_(void* ptr, const lms::Ready& ready);
+  Arena& segment_of_(const void* ptr, lms::Stream* home);
+  lms::Ready ready_(const void* ptr);
+  void set_ready_(const void* ptr, const lms::Ready& ready);
   Pool& pool_(lms::Stream home);
 
   Device& device_;

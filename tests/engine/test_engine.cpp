@@ -70,6 +70,15 @@ struct Rig {
     if (old.key != nullptr) engine->overwrote(&old);
     engine->leave(frame);
   }
+  // One whose kernel is `work`.
+  template <class Work>
+  void run_op(StorageRef* storage, lms::Stream on, const Work& work) {
+    fake::Scope scope;
+    Engine::Frame frame;
+    enter(&frame, {{storage, Access::kWrite}}, on);
+    work();
+    engine->leave(frame);
+  }
   bool evict(const StorageRef& storage) {
     fake::Scope scope;
     return engine->evict(storage.get());
@@ -502,6 +511,97 @@ TEST(engine_evicts_after_every_stream) {
   }
 }
 
+// What is queued later on the stream of the last use has nothing to do with it.
+TEST(engine_evicts_after_the_last_use_alone) {
+  int before_later_work = 0;
+  for (std::uint64_t seed = 0; seed < 64; ++seed) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    rig.device.drain();
+    rig.device.set_seed(seed);
+    rig.run_op(&a, stream(0), [&] { rig.write(a, 2, stream(0)); });
+    bool later = false;
+    rig.device.launch(stream(0), [&later] { later = true; });
+    CHECK(rig.evict(a));
+    const lms::FencePtr copied = a->written;
+    while (!copied->done()) rig.device.run(1);
+    if (!later) ++before_later_work;
+    CHECK(rig.has(a, 2));
+    rig.check();
+  }
+  CHECK(before_later_work > 0);
+}
+
+TEST(engine_tells_the_last_use_on_each_stream) {
+  for (std::uint64_t seed = 0; seed < 64; ++seed) {
+    Rig rig(1);
+    StorageRef a = rig.make(1);
+    rig.run_op(&a, stream(0), [] {});
+    rig.device.drain();
+    rig.device.set_seed(seed);
+    rig.run_op(&a, stream(1), [&] { rig.read(a, 1, stream(1)); });
+    rig.run_op(&a, stream(0), [&] { rig.read(a, 1, stream(0)); });
+    CHECK(rig.evict(a));
+    CHECK(rig.backend.knew_last_uses);
+    StorageRef b = rig.make(2);  // in the same block
+    rig.check();
+  }
+}
+
+// Who used it past every op since may still be using it.
+TEST(engine_knows_no_last_use_after_what_no_op_tells) {
+  Rig rig;
+  const auto known = [&rig](StorageRef* storage) {
+    CHECK(rig.evict(*storage));
+    return rig.backend.knew_last_uses;
+  };
+  const auto used = [&rig](std::uint64_t tag) {
+    StorageRef storage = rig.make(tag);
+    rig.use(&storage);
+    return storage;
+  };
+  StorageRef a = used(1);
+  CHECK(known(&a));
+  StorageRef noted = used(2);
+  rig.engine->note(nullptr, noted.get(), stream(0));
+  CHECK(!known(&noted));
+  StorageRef pinned = used(3);
+  rig.engine->pin(pinned.get(), stream(1));
+  rig.use(&pinned);
+  rig.use(&pinned, Access::kRead, stream(1));
+  rig.engine->unpin(pinned.get());
+  CHECK(!known(&pinned));
+  StorageRef exposed = used(4);
+  rig.engine->expose(exposed.get(), stream(0));
+  rig.use(&exposed);
+  rig.engine->unexpose(exposed.get());
+  CHECK(!known(&exposed));
+  rig.use(&a);  // comes in, and keeps a copy
+  rig.backend.write_pointer(a.get());
+  CHECK(!known(&a));
+  StorageRef written = used(5);
+  rig.engine->written(written.get());
+  CHECK(!known(&written));
+  rig.check();
+}
+
+// The uses that are known are of other memory.
+TEST(engine_knows_no_last_use_of_a_new_pointer) {
+  for (bool op_between : {false, true}) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    rig.use(&a);
+    rig.use(&a, Access::kRead, stream(1));
+    rig.device.drain();
+    rig.backend.replace(a.get(), kBytes, [](const void*, void* to) { fake::fill(to, kBytes, 2); });
+    if (op_between) rig.use(&a);
+    CHECK(rig.evict(a));
+    CHECK(!rig.backend.knew_last_uses);
+    CHECK(rig.has(a, 2));
+    rig.check();
+  }
+}
+
 TEST(engine_waits_for_arrival_on_every_stream) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Rig rig;
@@ -663,8 +763,9 @@ TEST(engine_leave_never_throws) {
   rig.use(&a);
   CHECK(rig.resident(a));
   CHECK_EQ(rig.stats().pinned.count.current, 0);
+  rig.backend.fail_mark = 1;
   rig.use(&a);
-  CHECK(!rig.resident(a));
+  CHECK(!rig.resident(a) && !rig.backend.knew_last_uses);
   CHECK(rig.has(a, 1));
   rig.check();
 }

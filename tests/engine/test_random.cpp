@@ -61,6 +61,7 @@ class World {
         engine_(new Engine(backend_, pool_, {kMaxBytes / 2})) {
     backend_.attach(engine_.get(), &pool_);
     backend_.blind = mix(seed, 3) % 8 == 0;
+    backend_.unseen = mix(seed, 4) % 2 == 0;
     engine_->set_min_bytes(0);
   }
 
@@ -109,7 +110,9 @@ class World {
 
  private:
   void act_(Random* random) {
-    switch (random->below(32)) {
+    const std::size_t act = random->below(32);
+    if (!backend_.unseen && act >= 5 && act <= 7) return op_(random, 1);  // past every op
+    switch (act) {
       case 0:
       case 1:
       case 2:
@@ -518,7 +521,10 @@ class World {
   }
 
   void faults_(Random* random) {
-    switch (random->below(5)) {
+    switch (random->below(6)) {
+      case 4:
+        backend_.fail_mark = static_cast<int>(1 + random->below(3));
+        return say_("a mark will fail");
       case 0:
         backend_.fail_page_in = static_cast<int>(1 + random->below(3));
         return say_("a page-in will fail");

@@ -132,11 +132,14 @@ def sim(device: Any) -> Any:
 
 
 @pytest.fixture
-def lms(device: Any) -> Any:
-    """torch.cuda.lms on: every storage may move, whatever its size."""
+def lms(device: Any, request: pytest.FixtureRequest) -> Any:
+    """torch.cuda.lms on: every storage may move, whatever its size. Only a test with an extension
+    has kernels that no operator tells of."""
     import torch
 
     torch.cuda.lms.enable(min_size=0)
+    extended = "extension" in request.fixturenames
+    torch.ops.lms.set_unseen_kernels("looked-for" if extended else "none")
     return torch.cuda.lms
 
 

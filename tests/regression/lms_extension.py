@@ -71,3 +71,13 @@ def set_bytes(pointer: int, value: int, count: int) -> None:
         ctypes.c_void_p(pointer), value, ctypes.c_size_t(count), stream
     )
     assert status == 0
+
+
+def copy_bytes(to: int, source: int, count: int) -> None:
+    """What a kernel does that was given two raw pointers."""
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    default = 4  # cudaMemcpyDefault: what is where follows from the pointers
+    status = cudart().cudaMemcpyAsync(
+        ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(count), default, stream
+    )
+    assert status == 0

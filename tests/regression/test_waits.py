@@ -12,7 +12,7 @@ import lms_device
 import pytest
 import torch
 from lms_device import MIB
-from lms_extension import set_bytes
+from lms_extension import copy_bytes, set_bytes
 
 MODES = lms_device.device.modes
 N = MIB // 4
@@ -138,6 +138,404 @@ def test_a_stream_that_the_allocator_alone_knows_is_waited_for(
     evict(x)
     torch.cuda.synchronize()
     assert bytes(x.cpu().view(torch.uint8).tolist()) == b"\t" * x.nbytes
+    assert device.races() == []
+
+
+# ---- by the last uses of what moves
+
+
+@pytest.fixture
+def strict(device: Any) -> None:
+    """To ask whether something is over must order nothing."""
+    if device.kind != "cuda":
+        import simcuda
+
+        simcuda.device.set_queries("strict")
+
+
+@pytest.fixture
+def moved(mode: str, strict: None) -> str:
+    """Uses are followed once something has moved."""
+    evict(ramp(0).cuda())
+    return mode
+
+
+def page_in(tensor: torch.Tensor) -> None:
+    """Queue the copy in, and no kernel."""
+    with torch.cuda.lms.pin(tensor):
+        pass
+
+
+def large(value: float) -> torch.Tensor:
+    """Of the allocator's large pool: four of these fill a segment."""
+    return torch.full((5 * N,), float(value), device="cuda")
+
+
+def test_a_page_out_waits_for_the_last_use(moved: str, device: Any) -> None:
+    x = ramp(1).cuda()
+    x.mul_(2)
+    evict(x)
+    assert torch.equal(x.cpu(), ramp(1) * 2)
+    assert device.races() == []
+
+
+def test_a_page_in_waits_for_the_last_use_of_its_block(moved: str, device: Any) -> None:
+    """Of a storage that left without a copy."""
+    x, y = large(1), large(10)
+    evict(y)
+    evict(x)
+    x.sum()  # comes in, and keeps its copy
+    torch.cuda.synchronize()
+    host = torch.zeros(5 * N).pin_memory()
+    host.copy_(x, non_blocking=True)
+    evict(x)
+    page_in(y)  # where x was
+    torch.cuda.synchronize()
+    assert (host == 1).all()
+    assert (y.cpu() == 10).all()
+    assert device.races() == []
+
+
+def test_a_page_in_waits_for_the_copy_out_of_its_block(moved: str, device: Any) -> None:
+    x, y = large(1), large(2)
+    evict(y)
+    z = large(3)  # where y was
+    torch.cuda.synchronize()
+    x.mul_(2)
+    evict(x)
+    page_in(y)  # where x was, or still is
+    torch.cuda.synchronize()
+    assert (x.cpu() == 2).all()
+    assert (y.cpu() == 2).all()
+    assert (z.cpu() == 3).all()
+    assert device.races() == []
+
+
+@pytest.fixture
+def leaving(moved: str) -> list[torch.Tensor]:
+    """One that is being copied out, while another has its block and a larger one owes nothing."""
+    x, between = large(1), large(2)
+    hole = torch.full((10 * N,), 3.0, device="cuda")
+    torch.cuda.synchronize()
+    evict(x)
+    del hole
+    between.add_(1)  # the mark that the hole waits for
+    return [x, between, large(4)]
+
+
+def test_a_page_in_waits_for_its_own_page_out(leaving: list[torch.Tensor], device: Any) -> None:
+    x, _, y = leaving
+    page_in(x)
+    torch.cuda.synchronize()
+    assert (x.cpu() == 1).all()
+    assert (y.cpu() == 4).all()
+    assert device.races() == []
+
+
+def test_a_range_is_free_after_the_page_out_to_it(leaving: list[torch.Tensor], device: Any) -> None:
+    """Also of bytes that are overwritten instead of brought in."""
+    side = torch.cuda.Stream()
+    x, _, y = leaving
+    with torch.cuda.stream(side):
+        x.zero_()
+    side.synchronize()  # which has nothing else to do with the copy
+    torch.ops.lms.trim_host()
+    torch.cuda.synchronize()
+    assert (x.cpu() == 0).all()
+    assert (y.cpu() == 4).all()
+    assert device.races() == []
+
+
+def test_a_block_freed_while_it_comes_in_is_reused_after_that(moved: str, device: Any) -> None:
+    """Its home has not waited for what another stream brought in."""
+    side = torch.cuda.Stream()
+    x = large(1)
+    evict(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        page_in(x)
+    del x
+    y = large(2)
+    torch.cuda.synchronize()
+    assert (y.cpu() == 2).all()
+    assert device.races() == []
+
+
+def test_a_merged_block_owes_what_its_parts_owe(moved: str, device: Any) -> None:
+    x, y = large(1), large(2)
+    torch.cuda.synchronize()
+    evict(x)
+    del y
+    z = torch.full((10 * N,), 3.0, device="cuda")  # where both were
+    torch.cuda.synchronize()
+    assert (x.cpu() == 1).all()
+    assert (z.cpu() == 3).all()
+    assert device.races() == []
+
+
+def test_a_part_of_a_block_owes_what_the_whole_owes(moved: str, device: Any) -> None:
+    x = torch.full((10 * N,), 1.0, device="cuda")
+    torch.cuda.synchronize()
+    evict(x)
+    y = large(2)
+    torch.cuda.synchronize()
+    assert (x.cpu() == 1).all()
+    assert (y.cpu() == 2).all()
+    assert device.races() == []
+
+
+def test_a_page_in_waits_for_who_freed_its_block(moved: str, device: Any) -> None:
+    """By the next mark of the stream, of a large one."""
+    x = large(1)
+    evict(x)
+    y = large(2)
+    torch.cuda.synchronize()
+    host = torch.zeros(5 * N).pin_memory()
+    host.copy_(y, non_blocking=True)
+    del y
+    page_in(x)
+    torch.cuda.synchronize()
+    assert (host == 2).all()
+    assert (x.cpu() == 1).all()
+    assert device.races() == []
+
+
+def test_a_mark_asked_for_is_after_all_that_was_queued(moved: str, device: Any) -> None:
+    """The one that a free asks for may be set by the next operator."""
+    x = large(1)
+    evict(x)
+    y, z = large(2), large(3)
+    torch.cuda.synchronize()
+    host = torch.zeros(5 * N).pin_memory()
+    host.copy_(y, non_blocking=True)
+    del y
+    z.add_(1)
+    page_in(x)
+    torch.cuda.synchronize()
+    assert (host == 2).all()
+    assert (x.cpu() == 1).all()
+    assert device.races() == []
+
+
+def test_the_home_stream_is_waited_for_whatever_used_it_there(moved: str, device: Any) -> None:
+    """Operators have used it elsewhere alone since it came in."""
+    side = torch.cuda.Stream()
+    x, y = large(1), large(10)
+    evict(y)
+    evict(x)
+    host = torch.zeros(5 * N).pin_memory()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side), torch.cuda.lms.pin(x):
+        side.synchronize()
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            copy_bytes(host.data_ptr(), torch._C._TensorBase.data_ptr(x), x.nbytes)
+    with torch.cuda.stream(side):
+        x.sum()
+    evict(x)
+    page_in(y)
+    torch.cuda.synchronize()
+    assert (host == 1).all()
+    assert (y.cpu() == 10).all()
+    assert device.races() == []
+
+
+def test_who_evicts_is_waited_for_where_a_pin_was(moved: str, device: Any) -> None:
+    side = torch.cuda.Stream()
+    x = ramp(1).cuda()
+    torch.cuda.synchronize()
+    with torch.cuda.lms.pin(x):
+        pointer = torch._C._TensorBase.data_ptr(x)
+        with torch.cuda.stream(side):
+            set_bytes(pointer, 9, x.nbytes)
+    with torch.cuda.stream(side):
+        evict(x)
+    torch.cuda.synchronize()
+    assert bytes(x.cpu().view(torch.uint8).tolist()) == b"\t" * x.nbytes
+    assert device.races() == []
+
+
+def test_unmapped_memory_owes_nothing(program: Any) -> None:
+    out = program(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        first = torch.ones(1 << 20, device="cuda")
+        assert torch.ops.lms.evict(first)
+        x = torch.full((1 << 22,), 3.0, device="cuda")
+        torch.cuda.synchronize()
+        assert torch.ops.lms.evict(x)
+        torch.cuda.empty_cache()
+        assert (x == 3).all().item()
+        print("moved")
+        """,
+        env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        fresh=True,
+    )
+    assert "moved" in out
+
+
+# ---- which block
+
+
+@pytest.fixture
+def pressed(lms: Any, sim: Any) -> Any:
+    """Something has had to make way, and a query says "done" only of what was waited for."""
+    sim.capacity = 24 * MIB
+    kept = [large(i) for i in range(6)]
+    sim.capacity = lms_device.LARGE
+    assert len(kept) == 6 and lms.stats()["lms.paged_out"] > 0
+    del kept
+    torch.cuda.empty_cache()
+    sim.set_queries("strict")
+    return sim
+
+
+def address(tensor: torch.Tensor) -> int:
+    with torch.cuda.lms.pin(tensor):
+        return int(torch._C._TensorBase.data_ptr(tensor))
+
+
+def test_a_page_in_takes_the_block_that_went_idle_first(pressed: Any) -> None:
+    out = large(0)
+    evict(out)
+    a, b, c, d = (large(i) for i in range(4))  # a whole segment
+    places = [address(a), address(c)]
+    assert places == sorted(places)  # of blocks that fit alike, the allocator takes the first
+    del c
+    d.add_(1)
+    del a
+    assert address(out) == places[1]
+    assert b.numel() == d.numel()
+
+
+def test_what_computes_takes_a_block_without_a_pending_copy(pressed: Any) -> None:
+    a, b, c, d = (large(i) for i in range(4))
+    places = [address(a), address(c)]
+    assert places == sorted(places)
+    torch.cuda.synchronize()
+    evict(a)
+    del c
+    assert address(large(5)) == places[1]
+    assert b.numel() == d.numel()
+
+
+def test_a_page_in_takes_no_block_that_is_far_too_large(pressed: Any) -> None:
+    out = large(0)
+    evict(out)
+    huge = torch.full((64 * N,), 1.0, device="cuda")
+    a, b, c, d = (large(i) for i in range(4))
+    place = address(a)
+    del huge
+    d.add_(1)
+    del a
+    assert address(out) == place
+    assert b.numel() == c.numel() == d.numel()
+
+
+# ---- kernels that no operator tells of
+
+
+@pytest.mark.parametrize("call", ["comm.broadcast(x, [0, 1])", "nccl.broadcast([x])"])
+def test_what_launches_in_c_is_noticed(program: Any, call: str) -> None:
+    out = program(
+        f"""
+        import torch, torch.cuda.comm, torch.cuda.nccl
+        torch.cuda.lms.enable(min_size=0)
+        x = torch.ones(1 << 20, device="cuda")
+        assert torch.ops.lms.evict(x)
+        assert not torch.ops.lms.unseen_kernels()
+        try:
+            torch.cuda.{call}
+        except Exception as error:  # what a simulated device refuses
+            print(error)
+        assert torch.ops.lms.unseen_kernels()
+        print("noticed")
+        """,
+        env={"SIMCUDA_DEVICES": "2"},
+    )
+    assert "noticed" in out
+
+
+def test_the_home_stream_waits_before_it_uses_the_host_buffer(
+    mode: str, strict: None, device: Any, extension: Any
+) -> None:
+    side = torch.cuda.Stream()
+    x = ramp(1).cuda()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        evict(x)
+    assert extension.fill(x, 9) == ""
+    torch.cuda.synchronize()
+    assert bytes(x.cpu().view(torch.uint8).tolist()) == b"\t" * x.nbytes
+    assert device.races() == []
+
+
+@pytest.mark.parametrize("by", ["home", "user"])
+def test_a_page_in_waits_for_kernels_on_the_host_buffer(
+    mode: str, strict: None, device: Any, extension: Any, by: str
+) -> None:
+    side = torch.cuda.Stream()
+    x = ramp(1).cuda()
+    torch.cuda.synchronize()
+    evict(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.current_stream() if by == "home" else side):
+        assert extension.fill(x, 9) == ""
+    with torch.cuda.stream(side):
+        page_in(x)
+    torch.cuda.synchronize()
+    assert bytes(x.cpu().view(torch.uint8).tolist()) == b"\t" * x.nbytes
+    assert device.races() == []
+
+
+def test_the_home_stream_waits_for_what_another_brought_in(
+    mode: str, strict: None, device: Any, extension: Any
+) -> None:
+    side = torch.cuda.Stream()
+    x = ramp(1).cuda()
+    torch.cuda.synchronize()
+    evict(x)
+    with torch.cuda.stream(side):
+        page_in(x)
+    assert extension.fill(x, 9) == ""
+    torch.cuda.synchronize()
+    assert bytes(x.cpu().view(torch.uint8).tolist()) == b"\t" * x.nbytes
+    assert device.races() == []
+
+
+def test_what_a_kernel_of_an_extension_writes_leaves_with_it(
+    moved: str, device: Any, extension: Any
+) -> None:
+    x = large(1)
+    x.sum()  # the last use that is known
+    torch.cuda.synchronize()
+    assert extension.fill(x, 9) == ""
+    evict(x)
+    torch.cuda.synchronize()
+    assert bytes(x.cpu().view(torch.uint8).tolist()) == b"\t" * x.nbytes
+    assert device.races() == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_kernel_of_an_extension_is_waited_for(
+    moved: str, device: Any, extension: Any, kept: bool
+) -> None:
+    """It is loaded, so that there may be some: also one that only reads, which no barrier sees."""
+    x, y = large(1), large(10)
+    evict(y)
+    if kept:
+        evict(x)
+    x.sum()
+    torch.cuda.synchronize()
+    pointer, error = extension.pointer(x)
+    assert error == "" and pointer is not None
+    host = torch.zeros(5 * N).pin_memory()
+    copy_bytes(host.data_ptr(), pointer, x.nbytes)
+    evict(x)
+    page_in(y)
+    torch.cuda.synchronize()
+    assert (host == 1).all()
+    assert (y.cpu() == 10).all()
     assert device.races() == []
 
 

@@ -118,7 +118,7 @@ class Allocator final : public Forward {
 
   BlockInfo info(void* ptr);
   void adopt(StorageImpl* storage);
-  void free_settled(void* ptr);
+  void free_settled(void* ptr, const Ready& ready);
 
  protected:
   CA::CreateContextFn safe_recorder(CA::CreateContextFn recorder) override {
@@ -451,8 +451,11 @@ void Allocator::recordStream(const DataPtr& pointer, CUDAStream stream) {
   base()->recordStream(pointer, stream);
 }
 
-void Allocator::free_settled(void* ptr) {
-  blocks_.take(ptr);
+// The next owner does not ask what it owes.
+void Allocator::free_settled(void* ptr, const Ready& ready) {
+  if (const auto block = blocks_.take(ptr)) {
+    settle_copies(block->device, block->stream, ready);
+  }
   base()->raw_delete(ptr);
 }
 
@@ -466,7 +469,9 @@ BlockInfo Allocator::info(void* ptr) {
     return {};
   }
   const bool evictable = block->pool == PoolKind::kCommon && !routed(block->device);
-  return {block->stream, block->used_on, evictable};
+  Ready ready;
+  ready.all = true;  // nobody knows what it was used for before
+  return {block->stream, block->used_on, evictable, ready};
 }
 
 void Allocator::adopt(StorageImpl* storage) {
@@ -600,7 +605,13 @@ bool install() {
 
 BlockInfo block_info(void* ptr) { return the_allocator->info(ptr); }
 
-void free_settled(void* ptr) { the_allocator->free_settled(ptr); }
+// A page-in is ordered before the next owner by the stream of the block's pool.
+void set_ready(void* ptr, const Ready& ready) {
+  const BlockInfo block = the_allocator->info(ptr);
+  settle_copies(current_device(), block.stream, ready);
+}
+
+void free_settled(void* ptr, const Ready& ready) { the_allocator->free_settled(ptr, ready); }
 
 bool is_block_deleter(DeleterFnPtr deleter) noexcept {
   return deleter == &delete_block ||

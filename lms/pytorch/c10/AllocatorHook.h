@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/core/ready.h>
 #include <c10/cuda/lms/core/reclaim.h>
 #include <c10/cuda/lms/core/switch.h>
 
@@ -21,6 +22,7 @@ namespace c10::cuda::lms {
 
 using ::lms::BlockLists;
 using ::lms::IdleMap;
+using ::lms::Ready;
 using ::lms::Route;
 
 namespace detail {
@@ -137,15 +139,53 @@ class EngineLock {
 // `pointer` is on the device. Under an EngineLock.
 bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream);
 
+// While one lives, what this thread allocates is for a page-in, which waits itself for what the
+// block owes.
+class PageInScope {
+ public:
+  PageInScope() noexcept;
+  ~PageInScope();
+  PageInScope(const PageInScope&) = delete;
+  PageInScope& operator=(const PageInScope&) = delete;
+
+  static bool active() noexcept;
+};
+
+// Makes the stream of the block's pool wait for copies.
+void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept;
+
+// To be called with each block that an allocation takes.
+inline void settle(DeviceIndex device, cudaStream_t home, Ready* ready) {
+  if (PageInScope::active()) {
+    return;
+  }
+  if (C10_UNLIKELY(ready->owes_copies())) {
+    settle_copies(device, home, *ready);
+  }
+  *ready = Ready();
+}
+
+// Of blocks that are hardly larger than the one that fits best, another may be ready earlier.
+bool has_choice(size_t bytes) noexcept;
+size_t largest_choice(size_t best_fit) noexcept;
+// For whoever this thread allocates for: a page-in waits for the last use of its block, too, and so
+// takes the one that went idle first; what computes waits for copies alone.
+bool ready_before(const Ready& a, const Ready& b);
+
+// What a block owes that its user frees, beside what it owed before.
+void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Ready* ready);
+
 // Implemented by the allocator.
 struct BlockInfo {
   cudaStream_t stream = nullptr;    // the stream whose pool it belongs to
   std::vector<CUDAStream> used_on;  // as told by recordStream
   bool evictable = false;           // not of a graph's or the user's own pool
+  Ready ready;                      // what it owes, if a page-in has taken it
 };
 BlockInfo block_info(void* ptr);
-// Frees a block whose streams the caller has already ordered.
-void free_settled(void* ptr);
+void set_ready(void* ptr, const Ready& ready);
+// Frees a block that owes this, and nothing to the streams that recordStream told of.
+void free_settled(void* ptr, const Ready& ready);
 // Why LMS cannot work with the allocator in use; empty when it can.
 std::string allocator_obstacle();
 

@@ -6,6 +6,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
+#include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/compat/write_barrier.h>
 #include <sys/mman.h>
@@ -62,7 +63,62 @@ class DrainOnError {
 };
 
 void* alloc(size_t bytes, cudaStream_t stream) {
+  const PageInScope scope;
   return CUDACachingAllocator::get()->raw_alloc_with_stream(bytes, stream);
+}
+
+// Who may be using a block, and until when.
+struct User {
+  cudaStream_t stream;
+  DeviceIndex device;   // record_stream takes another device's streams as well
+  ::lms::MarkPtr last;  // null: until all is over that is queued
+};
+
+class Users {
+ public:
+  void add(const User& user) {
+    const auto found = find_(user.stream, user.device);
+    if (found == users_.end()) {
+      users_.push_back(user);
+    } else if (!user.last) {
+      found->last = nullptr;
+    }
+  }
+  bool has(cudaStream_t stream, DeviceIndex device) {
+    return find_(stream, device) != users_.end();
+  }
+  auto begin() const { return users_.begin(); }
+  auto end() const { return users_.end(); }
+
+ private:
+  std::vector<User>::iterator find_(cudaStream_t stream, DeviceIndex device) {
+    return std::find_if(users_.begin(), users_.end(), [&](const User& user) {
+      return user.stream == stream && user.device == device;
+    });
+  }
+
+  std::vector<User> users_;
+};
+
+// By the engine's records, or the user's. Only where ops have told of every use is its end known.
+Users users_of(const ::lms::StreamSet& used, const BlockInfo& block, DeviceIndex device,
+               bool unseen) {
+  const bool known = !unseen && std::all_of(used.begin(), used.end(),
+                                            [](const auto& use) { return use.last != nullptr; });
+  Users users;
+  for (const ::lms::StreamUse& use : used) {
+    users.add({stream_of(use.stream), device, known ? use.last : nullptr});
+  }
+  if (!known) {
+    users.add({getCurrentCUDAStream(device), device, nullptr});
+  }
+  if (!known || !users.has(block.stream, device)) {  // what made it may have been no op
+    users.add({block.stream, device, nullptr});
+  }
+  for (const CUDAStream& stream : block.used_on) {
+    users.add({stream.stream(), stream.device_index(), nullptr});
+  }
+  return users;
 }
 
 // Null when there is no room that nothing has to make way for.
@@ -166,7 +222,7 @@ void Backend::release_host_context(void* context) {
     // capture it is not: what ran before was waited for, and an event would belong to the graph.
     const cudaStream_t current = getCurrentCUDAStream(host->device);
     if (!capturing(current)) {
-      fence = both(fence, record_fence(host->device, current));
+      fence = both(fence, set_mark(host->device, current));
     }
   } catch (const c10::Error&) {
     (void)cudaGetLastError();  // the driver is shutting down: nothing runs any more
@@ -285,46 +341,41 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   StorageImpl* storage = storage_of(key);
   const auto device = static_cast<DeviceIndex>(from.device);
   CUDAGuard guard(device);
+  has_moved_ = true;
   BlockInfo block = block_info(from.ptr);
-  const cudaStream_t current = getCurrentCUDAStream(device);
-
-  // Every stream that may still be using the block, by the engine's records or the user's.
-  struct User {
-    cudaStream_t stream;
-    DeviceIndex device;  // record_stream takes another device's streams as well
-    bool operator<(const User& other) const { return stream < other.stream; }
-    bool operator==(const User& other) const { return stream == other.stream; }
-  };
-  std::vector<User> streams{{block.stream, device}, {current, device}};
-  for (::lms::Stream stream : used) {
-    streams.push_back({stream_of(stream), device});
-  }
-  for (const CUDAStream& stream : block.used_on) {
-    streams.push_back({stream.stream(), stream.device_index()});
-  }
-  std::sort(streams.begin(), streams.end());
-  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
-
-  ::lms::FencePtr written;
-  if (copy) {
-    const cudaStream_t out = out_stream(device);
-    for (const User& user : streams) {
-      order(user.device, out, user.stream);
+  const bool unseen = unseen_kernels();
+  const cudaStream_t out = out_stream(device);
+  // What the block owes from now on. The page-in that it came with, its users have waited for.
+  Ready ready;
+  bool waits = copy;  // the stream of copies out waits for some, whom the next owner need not know
+  for (const User& user : users_of(used, block, device, unseen)) {
+    const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
+    const bool at_home = user.stream == block.stream && user.device == device;
+    if (at_home) {
+      ready.idle_since = end->number();
     }
+    if (at_home && !copy) {
+      ready.home = end;
+    } else {
+      waits = true;
+      wait_fence(out, end);
+    }
+  }
+  ::lms::MarkPtr written;
+  if (waits) {
     DrainOnError drain(out);
-    copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
-    written = record_fence(device, out);
-    // The block goes back to its stream's pool: what reuses it there must find the copy done. So
-    // must whatever reads the host buffer past the op boundary.
-    wait_fence(block.stream, written);
-    if (current != block.stream) {
-      wait_fence(current, written);
+    if (copy) {
+      copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
+    }
+    ready.out = set_mark(device, out);
+    if (copy) {
+      written = ready.out;
+    }
+    if (copy && unseen) {  // whatever reads the host buffer past the op boundary
+      wait_fence(block.stream, written);
+      wait_fence(getCurrentCUDAStream(device), written);
     }
     drain.dismiss();
-  } else {
-    for (const User& user : streams) {
-      order(user.device, block.stream, user.stream);
-    }
   }
 
   auto context = std::make_unique<HostContext>();
@@ -339,7 +390,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
                                    &release_host_context, Device(kCUDA, device)));
   ++on_host_;
   refuse(key);
-  free_settled(from.ptr);
+  free_settled(from.ptr, ready);
 }
 
 ::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream stream,
@@ -368,24 +419,29 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
 
   const cudaStream_t user = stream_of(stream);
   const cudaStream_t in = in_stream(host->device);
+  const cudaStream_t first = copy ? in : user;  // that uses the block
+  wait_ready(host->device, first, host->home, block_info(ptr).ready);
+  if (host->written) {
+    wait_fence(first, host->written);
+  }
+  const bool unseen = unseen_kernels();
+  if (unseen) {  // a kernel that read or wrote the host buffer
+    order(host->device, first, host->home);
+    order(host->device, first, user);
+  }
   if (copy) {
-    order(host->device, in, host->home);  // the block's earlier users, and the copy out
-    if (user != host->home) {
-      order(host->device, in, user);  // a kernel that read or wrote the host buffer unseen
-    }
     DrainOnError drain(in);
     copy_(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in);
-    *arrival = record_fence(host->device, in);
-    wait_fence(host->home, *arrival);
-    if (user != host->home) {
-      wait_fence(user, *arrival);
+    Ready ready;
+    *arrival = ready.in = set_mark(host->device, in);
+    wait_fence(user, *arrival);
+    if (unseen) {
+      wait_fence(host->home, *arrival);
     }
+    set_ready(ptr, ready);
     drain.dismiss();
   } else {
-    if (user != host->home) {
-      order(host->device, user, host->home);
-    }
-    *arrival = record_fence(host->device, user);  // after the copy out, which the range waits for
+    *arrival = set_mark(host->device, user);  // after the copy out, which the range waits for
   }
   for (const CUDAStream& shared : host->shared) {
     CUDACachingAllocator::get()->recordStream(pointer, shared);
@@ -408,7 +464,7 @@ void Backend::refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream
   const cudaStream_t home = block_info(pointer.get()).stream;
   DrainOnError drain(user);
   copy_(pointer.get(), host.ptr, nbytes_of(*storage_of(key)), cudaMemcpyHostToDevice, user);
-  *arrival = record_fence(device, user);
+  *arrival = set_mark(device, user);
   if (user != home) {
     wait_fence(home, *arrival);  // frees there come after it
   }
@@ -421,6 +477,14 @@ void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
     return;
   }
   wait_fence(stream_of(stream), arrival);
+}
+
+// Costs nothing while nothing has ever moved: then all that is queued will be waited for.
+::lms::MarkPtr Backend::mark(int device, ::lms::Stream stream) {
+  if (!has_moved_ || capturing(stream_of(stream))) {
+    return nullptr;
+  }
+  return set_mark(static_cast<DeviceIndex>(device), stream_of(stream));
 }
 
 }  // namespace c10::cuda::lms

@@ -73,6 +73,7 @@ class Backend final : public ::lms::Backend {
   void refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
               ::lms::FencePtr* arrival) override;
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
+  ::lms::MarkPtr mark(int device, ::lms::Stream stream) override;
 
  private:
   struct HostContext;
@@ -81,6 +82,7 @@ class Backend final : public ::lms::Backend {
 
   ::lms::HostPool* host_ = nullptr;
   std::atomic<size_t> on_host_{0};
+  bool has_moved_ = false;  // anything, ever
   bool poison_ = false;
   bool refusing_ = true;
   ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed

@@ -4,6 +4,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/Fences.h>
 
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -58,19 +61,45 @@ void give_event(DeviceIndex device, cudaEvent_t event) {
   state().of(device).events.push_back(event);
 }
 
+class EventMark;
+
+// A stream, as far as its marks are concerned.
+struct Line {
+  std::mutex mutex;  // also around what records: a mark is after all that was queued before its
+                     // number was given away
+  std::uint64_t last = 0;           // number of the last mark
+  std::shared_ptr<EventMark> next;  // where somebody has asked for it
+};
+
+// Leaked, as the fences are: so many as there were streams. The default stream of each device has
+// the same handle.
+Line& line_of(DeviceIndex device, cudaStream_t stream) {
+  static auto* mutex = new std::mutex;
+  static auto* lines = new std::map<std::pair<DeviceIndex, cudaStream_t>, Line>;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  return (*lines)[{device, stream}];
+}
+
 // After an error of the context nothing runs on it any more, so the work of every fence is over;
 // the error is told by whatever asks for more. Fences are asked in deleters, which must not throw.
 //
 // Never part of a graph, so that it may be asked for while one is captured.
-class EventFence final : public ::lms::Fence {
+class EventMark final : public ::lms::Mark {
  public:
-  EventFence(DeviceIndex device, cudaStream_t stream)
-      : device_(device), event_(take_event(device)) {
-    CUDAGuard guard(device);
-    C10_CUDA_CHECK(cudaEventRecord(event_, stream));
+  EventMark(DeviceIndex device, cudaStream_t stream, Line& line, std::uint64_t number)
+      : device_(device), stream_(stream), line_(line), number_(number) {}
+  ~EventMark() override {
+    if (event_ != nullptr) {
+      give_event(device_, event_);
+    }
   }
-  ~EventFence() override { give_event(device_, event_); }
+
+  std::uint64_t number() const override { return number_; }
+
   bool done() override {
+    if (!set_) {
+      return false;
+    }
     if (!done_) {
       const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
       const cudaError_t err = C10_CUDA_ERROR_HANDLED(cudaEventQuery(event_));
@@ -85,20 +114,52 @@ class EventFence final : public ::lms::Fence {
     }
     return true;
   }
+
   void wait() override {
     if (!done_) {
       const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
-      C10_CUDA_IGNORE_ERROR(cudaEventSynchronize(event_));
+      C10_CUDA_IGNORE_ERROR(cudaEventSynchronize(event()));
       done_ = true;
     }
   }
-  cudaEvent_t event() const { return event_; }
+
+  // Sets it where nobody has yet.
+  cudaEvent_t event() {
+    if (!set_) {
+      const std::lock_guard<std::mutex> lock(line_.mutex);
+      if (!set_) {  // then it is the next
+        record();
+        line_.next.reset();
+      }
+    }
+    return event_;
+  }
+
+  // Under the line's lock.
+  void record() {
+    const CUDAGuard guard(device_);
+    if (event_ == nullptr) {
+      event_ = take_event(device_);
+    }
+    C10_CUDA_CHECK(cudaEventRecord(event_, stream_));
+    line_.last = number_;
+    set_ = true;
+  }
 
  private:
   const DeviceIndex device_;
-  const cudaEvent_t event_;
+  const cudaStream_t stream_;
+  Line& line_;
+  const std::uint64_t number_;
+  cudaEvent_t event_ = nullptr;
+  std::atomic<bool> set_{false};
   std::atomic<bool> done_{false};
 };
+
+// Under the line's lock.
+std::shared_ptr<EventMark> next_of(DeviceIndex device, cudaStream_t stream, Line& line) {
+  return line.next ? line.next : std::make_shared<EventMark>(device, stream, line, line.last + 1);
+}
 
 cudaStream_t copy_stream(DeviceIndex device, cudaStream_t DeviceState::* which) {
   std::lock_guard<std::mutex> lock(state().mutex);
@@ -112,17 +173,42 @@ cudaStream_t copy_stream(DeviceIndex device, cudaStream_t DeviceState::* which) 
 
 }  // namespace
 
-::lms::FencePtr record_fence(DeviceIndex device, cudaStream_t stream) {
-  return std::make_shared<EventFence>(device, stream);
+MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
+  Line& line = line_of(device, stream);
+  const std::lock_guard<std::mutex> lock(line.mutex);
+  const auto mark = next_of(device, stream, line);
+  mark->record();
+  line.next.reset();
+  return mark;
+}
+
+MarkPtr next_mark(DeviceIndex device, cudaStream_t stream) {
+  Line& line = line_of(device, stream);
+  const std::lock_guard<std::mutex> lock(line.mutex);
+  return line.next = next_of(device, stream, line);
 }
 
 void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence) {
-  C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<const EventFence&>(*fence).event(), 0));
+  C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<EventMark&>(*fence).event(), 0));
 }
 
 void order(DeviceIndex device, cudaStream_t after, cudaStream_t before) {
   if (after != before) {
-    wait_fence(after, record_fence(device, before));
+    wait_fence(after, set_mark(device, before));
+  }
+}
+
+void wait_ready(DeviceIndex device, cudaStream_t after, cudaStream_t home, const Ready& ready) {
+  if (ready.all) {
+    order(device, after, home);
+  } else if (ready.home) {
+    wait_fence(after, ready.home);
+  }
+  if (ready.out) {
+    wait_fence(after, ready.out);
+  }
+  if (ready.in) {
+    wait_fence(after, ready.in);
   }
 }
 

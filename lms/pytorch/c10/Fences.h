@@ -2,17 +2,28 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/cuda/lms/core/ready.h>
 #include <c10/cuda/lms/core/types.h>
 #include <cuda_runtime_api.h>
 
+// The engine's events. They are pooled; whoever asks for one that is done, waits for nothing.
 namespace c10::cuda::lms {
 
-// Recorded after all work queued so far on `stream` of the current device. Events are pooled.
-::lms::FencePtr record_fence(DeviceIndex device, cudaStream_t stream);
-// Makes later work on `stream` wait for `fence`, which must come from record_fence.
+using ::lms::MarkPtr;
+using ::lms::Ready;
+
+// After all work queued so far on `stream`, which is not being captured.
+MarkPtr set_mark(DeviceIndex device, cudaStream_t stream);
+// The mark that comes next there: it will be after all work queued so far. Set by whoever sets the
+// next one or, before that, waits for it.
+MarkPtr next_mark(DeviceIndex device, cudaStream_t stream);
+
+// Makes later work on `stream` wait for `fence`, which must be a mark of these.
 void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence);
 // Makes later work on `after` wait for all work queued so far on `before`.
 void order(DeviceIndex device, cudaStream_t after, cudaStream_t before);
+// Makes later work on `after` wait for all that memory of the pool of `home` owes.
+void wait_ready(DeviceIndex device, cudaStream_t after, cudaStream_t home, const Ready& ready);
 
 // Whether what is queued on `stream` goes into a graph instead of running.
 bool capturing(cudaStream_t stream) noexcept;

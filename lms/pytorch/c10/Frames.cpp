@@ -209,8 +209,7 @@ void OpGuard::results(StorageImpl* const* storages, size_t count) {
   EngineScope scope;
   ThreadFrame& mine = this_frame();
   for (size_t i = 0; i < count; ++i) {
-    state().engine.note(mine.depth > 1 ? &mine.frame : nullptr, storages[i],
-                        stream_for(storages[i]), mine.lane);
+    state().engine.note(&mine.frame, storages[i], stream_for(storages[i]), mine.lane);
   }
 }
 

@@ -126,6 +126,19 @@ C10_CUDA_API bool chaos() noexcept;
 // out already.
 C10_CUDA_API void set_refusing(bool refusing);
 
+// Kernels that use storages past ops, pins and exposures: where there may be some, copies are
+// ordered after all that is queued, and not after the last uses that are known.
+enum class UnseenKernels : uint8_t {
+  kLookedFor,  // there may be some once a library that can launch them was loaded
+  kNone,       // the user knows that there are none
+  kAny,
+};
+C10_CUDA_API void set_unseen_kernels(UnseenKernels kernels) noexcept;
+// Whether there may be some.
+C10_CUDA_API bool unseen_kernels() noexcept;
+// There are some from now on, as far as they are looked for.
+C10_CUDA_API void launches_unseen() noexcept;
+
 C10_CUDA_API void pin(StorageImpl* storage);
 C10_CUDA_API void unpin(StorageImpl* storage);
 C10_CUDA_API void expose(StorageImpl* storage);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/lms/AllocatorHook.h>
+#include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/State.h>
 
 #include <atomic>
@@ -23,6 +25,7 @@ size_t limit_headroom(size_t reserved) noexcept {
 namespace {
 
 thread_local bool free_room_only = false;
+thread_local bool for_page_in = false;
 thread_local int shortage_scopes = 0;
 thread_local DeviceIndex short_device = 0;
 std::atomic<bool> pressure{false};
@@ -94,6 +97,70 @@ EngineLock::~EngineLock() {
 
 bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream) {
   return Backend::record_stream(pointer, stream);
+}
+
+// ---- what blocks owe
+
+PageInScope::PageInScope() noexcept { for_page_in = true; }
+
+PageInScope::~PageInScope() { for_page_in = false; }
+
+bool PageInScope::active() noexcept { return for_page_in; }
+
+// The block is out of its pool by now: where the stream cannot wait, this thread does.
+void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept {
+  for (const auto& copy : {ready.out, ready.in}) {
+    if (!copy) {
+      continue;
+    }
+    try {
+      if (!capturing(home)) {  // a graph cannot depend on what is outside it
+        wait_fence(home, copy);
+        continue;
+      }
+    } catch (const c10::Error&) {
+      (void)cudaGetLastError();
+    }
+    copy->wait();
+  }
+}
+
+// Nothing is told of small blocks, which are freed far more often than they move.
+void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Ready* ready) {
+  ready->home = nullptr;
+  ready->all = bytes <= State::kSmallBytes || !detail::lms_switch.active();
+  ready->idle_since = UINT64_MAX;
+  if (!ready->all) {
+    ready->home = next_mark(device, home);
+    ready->idle_since = ready->home->number();
+  }
+}
+
+// ---- which block
+
+// A block may be so many times larger than the one that fits best. Much is gained where a page-in
+// need not wait for what computes, little where computing need not wait for a copy; and what large
+// blocks are cut up for has to be evicted for again.
+constexpr double kLargestForPageIn = 4;
+constexpr double kLargestForCompute = 1.25;
+
+bool has_choice(size_t bytes) noexcept {
+  return reclaiming() && under_pressure() && bytes > State::kSmallBytes;
+}
+
+size_t largest_choice(size_t best_fit) noexcept {
+  const double most = PageInScope::active() ? kLargestForPageIn : kLargestForCompute;
+  return static_cast<size_t>(static_cast<double>(best_fit) * most);
+}
+
+bool ready_before(const Ready& a, const Ready& b) {
+  if (!PageInScope::active()) {
+    const bool done = a.copies_done();
+    if (done || b.copies_done()) {
+      return done && !b.copies_done();
+    }
+  }
+  return a.idle_since < b.idle_since;
 }
 
 }  // namespace c10::cuda::lms

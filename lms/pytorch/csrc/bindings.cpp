@@ -57,6 +57,15 @@ void set_device_limit(int64_t bytes) {
   engine::set_device_limit(limit);
 }
 
+void set_unseen_kernels(const std::string& kernels) {
+  using engine::UnseenKernels;
+  TORCH_CHECK_VALUE(kernels == "looked-for" || kernels == "none" || kernels == "any",
+                    "unseen kernels are 'looked-for', 'none' or 'any', got '", kernels, "'");
+  engine::set_unseen_kernels(kernels == "none"  ? UnseenKernels::kNone
+                             : kernels == "any" ? UnseenKernels::kAny
+                                                : UnseenKernels::kLookedFor);
+}
+
 std::vector<c10::StorageImpl*> storages_of(const at::Tensor& tensor) {
   std::vector<c10::StorageImpl*> storages;
   each_storage(tensor,
@@ -146,6 +155,9 @@ TORCH_LIBRARY(lms, m) {
   m.def("set_min_size(int bytes) -> ()", [](int64_t b) { engine::set_min_size(bytes_of(b)); });
   m.def("set_chaos(bool chaos) -> ()", [](bool chaos) { engine::set_chaos(chaos); });
   m.def("chaos() -> bool", [] { return engine::chaos(); });
+  m.def("set_unseen_kernels(str kernels) -> ()", &set_unseen_kernels);
+  m.def("unseen_kernels() -> bool", [] { return engine::unseen_kernels(); });
+  m.def("launches_unseen() -> ()", [] { engine::launches_unseen(); });
   m.def("set_refusing(bool refusing) -> ()", [](bool on) { engine::set_refusing(on); });
   m.def("set_part_bytes(int bytes) -> ()", [](int64_t b) { set_part_bytes(bytes_of(b)); });
   m.def("part_bytes() -> int", [] { return static_cast<int64_t>(part_bytes()); });

@@ -11,6 +11,11 @@ import torch
 
 from . import library
 
+_LAUNCHING = (
+    "_nccl_all_gather", "_nccl_all_reduce", "_nccl_broadcast", "_nccl_reduce",
+    "_nccl_reduce_scatter", "_broadcast", "_broadcast_coalesced", "_broadcast_out",
+)  # fmt: skip
+
 
 def _beginning(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
@@ -59,8 +64,32 @@ def _watch(work: Any) -> None:
                 setattr(kind, name, _waiting(function))
 
 
+def _launching(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        library.ops().launches_unseen()
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _watch_launches() -> None:
+    """What torch.cuda.nccl, torch.cuda.comm and RPC are made of takes pointers in C++, and launches
+    past the operators."""
+    binding: Any = torch._C
+    for name in _LAUNCHING:
+        if hasattr(binding, name):  # not without NCCL
+            setattr(binding, name, _launching(getattr(binding, name)))
+    rpc: Any = getattr(torch.distributed, "rpc", None)
+    if rpc is not None and rpc.is_available():
+        if rpc.api._is_current_rpc_agent_set():
+            library.ops().launches_unseen()
+        rpc.api._init_rpc_states = _launching(rpc.api._init_rpc_states)
+
+
 def install() -> None:
     """From now on, a group of collectives holds what it uses."""
+    _watch_launches()
     if torch.distributed.is_available():
         from torch.distributed import ProcessGroup, Work
 
