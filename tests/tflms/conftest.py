@@ -35,7 +35,14 @@ def pytest_ignore_collect(collection_path, config):
     needs = collection_path.parent == Path(__file__).parent and (
         collection_path.name.startswith("test_") and collection_path.name not in PLANNING
     )
-    return True if needs and importlib.util.find_spec("tensorflow") is None else None
+    return True if needs and not has_tensorflow() else None
+
+
+def has_tensorflow():
+    """Whether there is one. Beside the other tests, tests/tensorflow looks like a package without
+    an __init__.py, which has no file."""
+    found = importlib.util.find_spec("tensorflow")
+    return found is not None and found.origin is not None
 
 
 def pytest_collection_modifyitems(config, items):
