@@ -386,6 +386,30 @@ def test_an_operator_without_a_shape_is_refused_by_name(dry: Program) -> None:
     assert 'torch.library.impl("aten::_to_sparse", "Meta")' in said
 
 
+def test_an_empty_out_gets_no_size_from_nowhere(dry: Program) -> None:
+    """`out=` of the right size keeps it; an empty one gets the result's, which nobody knows."""
+    code = """
+    x, said = torch.ones(4, 4, device="cuda"), []
+    empty = lambda **how: torch.empty(0, device="cuda", **how)
+    for function in (
+        lambda: torch.nonzero(x, out=empty(dtype=torch.long)),
+        lambda: torch.masked_select(x, x > 0, out=empty()),
+        lambda: torch.linalg.lstsq(x, x),
+    ):
+        try:
+            said.append(list(function()[0].shape))
+        except NotImplementedError as error:
+            said.append(str(error))
+    kept = torch.masked_select(x, x > 0, out=torch.empty(16, device="cuda"))
+    print(json.dumps([*said, list(kept.shape)]))
+    """
+    nonzero, select, lstsq, kept = dry(code)
+    assert "refuses" in nonzero and "aten::nonzero" in nonzero
+    assert "refuses" in select and "aten::masked_select" in select
+    assert "refuses" in lstsq and "aten::linalg_lstsq" in lstsq
+    assert kept == [16]
+
+
 def test_a_shape_can_be_registered(dry: Program) -> None:
     code = """
     gamma = lambda: torch._standard_gamma(torch.ones(3, device="cuda"))

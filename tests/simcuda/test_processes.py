@@ -211,6 +211,19 @@ def test_a_fork_has_a_device_of_its_own(run: Run) -> None:
     assert "SimcudaError: order cannot change in a fork" in done.stderr
 
 
+def test_a_program_that_asks_whether_there_is_torch(run: Run) -> None:
+    """Many libraries do before they import it."""
+    done = run(
+        """
+        import importlib.util
+        assert importlib.util.find_spec("torch") and importlib.util.find_spec("torch")
+        import torch
+        print(torch.ones(3, device="cuda").sum().item())
+        """
+    )
+    assert done.returncode == 0 and done.stdout == "3.0\n", done.stderr
+
+
 def test_a_fork_waits_for_no_thread_of_its_parent(run: Run) -> None:
     """What the CPU does to pinned memory is looked at in the child, too."""
     done = run(

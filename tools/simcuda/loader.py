@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -237,15 +238,22 @@ def _announce(text: str) -> None:
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Wraps the loader of torch so that the kernels are installed right after its import."""
+    """Wraps the loader of torch so that the kernels are installed right after its import, however
+    often a program asks beforehand whether there is a torch."""
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name != "torch" or getattr(self._asking, "now", False):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        self._asking.now = True
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            self._asking.now = False
         if spec is None or spec.loader is None:
             return spec
         original: Any = spec.loader
@@ -253,6 +261,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run(module)
+            sys.meta_path.remove(self)
             install()
 
         original.exec_module = exec_module

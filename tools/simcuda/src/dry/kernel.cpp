@@ -75,6 +75,16 @@ DryKernel::DryKernel(const c10::FunctionSchema& schema)
   }
 }
 
+// Whether an `out=` is to get the size that the result has.
+bool DryKernel::has_empty_out(const torch::jit::Stack& stack) const {
+  for (size_t i = 0; i < out_.size(); i++) {
+    bool empty = false;
+    for_each_tensor(stack[i], [&](const Tensor& t) { empty |= t.numel() == 0; });
+    if (out_[i] && empty) return true;
+  }
+  return false;
+}
+
 // Written storages first: those that are copied on write become their tensor's own.
 void DryKernel::touch(const IValue* values) const {
   for (bool written : {true, false}) {
@@ -99,7 +109,7 @@ void DryKernel::call_meta(const c10::OperatorHandle& op, torch::jit::Stack& stac
     op.redispatchBoxed(c10::DispatchKeySet(Key::Meta), &stack);
     return;
   }
-  if (makes_nothing_) {  // what it writes keeps its size
+  if (makes_nothing_ && !has_empty_out(stack)) {  // what it writes keeps its size
     torch::jit::Stack results;
     for (int at : returned_) results.push_back(stack[at]);
     stack = std::move(results);

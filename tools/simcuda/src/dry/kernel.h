@@ -18,6 +18,7 @@ class DryKernel : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
  private:
+  bool has_empty_out(const torch::jit::Stack& stack) const;
   void touch(const c10::IValue* values) const;
   PlanPtr plan_of(const c10::OperatorHandle& op, const c10::IValue* values);
   PlanPtr infer(const c10::OperatorHandle& op, const c10::IValue* values, bool& lasts) const;
