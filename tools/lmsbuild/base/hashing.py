@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 
 _CHUNK = 1 << 22
@@ -54,7 +55,7 @@ def sha256_large_file(path: Path, memory: Path) -> str:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace `path` in one step, so that a reader never sees half of it, power loss or not."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     try:
         with fresh.open("wb") as stream:
             stream.write(content)
