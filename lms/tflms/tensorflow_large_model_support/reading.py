@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -78,12 +79,5 @@ def variables_bytes(operations: Sequence[tf.Operation]) -> int:
             shape, dtype = operation.get_attr("shape"), operation.get_attr("dtype")
             dims = [dim.size for dim in shape.dim]
             if not shape.unknown_rank and all(dim >= 0 for dim in dims):
-                total += _product(dims) * dtype.size
+                total += math.prod(dims) * dtype.size
     return total
-
-
-def _product(numbers: Sequence[int]) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result

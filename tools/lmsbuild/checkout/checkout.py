@@ -80,6 +80,11 @@ def standing_in(target: Target) -> Path | None:
     return top
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is anything at `path`, where a checkout is or would be fetched to."""
+    return path.exists() and any(path.iterdir())
+
+
 def default_path(target: Target, into: Path | None) -> Path:
     return full_path(into) if into else target.work / "source"
 
@@ -117,7 +122,7 @@ def fetch(
     path = default_path(target, into)
     make_folder(path.parent)
     with FileLock(_lock(path)):
-        if path.exists() and any(path.iterdir()):
+        if is_there(path):
             return _present(target, path)
         for left in leftovers(path.parent):
             shutil.rmtree(left)

@@ -108,6 +108,8 @@ def provable(target: Target, console: Console) -> Check:
     tag's code is not at hand. Raises ConfigError for a patch that cannot be read."""
     series = series_of(target)
     check = Check("apply", "git takes every patch, and it becomes what it promises")
+    for patch in series.patches:
+        patch.check()
     check.problems = _chain(series)
     for patch in series.patches:
         check.problems += _edited(patch)

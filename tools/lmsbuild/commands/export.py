@@ -13,7 +13,7 @@ from lmsbuild.base.hashing import sha256_bytes, write_output
 from lmsbuild.base.project import find_project, full_path
 from lmsbuild.checkout.verify import provable
 from lmsbuild.cli.options import dry_run_option, examples, json_option, tag_argument
-from lmsbuild.series.series import export, export_name, series_of
+from lmsbuild.series.series import export, export_name
 from lmsbuild.tags.frameworks import Target, resolve
 
 
@@ -44,8 +44,6 @@ def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
             "-o - and --json cannot be combined because both write to standard output; give a FILE"
         )
     target = resolve(find_project(), tag)
-    for patch in series_of(target).patches:
-        patch.check()
     _prove(target, console)
     content = export(target)
     if output == "-":

@@ -12,6 +12,7 @@ from lmsbuild.base.errors import GitError, TreeStateError
 from lmsbuild.base.git import Entry, Raw, Repository
 from lmsbuild.series.mail import Mail, from_commit
 from lmsbuild.series.scratch import Scratch, scratch
+from lmsbuild.series.series import FILE_MODES
 
 NAME_LENGTH = 57  # of "0001-" and the subject, as git has it
 
@@ -59,7 +60,7 @@ def patch_bytes(
 def _check_path(raw: Raw, what: str) -> None:
     modes = {raw.before.mode, raw.after.mode} - {"000000"}
     reason = remedy = ""
-    if modes - {"100644", "100755"}:
+    if modes.difference(FILE_MODES):
         reason = f"{raw.path} is a symbolic link or a submodule"
         remedy = "use ordinary files"
     elif raw.before.blob == raw.after.blob:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
-from lmsbuild.checkout.checkout import working_path
+from lmsbuild.checkout.checkout import is_there, working_path
 from lmsbuild.places import device as devices
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Contents, Environment, prepare, with_file
@@ -71,7 +71,7 @@ def wheel(
     python = target.python(choices.python)
     folder = output.absolute() if output else target.work / "wheels"
     place = working_path(target, choices.into)
-    if dry_run and not (place.exists() and any(place.iterdir())):
+    if dry_run and not is_there(place):
         console.say(f"would fetch {target.label} to {place} and apply its series")
         return place, planned(target, python, folder)
     path = patched(target, choices, console, dry_run=dry_run)
