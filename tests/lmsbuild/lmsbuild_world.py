@@ -206,13 +206,17 @@ def hook_files() -> dict[str, dict[str, str]]:
     }
 
 
-def make_world(folder: Path, upstream: dict[str, str]) -> None:
-    """What `enter_world` wants: upstream's history, and a project with a series for it."""
+def make_world(folder: Path, upstream: dict[str, str], older: dict[str, str] | None = None) -> None:
+    """What `enter_world` wants: upstream's history, and a project with a series for it. `older` is
+    how upstream was before, at the tag v0.9."""
     source = folder / "upstream"
     source.mkdir()
     git = Git(source)
     git.run("init", "-q")
     built = World(Project(folder / "project"), source, folder)
+    if older:
+        built.commit(source, older, "Release 0.9")
+        git.run("tag", "v0.9")
     built.commit(source, upstream, "Release 1.0")
     git.run("tag", "-a", "v1.0", "-m", "1.0")
     write(built.project.root, RUNTIME)

@@ -29,7 +29,7 @@ def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 
 
 READ_ONLY = (
-    "tags", "doctor", "status", "verify", "lint", "map", "completion",
+    "tags", "doctor", "status", "verify", "lint", "map", "survey", "completion",
     "channel list", "channel verify", "channel serve",
 )  # fmt: skip
 ROOT = click.Context(cli, info_name="lmsbuild")

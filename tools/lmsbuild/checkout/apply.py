@@ -44,7 +44,7 @@ from lmsbuild.series.patchstate import (
     is_empty,
     sides,
     stopped,
-    survey,
+    tried,
 )
 from lmsbuild.series.series import Patch, Series, check_preimage, names, series_of
 from lmsbuild.tags.frameworks import Target
@@ -234,7 +234,7 @@ def _explain_other_code(
         return  # an older version of the series with commits on it: that is what must be said
     bring_blobs(user, "HEAD", list(series.before))
     shadow.stand_on(user.tip())
-    states, conflict = survey(shadow.repository.git, series.patches)
+    states, conflict = tried(shadow.repository.git, series.patches)
     if conflict:
         raise error(states, conflict, _advice(target)) from mismatch
     mismatch.details["states"] = states

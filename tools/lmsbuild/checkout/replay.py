@@ -14,9 +14,9 @@ from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
 from lmsbuild.checkout.source import cached
 from lmsbuild.checkout.switch import recorded
 from lmsbuild.series.format import fetch_blobs
-from lmsbuild.series.patchstate import explain
 from lmsbuild.series.scratch import Scratch
 from lmsbuild.series.series import Patch, Series
+from lmsbuild.series.standing import refused
 from lmsbuild.tags.frameworks import Target
 
 
@@ -131,14 +131,7 @@ def replay(room: Scratch, series: Series, origin: Origin) -> list[Step]:
 
 def _stale(room: Scratch, patch: Patch, part: bytes, output: str) -> list[str]:
     """Why `part` of the patch does not apply to the index, every hunk that does not."""
-    # With --reject git goes on after the first one.
-    options = ("--cached", "--check", "--reject", "--whitespace=nowarn")
-    tried = room.repository.git.run("apply", *options, "-", stdin=part, check=False)
-    lines = tried.stderr.decode(errors="replace").splitlines()
-    failed = [line for line in lines if line.startswith("error: patch failed: ")] or [output]
-    conflicts = [
-        conflict for line in failed if (conflict := explain(room.repository.git, patch, line))
-    ]
+    conflicts = refused(room, patch, part, output)
     if conflicts:
         todo = "rebase that commit on the tag's code and run `lmsbuild refresh`"
         return [f"{patch.name} is stale because {conflict.why}; {todo}" for conflict in conflicts]

@@ -138,7 +138,7 @@ def _variables() -> str:
         "LMSBUILD_WORK": "folder for checkouts, environments, wheels and logs instead of `work/`",
         "LMSBUILD_CACHE": "folder for downloads and objects instead of the user's cache",
         "LMSBUILD_CACHE_LIMIT": "its size, 30GiB by default; the least recently used goes first",
-        "LMSBUILD_MIRROR": "--reference, for every command that fetches",
+        "LMSBUILD_MIRROR": "--reference, for every command that fetches; --source of `survey`",
         "LMSBUILD_OFFLINE": "1: download nothing (as --offline); 0: not so",
         "LMSBUILD_DEBUG": "show a traceback for an error of lmsbuild itself",
         "CXX": "the C++ compiler instead of `g++`",

@@ -125,7 +125,7 @@ def dry_options(function: F) -> F:
     return chosen  # type: ignore[return-value]
 
 
-def _completer(name: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def completer(name: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """A function of lmsbuild.completion, imported when a shell asks."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -149,7 +149,7 @@ def tag_argument(function: F) -> F:
         return function(tag=tag, **values)
 
     argument = click.argument(
-        "tag", required=False, metavar="[TAG]", shell_complete=_completer("tags")
+        "tag", required=False, metavar="[TAG]", shell_complete=completer("tags")
     )
     decorated: Any = _with_default(argument(named))
     return decorated  # type: ignore[no-any-return]
@@ -192,19 +192,19 @@ def _with_default(function: F) -> F:
 
 
 def suite_argument(function: F) -> F:
-    return click.argument("suite", nargs=-1, shell_complete=_completer("suites"))(function)
+    return click.argument("suite", nargs=-1, shell_complete=completer("suites"))(function)
 
 
 def tag_choice(function: F) -> F:
     """The argument `tag`, None when the user names none."""
-    return click.argument("tag", required=False)(function)
+    return click.argument("tag", required=False, shell_complete=completer("tags"))(function)
 
 
 def tags_option(function: F) -> F:
     """The argument `tags` and the flag `every` of a command that checks many tags at once."""
     every = click.option("--all", "every", is_flag=True, help="Every supported tag.")
     argument = click.argument(
-        "tags", metavar="[TAG]...", nargs=-1, shell_complete=_completer("tags")
+        "tags", metavar="[TAG]...", nargs=-1, shell_complete=completer("tags")
     )
     return _with_default(argument(every(function)))
 
@@ -275,7 +275,7 @@ def clone_option(function: F) -> F:
 
 def python_option(function: F) -> F:
     return click.option(
-        "--python", "python", metavar="X.Y", shell_complete=_completer("pythons"),
+        "--python", "python", metavar="X.Y", shell_complete=completer("pythons"),
         help="Python version [default: the running one, else the tag's newest].",
     )(function)  # fmt: skip
 

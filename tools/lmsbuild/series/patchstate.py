@@ -13,7 +13,11 @@ from lmsbuild.base.git import Git
 from lmsbuild.series.series import Patch
 
 APPLIED = "applied"
+MOVED = "moved"  # applied, at other lines than the patch says
+MERGED = "merged"  # its context changed, and a three-way merge is without a conflict
 UPSTREAM = "already upstream"  # its change is in the tree, though not by our commit
+RENAMED = "renamed"  # applied, moved or merged, in a file that has another name
+DELETED = "deleted"  # its file is not in the tree
 CONFLICT = "conflict"
 EMPTY = "empty"
 NOT_REACHED = "not reached"
@@ -70,7 +74,7 @@ def stopped(patches: Sequence[Patch], index: int) -> list[PatchState]:
     return [PatchState(patch.name, word) for patch, word in zip(patches, words, strict=False)]
 
 
-def survey(git: Git, patches: Sequence[Patch]) -> tuple[list[PatchState], Conflict | None]:
+def tried(git: Git, patches: Sequence[Patch]) -> tuple[list[PatchState], Conflict | None]:
     """Try `patches` one after the other on the index of `git`, which it changes."""
     states: list[PatchState] = []
     for index, patch in enumerate(patches):
@@ -109,7 +113,7 @@ def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
     if done.returncode != 0:
         return Conflict(patch.name, file, number, header, f"{where} finds no such file")
     tree = done.stdout.decode(errors="replace").split("\n")
-    start = _likeliest(tree, wanted, line - 1)
+    start = likeliest(tree, wanted, line - 1)
     there = tree[start : start + len(wanted)]
     pairs = [(text, there[i] if i < len(there) else None) for i, text in enumerate(wanted)]
     expected = [Line(line + i, text, text != other) for i, (text, other) in enumerate(pairs)]
@@ -140,7 +144,7 @@ def _source(patch: Patch, file: str, line: int) -> tuple[int, str, list[str]]:
     return 1, "no text hunk", []
 
 
-def _likeliest(tree: Sequence[str], wanted: Sequence[str], near: int) -> int:
+def likeliest(tree: Sequence[str], wanted: Sequence[str], near: int) -> int:
     """The place where most of the lines fit; of several the one nearest to `near`."""
 
     def fit(start: int) -> tuple[int, int]:

@@ -61,9 +61,15 @@ class Scratch:
 
     def apply(self, tree: str, patch: bytes) -> str:
         """The tree with a patch applied by git's own engine. Raises GitError."""
+        return self.applied(tree, patch)[0]
+
+    def applied(self, tree: str, patch: bytes, *options: str) -> tuple[str, str]:
+        """The same, and what git says with these `options`."""
         self.stand_on(tree)
-        self.repository.git.run("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch)
-        return git.IndexFile(self.repository).write_tree().hexsha
+        words = ("apply", "--cached", "--whitespace=nowarn", *options, "-")
+        done = self.repository.git.run(*words, stdin=patch)
+        made = git.IndexFile(self.repository).write_tree().hexsha
+        return made, done.stderr.decode(errors="replace")
 
     def stand_on(self, tree: str) -> None:
         """Make `tree` the index."""
@@ -84,21 +90,21 @@ class Scratch:
         return index
 
 
-def create(folder: Path, objects: Repository | None) -> Repository:
+def create(folder: Path, *objects: Repository) -> Repository:
     """Make the empty folder a bare repository that reads the objects of `objects`."""
     made = Repository.create(folder)
     with (folder / "config").open("a", encoding="utf-8") as config:
         config.write("[core]\n\tfsync = none\n")  # it does not outlive this process
-    if objects is not None:
-        made.borrow(objects.file("objects"))
+    if objects:
+        made.borrow(*(each.file("objects") for each in objects))
     return made
 
 
 @contextmanager
-def scratch(objects: Repository | None = None) -> Iterator[Scratch]:
+def scratch(*objects: Repository) -> Iterator[Scratch]:
     """A scratch repository that reads the objects of `objects`; gone afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="lmsbuild-") as name,
-        create(Path(name), objects) as repository,
+        create(Path(name), *objects) as repository,
     ):
         yield Scratch(repository)

@@ -172,16 +172,19 @@ class Repository(git.Repo):
             raise GitError(("cat-file", name), f"fatal: no object {name}", self.path)
         return found[2]
 
-    def borrow(self, objects: Path) -> None:
-        """Read the objects in the folder `objects` too."""
+    def borrow(self, *objects: Path) -> None:
+        """Read the objects in these folders too."""
         # Not `alternates`: it cannot write a path that is not UTF-8.
         info = self.file("objects/info")
         info.mkdir(exist_ok=True)
-        path = os.fsencode(objects.resolve())
-        if b"\n" in path:  # quoted as git quotes
-            inner = path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
-            path = b'"' + inner + b'"'
-        (info / "alternates").write_bytes(path + b"\n")
+        lines = b""
+        for folder in objects:
+            path = os.fsencode(folder.resolve())
+            if b"\n" in path:  # quoted as git quotes
+                inner = path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+                path = b'"' + inner + b'"'
+            lines += path + b"\n"
+        (info / "alternates").write_bytes(lines)
 
     def commits(self, base: str, tip: str) -> list[str]:
         """The commits base..tip, oldest first."""
