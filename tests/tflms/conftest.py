@@ -15,7 +15,10 @@ if importlib.util.find_spec("tensorflow_large_model_support") is None:
 # Before the first import: the same sums in the same order, whatever the machine.
 os.environ.update(TF_ENABLE_ONEDNN_OPTS="0", TF_CPP_MIN_LOG_LEVEL="2")
 
-PLANNING = {"test_plan.py", "test_simulator.py", "test_tuner.py", "test_choice.py"}
+PLANNING = {
+    *("test_plan.py", "test_choice.py", "test_simulator.py", "test_timing.py", "test_profiles.py"),
+    *("test_tuner.py", "test_best.py"),
+}
 
 
 def pytest_addoption(parser):

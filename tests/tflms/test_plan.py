@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow_large_model_support.choice import BOTH, IN, OUT, Settings, Side
-from tensorflow_large_model_support.graph import Graph, Tensor
+from tensorflow_large_model_support.graph import Graph
 from tensorflow_large_model_support.plan import Plan, Planner
 from tflms_graphs import Put, chain, graphs, op, values
 
@@ -206,9 +206,3 @@ def test_levels_are_run_in_a_row():
 def test_a_cycle_is_refused():
     with pytest.raises(ValueError, match="cycle"):
         Graph([op("a", "Conv2D", [(1, 0)]), op("b", "Conv2D", [(0, 0)])])
-
-
-def test_only_some_tensors():
-    graph = chain(4)
-    plan = Planner(graph).plan(Settings(1), frozenset({Tensor(2, 0)}))
-    assert set(swapped(graph, plan)) == {"forward/1"}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph as large as that of TFLMS's published log, 14,678 vertices, is rewritten in two seconds
-and tuned in ten. TFLMS v2 took 18 s, and 6.3 minutes."""
+and tuned in ten, with numbers for each tensor, too. TFLMS v2 took 18 s, and 6.3 minutes."""
 
 import time
 
@@ -34,12 +34,16 @@ def test_as_large_as_the_published_graph(record_property):
     LMS(358, 742, 1).run(graph)
     rewritten = time.process_time() - began
     added = len(graph.get_operations()) - count
-    lms = LMS()
-    lms.autotune_gpu_mem = 0.6
-    began = time.process_time()
-    lms.run(twin)
-    tuned = time.process_time() - began
-    record_property("seconds", f"{rewritten:.2f} to rewrite, {tuned:.2f} to tune as well")
-    print(f"{count} vertices, {added} added in {rewritten:.2f} s, tuned in {tuned:.2f} s")
+    record = {"rewritten": rewritten}
+    for plan, graph in (("numbers", twin), ("best", network(293))):
+        lms = LMS(plan=plan)
+        lms.autotune_gpu_mem = 0.6
+        began = time.process_time()
+        lms.run(graph)
+        record[plan] = time.process_time() - began - rewritten
+        assert lms.simulated.after.peak < lms.simulated.before.peak
+    said = ", ".join(f"{what}: {seconds:.2f} s" for what, seconds in record.items())
+    record_property("seconds", said)
+    print(f"{count} vertices, {added} added; {said}")
     assert added > 100 and rewritten < 2
-    assert lms.simulated.after.peak < lms.simulated.before.peak and tuned - rewritten < 10
+    assert record["numbers"] < 10 and record["best"] < 10

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import graphlib
+import random
 from collections.abc import Iterable
 
 from hypothesis import strategies as st
 from tensorflow_large_model_support.graph import Graph, Op, Output, Tensor
 from tensorflow_large_model_support.plan import Plan
 
+WORK = (0, 250, 2000)  # operations for each byte of a result
 KINDS = ("Conv2D", "Relu", "AddV2", "Identity", "Reshape", "VarHandleOp", "Const", "Placeholder")
 
 
@@ -32,6 +34,27 @@ def chain(length: int, size: int = 1024) -> Graph:
         before = len(ops) - 1
         kind = "Conv2DBackpropInput"
         ops.append(op(f"backward/{number}", kind, [(before, 0), (number, 0)], sizes=[size]))
+    return Graph(ops)
+
+
+def training(length: int, seed: int) -> Graph:
+    """As `chain`, with ways past ops, and sizes and arithmetic by chance."""
+    draw = random.Random(seed)
+    ops = [op("x", "Placeholder", sizes=[1 << 20])]
+
+    def add(name: str, kind: str, inputs: list[tuple[int, int]], size: int) -> None:
+        ops.append(op(name, kind, inputs, sizes=[size])._replace(flops=size * draw.choice(WORK)))
+
+    reads = []
+    for number in range(length):
+        before = [(number, 0)]
+        if number > 4 and draw.random() < 0.2:
+            before.append((number - draw.randrange(1, 4), 0))
+        reads.append((before, draw.choice([4, 8, 16, 32, 64]) << 20))
+        add(f"forward/{number}", "Conv2D", *reads[-1])
+    for number in reversed(range(length)):
+        before, size = reads[number]
+        add(f"backward/{number}", "Conv2DBackpropInput", [(len(ops) - 1, 0), *before], size)
     return Graph(ops)
 
 

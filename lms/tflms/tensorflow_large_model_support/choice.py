@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tensorflow_large_model_support.graph import Graph, Op
 
-ASYNCHRONOUS, OUT, IN, BOTH = range(4)  # sync_mode: what computing waits for
+ASYNCHRONOUS, OUT, IN, BOTH = range(4)  # sync_mode: what computing waits for, as bits
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,13 @@ class Settings:
     @property
     def waits_out(self) -> bool:
         return self.sync_mode in (OUT, BOTH)
+
+    @property
+    def described(self) -> str:
+        return (
+            f"swapout_threshold: {self.threshold}, swapin_ahead: {self.ahead}, "
+            f"swapin_groupby: {self.groupby}, sync_mode: {self.sync_mode}"
+        )
 
     @property
     def waits_in(self) -> bool:

@@ -7,6 +7,8 @@ import os
 
 import tensorflow as tf
 
+from tensorflow_large_model_support import profiles
+
 GIB = 1 << 30
 _RATIO = "TF_LMS_SIMULATOR_MEM_RATIO"
 HOST_LIMIT = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
@@ -29,6 +31,16 @@ def device_bytes(gigabytes: float | None, gpu_device: str | None) -> int:
         "limit; set autotune_gpu_mem to GiB, or give swapout_threshold, swapin_ahead and "
         "swapin_groupby"
     )
+
+
+def profile(gpu_device: str | None) -> profiles.Profile:
+    """Of the device, by its name; of another where TensorFlow sees none, or one like no profile."""
+    index = tf.DeviceSpec.from_string(gpu_device or "/gpu:0").device_index or 0
+    seen = tf.config.list_physical_devices("GPU")[index : index + 1]
+    names = [
+        tf.config.experimental.get_device_details(each).get("device_name", "") for each in seen
+    ]
+    return next(filter(None, map(profiles.like, names)), profiles.DEFAULT)
 
 
 def ratio() -> float:

@@ -51,7 +51,8 @@ class Op(NamedTuple):
     after: tuple[int, ...]  # its control inputs
     outputs: tuple[Output, ...]
     on_device: bool = True  # not placed elsewhere
-    flops: int = 0
+    flops: int = 0  # arithmetic, of products and convolutions
+    width: int = 4  # bytes of the numbers that it computes with
 
 
 class Edge(NamedTuple):

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_large_model_support import device, keras_functions, pictures, tuner
+from tensorflow_large_model_support import device, keras_functions, pictures, profiles
+from tensorflow_large_model_support.best import Best
 from tensorflow_large_model_support.choice import IN, Settings, Side, serialized_levels
 from tensorflow_large_model_support.functions import Unrolled, set_batch_size
-from tensorflow_large_model_support.graph import LOOPS, Graph, Tensor
+from tensorflow_large_model_support.graph import LOOPS, Graph
 from tensorflow_large_model_support.plan import Plan, Planner
 from tensorflow_large_model_support.reading import read, variables_bytes
 from tensorflow_large_model_support.rewriting import rewrite
 from tensorflow_large_model_support.simulator import Memory, Simulator
-from tensorflow_large_model_support.tuner import Tuner
+from tensorflow_large_model_support.timing import Timer
+from tensorflow_large_model_support.tuner import Found, Tuner
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +51,7 @@ class Simulated(NamedTuple):
 
     before: Memory
     after: Memory
-    settings: Settings
+    plan: Plan
     distances: list[int]  # of each edge that may be swapped
     variables: int
 
@@ -68,6 +71,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         debug_level: int = 1,
         cpu_device: str = "/cpu:0",
         gpu_device: str | None = None,
+        plan: str = "numbers",
     ) -> None:
         super().__init__()
         numbers = {
@@ -84,13 +88,25 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                 f"sync_mode is {sync_mode}, which is none of 0 (asynchronous), 1 (swap-outs are "
                 "waited for), 2 (swap-ins), 3 (both)"
             )
+        if plan not in ("numbers", "best"):
+            raise ValueError(
+                f"plan is {plan!r}, which is none of 'numbers' (the same for all tensors), 'best' "
+                "(each tensor's own)"
+            )
+        self._best = plan == "best"
+        if self._best and max(swapout_threshold, swapin_groupby, swapin_ahead) >= 0:
+            raise ValueError(
+                "plan='best' finds numbers for each tensor, so that there are none to give; leave "
+                "swapout_threshold, swapin_groupby and swapin_ahead out"
+            )
         self._wanted = Settings(swapout_threshold, swapin_groupby, swapin_ahead, sync_mode)
         self._serialization = list(serialization)
         self._serialization_by_size = serialization_by_size
         self._debug_level = debug_level if debug else 0
         self._cpu_device, self._gpu_device = cpu_device, gpu_device
         self._sides = {"output": Side(), "input": Side()}
-        self._remembered: dict[tuple[Any, ...], Settings | None] = {}
+        self._remembered: dict[tuple[Any, ...], Plan | None] = {}
+        self._profile: profiles.Profile | None = None
         self.batch_size: int | None = None
         self.is_training = True
         self.autotune_gpu_mem: float | None = None
@@ -107,6 +123,15 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
     incl_input_by_scopes = _side("input", "incl_scopes")
     excl_input_by_types = _side("input", "excl_types")
     incl_input_by_types = _side("input", "incl_types")
+
+    @property
+    def profile(self) -> profiles.Profile:
+        """What simulated times are by: one that was set, or that of the device."""
+        return self._profile or device.profile(self._gpu_device)
+
+    @profile.setter
+    def profile(self, value: str | profiles.Profile) -> None:
+        self._profile = profiles.profile(value)
 
     # The ways in ---------------------------------------------------------------------------------
 
@@ -192,15 +217,15 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         found = read(seen, self._gpu_device)
         self._tell(found, variables)
         planner = self._planner(found, whole)
-        settings = self._settings(found, planner, seen, variables)
-        if settings is None:
+        plan = self._planned(found, planner, seen, variables)
+        if plan is None:
             return False
-        plan = planner.plan(settings, self._only(planner))
+        plan = self._first(plan, planner)
         operations = [graph.get_operation_by_name(operation.name) for operation in seen]
         added = rewrite(graph, operations, plan, self._cpu_device)
         memory = self._simulate(found, planner, plan, variables)
         self._tell_swaps(found, plan)
-        self._log(f"Configuration: {tuner.described(settings)}")
+        self._log(f"Configuration: {plan.described}")
         self._log(
             f"Added {added.swap_outs + added.swap_ins} operations to the model "
             f"({added.swap_outs} swap-out operations ({memory.swapped_out / GIB:.2f} GiB) and "
@@ -217,18 +242,19 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             graph, self._sides["output"].takes(), self._sides["input"].takes(), whole=whole
         )
 
-    def _only(self, planner: Planner) -> frozenset[Tensor] | None:
+    def _first(self, plan: Plan, planner: Planner) -> Plan:
+        """The plan for no more than `most_tensors`."""
         if self.most_tensors is None:
-            return None
+            return plan
         level = planner.graph.level
-        first = sorted((each.tensor for each in planner.candidates), key=lambda t: (level[t.op], t))
-        return frozenset(first[: self.most_tensors])
+        swaps = sorted(plan.swaps, key=lambda swap: (level[swap.tensor.op], swap.tensor))
+        return replace(plan, swaps=tuple(swaps[: self.most_tensors]))
 
     def _simulate(self, graph: Graph, planner: Planner, plan: Plan, variables: int) -> Memory:
         simulator = Simulator(graph)
         before = simulator.run(Plan(Settings(graph.depth)))
         after = simulator.run(plan)
-        self._simulated = Simulated(before, after, plan.settings, planner.distances(), variables)
+        self._simulated = Simulated(before, after, plan, planner.distances(), variables)
         if self.autotune_plot:
             files = pictures.save(self.plan())
             self._simulator(f"Pictures: {', '.join(map(str, files))}")
@@ -247,10 +273,12 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         seen = self.simulated
         return {
             "nolms_simulator_mem_traces": pictures.traced(seen.before, "without LMS", self._limit),
-            pictures.name_of(seen.settings): pictures.traced(
-                seen.after, tuner.described(seen.settings), self._limit
+            pictures.name_of(seen.plan): pictures.traced(
+                seen.after, seen.plan.described, self._limit
             ),
-            "distances": pictures.distances(seen.distances, seen.settings.threshold),
+            "distances": pictures.distances(
+                seen.distances, None if seen.plan.each else seen.plan.settings.threshold
+            ),
         }
 
     @property
@@ -260,15 +288,12 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             return False
         return min(wanted.threshold, wanted.ahead, wanted.groupby) < 0
 
-    def _settings(
+    def _planned(
         self, graph: Graph, planner: Planner, seen: Sequence[tf.Operation], variables: int
-    ) -> Settings | None:
-        """What to swap by, tuned where it was left open; None: nothing is to be swapped."""
+    ) -> Plan | None:
+        """What to swap, tuned where it was left open; None: nothing is to be swapped."""
         levels = serialized_levels(self._serialization, self._serialization_by_size, graph)
-        wanted = Settings(
-            self._wanted.threshold, self._wanted.groupby, self._wanted.ahead,
-            self._wanted.sync_mode, levels,
-        )  # fmt: skip
+        wanted = replace(self._wanted, serialized=levels)
         loops = [op.name for op in graph.ops if op.type in LOOPS]
         if not self._tunes:
             if loops:
@@ -276,7 +301,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                     f"{loops[0]} is a while-loop, inside of which nothing is swapped. "
                     "tf.while_loop(swap_memory=True) swaps what its iterations keep."
                 )
-            return wanted
+            return planner.plan(wanted)
         if loops:
             raise ValueError(
                 f"the numbers cannot be tuned because {loops[0]} is a while-loop, whose memory no "
@@ -291,7 +316,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
 
     def _tuned(
         self, graph: Graph, planner: Planner, wanted: Settings, variables: int
-    ) -> Settings | None:
+    ) -> Plan | None:
         began = time.perf_counter()
         total = device.device_bytes(self.autotune_gpu_mem, self._gpu_device)
         if variables >= total:
@@ -301,23 +326,39 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             )
         limit = int((total - variables) * device.ratio())
         self._limit = limit
-        key = (_shape_of(graph), self.batch_size, wanted, limit)
+        profile = self.profile
+        key = (_shape_of(graph), self.batch_size, wanted, limit, profile)
         if key in self._remembered:
             self._log("The configuration of this model and batch size is known.")
             return self._remembered[key]
         self._simulator(f"Memory for simulation: {limit / GIB:.2f} GiB")
-        simulator = Simulator(graph)
-        found = Tuner(planner, simulator, limit, self._simulator).tune(wanted)
+        found = self._found(planner, wanted, limit, profile)
+        self._simulator(f"Tuning took: {(time.perf_counter() - began) * 1000:.0f} ms")
+        if found.plan is None:
+            self._log("LMS is not necessary. Turned LMS off.")
+        self._remembered[key] = found.plan
+        return found.plan
+
+    def _found(
+        self, planner: Planner, wanted: Settings, limit: int, profile: profiles.Profile
+    ) -> Found:
+        simulator, timer = Simulator(planner.graph), Timer(planner.graph, profile)
+        tuner = Tuner(planner, simulator, timer, limit, self._simulator)
+        found = tuner.tune(wanted)
         if found is None:
             raise ValueError(
                 f"no configuration was found with which the model fits {limit / GIB:.2f} GiB; use "
                 "a smaller batch, or serialization"
             )
-        self._simulator(f"Tuning took: {(time.perf_counter() - began) * 1000:.0f} ms")
-        if found.settings is None:
-            self._log("LMS is not necessary. Turned LMS off.")
-        self._remembered[key] = found.settings
-        return found.settings
+        if found.plan is not None:
+            if self._best:
+                found = Best(planner, simulator, timer, limit).improve(found)
+            without = tuner.unchanged().timing
+            self._simulator(
+                f"A step takes {found.timing.total / 1e6:.1f} ms, without swapping "
+                f"{without.total / 1e6:.1f} ms, as {profile.name} would at best."
+            )
+        return found
 
     # What it says --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorflow_large_model_support.choice import Settings
+from tensorflow_large_model_support.plan import Plan
 from tensorflow_large_model_support.simulator import Memory
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ def distances(levels: Sequence[int], threshold: int | None) -> Figure:
     return figure
 
 
-def name_of(settings: Settings) -> str:
+def name_of(plan: Plan) -> str:
+    settings = plan.settings
+    if plan.each:
+        return f"tflms_simulator_mem_traces_best_sync_mode{settings.sync_mode}"
     return (
         f"tflms_simulator_mem_traces_swapout_threshold{settings.threshold}"
         f"_swapin_ahead{settings.ahead}_swapin_groupby{settings.groupby}"

@@ -9,8 +9,8 @@ whose result it takes; a swap-in lies half below the first op that reads it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -41,6 +41,13 @@ class Plan:
     settings: Settings
     swaps: tuple[Swap, ...] = ()
     chain: tuple[tuple[int, int], ...] = ()  # pairs of ops of a level, the second after the first
+    each: bool = False  # by numbers of each tensor's own
+
+    @property
+    def described(self) -> str:
+        if self.each:
+            return f"each tensor by its own numbers, sync_mode: {self.settings.sync_mode}"
+        return self.settings.described
 
     @property
     def swap_ins(self) -> int:
@@ -80,21 +87,28 @@ class Planner:
             for edge in candidate.edges
         ]
 
-    def plan(self, settings: Settings, only: frozenset[Tensor] | None = None) -> Plan:
-        """Swaps what is read from farther than the threshold; of the tensors in `only`, if any."""
+    def plan(self, settings: Settings) -> Plan:
+        """Swaps what is read from farther than the threshold."""
+        alike = dict.fromkeys((candidate.tensor for candidate in self.candidates), settings)
+        return replace(self.plan_each(alike, settings), each=False)
+
+    def plan_each(self, numbers: Mapping[Tensor, Settings], settings: Settings) -> Plan:
+        """Swaps the tensors that are in `numbers`, each by its own."""
         level = self.graph.level
         swaps = []
         for candidate in self.candidates:
-            if only is not None and candidate.tensor not in only:
+            own = numbers.get(candidate.tensor)
+            if own is None:
                 continue
-            reach = level[candidate.tensor.op] + settings.threshold
+            reach = level[candidate.tensor.op] + own.threshold
             far = [edge for edge in candidate.edges if level[edge.consumer] > reach]
             if far:
                 near = [edge for edge in candidate.edges if level[edge.consumer] <= reach]
-                swaps.append(self._swap(candidate, near, far, settings))
-        if settings.groupby and not (self.whole or settings.waits_in):
-            swaps = self._apart(swaps, settings)
-        return Plan(settings, tuple(swaps), tuple(self._chain(settings.serialized)))
+                swaps.append(self._swap(candidate, near, far, own))
+        if not (self.whole or settings.waits_in) and any(own.groupby for own in numbers.values()):
+            swaps = self._apart(swaps, numbers)
+        chain = tuple(self._chain(settings.serialized))
+        return Plan(settings, tuple(swaps), chain, each=True)
 
     def _swap(
         self, candidate: Candidate, near: list[Edge], far: list[Edge], settings: Settings
@@ -144,7 +158,7 @@ class Planner:
     def _is_no_work(self, number: int) -> bool:
         return self.graph.ops[number].type in LEFT_ALONE
 
-    def _apart(self, swaps: list[Swap], settings: Settings) -> list[Swap]:
+    def _apart(self, swaps: list[Swap], numbers: Mapping[Tensor, Settings]) -> list[Swap]:
         """A swap-in of its own for a consumer that does not need the trigger of its group: fetched
         alone it would run the trigger."""
         bits = {op: 1 << n for n, op in enumerate({t for s in swaps for i in s.ins for t in i[0]})}
@@ -163,7 +177,7 @@ class Planner:
                 kept = tuple(edge for edge in swap_in.edges if edge not in alone)
                 ins.append(SwapIn(swap_in.triggers, kept))
                 for group in self._groups(alone, 0):
-                    triggers = self._triggers(swap.tensor, group, settings)
+                    triggers = self._triggers(swap.tensor, group, numbers[swap.tensor])
                     ins.append(SwapIn(triggers, tuple(group)))
             parted.append(swap._replace(ins=tuple(ins)))
         return parted

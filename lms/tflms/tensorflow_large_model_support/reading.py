@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tensorflow_large_model_support.arithmetic import flops
 from tensorflow_large_model_support.graph import (
     MERGES,
     NEXT_ITERATIONS,
@@ -34,9 +35,11 @@ def read(operations: Sequence[tf.Operation], gpu_device: str | None = None) -> G
             inputs = [one for one in inputs if operations[one.op].type not in NEXT_ITERATIONS]
         outputs = tuple(map(_output, operation.outputs))
         on_device = here(operation.device)
+        width = operation.outputs[0].dtype.size if operation.outputs else 4
         ops.append(
-            Op(operation.name, kind, tuple(inputs), tuple(after), outputs, on_device=on_device)
-        )
+            Op(operation.name, kind, tuple(inputs), tuple(after), outputs, on_device,
+               flops(operation), width)
+        )  # fmt: skip
     return Graph(ops)
 
 
