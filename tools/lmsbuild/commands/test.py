@@ -167,10 +167,11 @@ def command(
             inside = stack.enter_context(_box(target, tree, base_image, python, console))
         if found and found.release.tag and tier == "full":
             fetched(target, choices.source, None, console, choices.reference)  # upstream's tests
+        shows = target.framework.shows
         needed = Wanted(
             target=target, choices=choices, device=device, plugin=found, prefix=prefix,
-            tools=(*TEST_TOOLS, *target.framework.shows.packages), stock=not no_stock,
-            inside=inside,
+            tools=(*TEST_TOOLS, *shows.packages), alone=(*shows.alone, *target.tag.alone),
+            stock=not no_stock, inside=inside,
         )  # fmt: skip
         ready = prepared(needed, console)
         order = Order(

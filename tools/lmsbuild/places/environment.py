@@ -151,6 +151,7 @@ class Contents:
     python: str  # X.Y
     on_gpu: bool  # with everything that the wheel requires, else only the light requirements
     tools: Sequence[str] = ()
+    alone: Sequence[str] = ()  # more of them, without what they require
     beside: Path | None = None  # another wheel, which requires nothing but the first
 
 
@@ -173,6 +174,7 @@ def prepare(
         "packages": packages,
         "on_gpu": contents.on_gpu,
         "tools": str(target.project.tools),
+        **({"alone": list(contents.alone)} if contents.alone else {}),
         **({"beside": sha256_large_file(beside, hash_memory())} if beside else {}),
     }
     key = sha256_value(facts)
@@ -194,12 +196,9 @@ def prepare(
                 _pip(environment, "install", str(wheel), *packages)
             else:
                 _pip(environment, "install", "--no-index", "--no-deps", str(wheel))
-                folder = (
-                    _packages_inside(packages, python, target, console)
-                    if inside
-                    else packages_for(environment.python, packages, python, target.label, console)
-                )
-                _pip(environment, "install", "--no-index", "--find-links", str(folder), *packages)
+                _install(environment, packages, python, target, console)
+            if contents.alone:
+                _install(environment, contents.alone, python, target, console, alone=True)
             if beside:
                 _pip(environment, "install", "--no-index", "--no-deps", str(beside))
             site = next(path.glob("lib/python*/site-packages"))
@@ -229,6 +228,28 @@ def with_file(environment: Environment, kind: str, member: str, file: Path) -> E
     return Environment(path, key, reused=False)
 
 
+def _install(
+    environment: Environment, packages: Sequence[str], python: str, target: Target,
+    console: Console, *, alone: bool = False,
+) -> None:  # fmt: skip
+    """Without the network, from wheels that are kept; `alone`: without what they require."""
+    if environment.inside:  # as `packages_for`, by this machine's pip: a container has no network
+        title = _title(packages, python)
+        machine, tag = platform.machine(), target.label
+        found = wheels_for(packages, python, machine, title, console, tag=tag, alone=alone)
+        folder = found[0].parent
+    else:
+        folder = packages_for(
+            environment.python, packages, python, target.label, console, alone=alone
+        )
+    options = ["--no-index", "--find-links", str(folder), *(["--no-deps"] if alone else [])]
+    _pip(environment, "install", *options, *packages)
+
+
+def _title(packages: Sequence[str], python: str) -> str:
+    return f"{', '.join(packages)} for Python {python}"
+
+
 def packages_for(
     interpreter: Path,
     packages: Sequence[str],
@@ -237,10 +258,11 @@ def packages_for(
     console: Console,
     *,
     command: str = "test",
+    alone: bool = False,
 ) -> Path:
-    """A folder of wheels of `packages` and of what these require; `lmsbuild COMMAND TAG` is what
-    gets them."""
-    title = f"{', '.join(packages)} for Python {python}"
+    """A folder of wheels of `packages` and, unless `alone`, of what these require; `lmsbuild
+    COMMAND TAG` is what gets them."""
+    title = _title(packages, python)
 
     def fill(folder: Path) -> None:
         cache.require_network(title, f"lmsbuild {command} {tag}")
@@ -248,19 +270,12 @@ def packages_for(
         environment = Environment(interpreter.parent.parent, "", reused=True)
         if not _new_enough(python):  # its pip needs this to build what has no wheel
             _pip(environment, "install", "wheel")
-        _pip(environment, "wheel", "--wheel-dir", str(folder), *packages)
+        options = ["--wheel-dir", str(folder), *(["--no-deps"] if alone else [])]
+        _pip(environment, "wheel", *options, *packages)
 
-    name = sha256_value([python, platform.machine(), list(packages)])[:16]
+    key = [python, platform.machine(), list(packages), *(["alone"] if alone else [])]
+    name = sha256_value(key)[:16]
     return cache.keep("requirements", name, title, fill, console, tag=tag)
-
-
-def _packages_inside(
-    packages: Sequence[str], python: str, target: Target, console: Console
-) -> Path:
-    """As `packages_for`, by this machine's pip: a container has no network."""
-    title = f"{', '.join(packages)} for Python {python}"
-    found = wheels_for(packages, python, platform.machine(), title, console, tag=target.label)
-    return found[0].parent
 
 
 def _new_enough(python: str) -> bool:

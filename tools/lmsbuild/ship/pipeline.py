@@ -123,6 +123,7 @@ class Wanted:
     plugin: PluginTarget | None = None  # instead of the wheel of the series
     prefix: str = ""  # of the names of the environments
     tools: Sequence[str] = ()  # Python packages beside the wheel
+    alone: Sequence[str] = ()  # more of them, without what they require
     stock: bool = True  # an environment with the official wheel alone, too
     inside: Inside | None = None  # a container that all of it is made in, and runs in
 
@@ -197,6 +198,7 @@ def _ready(
             python=wanted.python,
             on_gpu=device.kind == "cuda",
             tools=wanted.tools,
+            alone=wanted.alone,
             beside=beside,
         )
         return prepare(target, wanted.prefix + kind, contents, console, wanted.inside)

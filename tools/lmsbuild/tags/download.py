@@ -105,9 +105,11 @@ def _wheel(
 
 
 def wheels_for(
-    names: Iterable[str], python: str, arch: str, title: str, console: Console, *, tag: str
-) -> list[Path]:
-    """Wheels of `names` and of what these require. Raises DownloadError or OfflineError."""
+    names: Iterable[str], python: str, arch: str, title: str, console: Console, *, tag: str,
+    alone: bool = False,
+) -> list[Path]:  # fmt: skip
+    """Wheels of `names` and, unless `alone`, of what these require. Raises DownloadError or
+    OfflineError."""
     wanted = sorted(names)
     if not wanted:
         return []
@@ -121,9 +123,9 @@ def wheels_for(
     def fill(folder: Path) -> None:
         cache.require_network(title, f"lmsbuild image {tag}")
         folder.mkdir()
-        pip_download(title, [*words, "--dest", str(folder), *wanted], console, whole=True)
+        pip_download(title, [*words, "--dest", str(folder), *wanted], console, whole=not alone)
 
-    name = sha256_value([python, arch, wanted])[:16]
+    name = sha256_value([python, arch, wanted, *(["alone"] if alone else [])])[:16]
     folder = cache.keep("requirements", f"image-{name}", title, fill, console, tag=tag)
     return sorted(folder.glob("*.whl"))
 

@@ -233,6 +233,7 @@ class Tag(Model):
     debian: Debian | None = None
     cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
     pins: Requirements = []  # of what the wheel requires: newer ones have broken it since
+    alone: Requirements = []  # as of what `run` and `test` use
     images: dict[Literal["compiler", "build", "runtime", "test"], Image] = {}
     full: Full | None = None
     overlay: Overlay
@@ -275,6 +276,8 @@ class Shows(Model):
 
     suites: InnerPath  # folder of the regression suites
     packages: Requirements = []  # that the suites use beside the framework
+    # Without what they require, which is among the others or, of whatever version, the framework.
+    alone: Requirements = []
     example: InnerPath  # the training run of the demonstration
     switch: str  # the environment variable that turns LMS on
     device: Literal["simcuda", "cpu"]  # cpu: the framework's own CPU device with a limited pool
