@@ -265,6 +265,89 @@ def test_each_process_has_its_own(program: Any) -> None:
     assert "fine" in out
 
 
+# ---- what IBM's own test of v1.5.0 asks, in all of its 20 assertions
+
+IBM_KEYS = {
+    "allocated": "allocated_bytes.all.current", "pinned": "pinned_bytes.all.current",
+    "reserved": "reserved_bytes.all.current", "reclaimed": "reclaimed_bytes",
+    "cudamalloc": "alloc_distribution.cudamalloc", "freelist": "alloc_distribution.freelist",
+    "reclaim_one": "alloc_distribution.reclaim_one",
+}  # fmt: skip
+
+
+def numbers() -> dict[str, int]:
+    stats = torch.cuda.memory_stats()
+    return {name: stats[key] for name, key in IBM_KEYS.items()}
+
+
+def changed(before: dict[str, int], after: dict[str, int]) -> dict[str, str]:
+    return {
+        name: "same" if after[name] == value else "more" if after[name] > value else "less"
+        for name, value in before.items()
+    }
+
+
+def large() -> torch.Tensor:
+    """40 MiB."""
+    return torch.empty(10, 1024, 1024, device="cuda").normal_()
+
+
+def two_small_and_a_large() -> list[torch.Tensor]:
+    return [torch.empty(size, device="cuda").normal_() for size in (32, 128)] + [large()]
+
+
+def test_what_is_idle_is_pinned_only_while_it_is_off(device: Any) -> None:
+    kept = two_small_and_a_large()
+    off = numbers()
+    assert off["pinned"] == off["allocated"]
+    del kept
+    torch.cuda.empty_cache()
+    torch.cuda.set_enabled_lms(True)
+    kept = two_small_and_a_large()
+    on = numbers()
+    assert on["pinned"] < on["allocated"]
+    del kept
+
+
+@pytest.mark.parametrize(
+    ("limit", "grows"),
+    [
+        pytest.param(80, ("reclaimed", "reclaim_one"), id="low"),
+        pytest.param(1024, ("allocated", "cudamalloc"), id="high"),
+    ],
+)
+def test_ibms_limit(device: Any, limit: int, grows: tuple[str, ...]) -> None:
+    """82 MiB are asked for."""
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.set_limit_lms(limit * MIB)
+    kept = two_small_and_a_large()
+    before = numbers()
+    kept.append(large())
+    have = changed(before, numbers())
+    for name in ("allocated", "reclaimed", "cudamalloc", "reclaim_one"):
+        assert have[name] == ("more" if name in grows else "same"), name
+    del kept
+
+
+def test_ibms_way_out_and_in(device: Any) -> None:
+    torch.cuda.set_enabled_lms(True)
+    kept = two_small_and_a_large()
+    sums = [x.sum().item() for x in kept]
+    there = numbers()
+    torch.cuda.reclaim_inactive()
+    out = numbers()
+    have = changed(there, out)
+    assert have["reclaimed"] == "more" and have["allocated"] == "less"
+    assert have["pinned"] == have["reserved"] == "same"
+    assert [x.sum().item() for x in kept] == sums
+    back = numbers()
+    have = changed(there, back)
+    assert have["pinned"] == have["reserved"] == have["allocated"] == "same"
+    have = changed(out, back)
+    assert have["freelist"] == "more" and have["cudamalloc"] == "same"
+    del kept
+
+
 # ---- statistics
 
 
