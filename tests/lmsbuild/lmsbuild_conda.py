@@ -31,7 +31,7 @@ from rattler import install as install_packages
 from rattler_build import assemble_package
 
 from lmsbuild.conda.channel import Channel
-from lmsbuild.conda.channelserver import server
+from lmsbuild.conda.channelserver import Server, server
 
 CONDA = """
 [conda]
@@ -148,15 +148,22 @@ def install(
 
 
 @contextmanager
+def running(listening: Server) -> Iterator[str]:
+    """Its URL, while it answers."""
+    with listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        try:
+            yield listening.url
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+@contextmanager
 def serving(*channels: Channel) -> Iterator[list[str]]:
     """The channels' URLs, while they are served over http."""
     with ExitStack() as stack:
-        urls = []
-        for channel in channels:
-            running = stack.enter_context(server(channel, "127.0.0.1", 0))
-            thread = threading.Thread(target=running.serve_forever)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(running.shutdown)
-            urls.append(running.url)
-        yield urls
+        yield [
+            stack.enter_context(running(server(channel, "127.0.0.1", 0))) for channel in channels
+        ]

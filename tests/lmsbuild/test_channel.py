@@ -20,17 +20,25 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 
 import pytest
-from lmsbuild_conda import append, make, meta, rewrite
+from lmsbuild_conda import append, make, meta, rewrite, running
 from lmsbuild_processes import run
 from lmsbuild_wheels import start
 from lmsbuild_world import REPOSITORY, leave, small_disk
 from rattler import Gateway, solve
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import ChannelError, FileError, PackageError, PortError, SubdirError
+from lmsbuild.base.errors import (
+    ChannelError,
+    FileError,
+    PackageError,
+    PortError,
+    SubdirError,
+    UsageError,
+)
 from lmsbuild.conda.channel import Channel, Rule
 from lmsbuild.conda.channelserver import server
 from lmsbuild.conda.condapackage import inspect
@@ -535,12 +543,8 @@ def test_prune_keeps_the_newest_and_what_they_need(
 @pytest.fixture
 def served(channel: Channel, box: Path, console: Console) -> Iterator[str]:
     channel.add([make(box), meta(box, "demo-lms", ["demo 1.0.*"])], console)
-    with server(channel, "127.0.0.1", 0) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield running.url
-        running.shutdown()
-        thread.join()
+    with running(server(channel, "127.0.0.1", 0)) as url:
+        yield url
 
 
 def test_a_client_solves_from_it(served: str, tmp_path: Path) -> None:
@@ -560,8 +564,99 @@ def test_nothing_else_is_served(served: str, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{served}{path}")
     request = urllib.request.Request(f"{served}/noarch/repodata.json", method="PUT", data=b"x")
-    with pytest.raises(urllib.error.HTTPError, match="501"):
+    with pytest.raises(urllib.error.HTTPError, match="405"):
         urllib.request.urlopen(request)
+
+
+def test_no_symbolic_link_leads_out(served: str, channel: Channel, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (channel.root / "linux-64" / "leads-1-0.conda").symlink_to(secret)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{served}/linux-64/leads-1-0.conda")
+
+
+def _get(url: str, **headers: str) -> tuple[int, Message, bytes]:
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=fields)) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+def test_a_stopped_download_goes_on(served: str, channel: Channel) -> None:
+    path = "linux-64/demo-1.0-0.conda"
+    whole = (channel.root / path).read_bytes()
+    url = f"{served}/{path}"
+    _, headers, body = _get(url)
+    assert body == whole and headers["Accept-Ranges"] == "bytes"
+    code, part, body = _get(url, Range="bytes=100-", If_Range=headers["ETag"])
+    assert code == 206 and body == whole[100:]
+    assert part["Content-Range"] == f"bytes 100-{len(whole) - 1}/{len(whole)}"
+    # Of another file than the client began with, nothing can go on.
+    assert _get(url, Range="bytes=100-", If_Range='"another"')[::2] == (200, whole)
+    assert _get(url, Range=f"bytes={len(whole)}-")[0] == 416
+
+
+def test_an_unchanged_index_is_not_sent_again(
+    served: str, channel: Channel, box: Path, console: Console
+) -> None:
+    url = f"{served}/linux-64/repodata.json"
+    _, headers, body = _get(url)
+    assert _get(url, If_None_Match=headers["ETag"])[::2] == (304, b"")
+    channel.add([make(box, "later")], console)
+    code, _, fresh = _get(url, If_None_Match=headers["ETag"])
+    assert code == 200 and fresh != body
+
+
+def test_a_name_in_the_url(channel: Channel, box: Path, console: Console) -> None:
+    channel.add([make(box)], console)
+    with running(server(channel, "127.0.0.1", 0, "lms")) as url:
+        assert url.endswith("/lms")
+        assert _get(f"{url}/linux-64/demo-1.0-0.conda")[0] == 200
+        assert _get(f"{url}/.lock")[0] == 404
+        assert _get(f"{url.removesuffix('/lms')}/linux-64/demo-1.0-0.conda")[0] == 404
+    for wrong in ("a/b", "..", "{path}", "ä", "a b"):
+        code, _, err = run("channel", "serve", str(channel.root), "--port", "0", "--name", wrong)
+        assert code == UsageError.exit_code and "channel's name" in err
+
+
+def test_behind_nginx(channel: Channel, box: Path, console: Console, tmp_path: Path) -> None:
+    """The lines of docs/shipping.md, with another port and folder."""
+    channel.add([make(box)], console)
+    text = (REPOSITORY / "docs" / "shipping.md").read_text(encoding="utf-8")
+    lines = text.split("```nginx\n")[1].split("```")[0]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    lines = lines.replace("listen 80;", f"listen 127.0.0.1:{port};")
+    assert "/srv/conda/" in lines and str(port) in lines
+    lines = lines.replace("/srv/conda/", f"{channel.root}/")
+    Path(tmp_path).chmod(0o755)
+    configuration = tmp_path / "nginx.conf"
+    configuration.write_text(
+        f"user root; daemon off; pid {tmp_path}/pid; error_log {tmp_path}/errors;\n"
+        f"events {{}}\nhttp {{ access_log off;\n{lines}}}\n",
+        encoding="utf-8",
+    )
+    process = subprocess.Popen(["nginx", "-c", str(configuration)])
+    try:
+        for _ in range(200):
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        url = f"http://127.0.0.1:{port}/lms"
+        whole = (channel.root / "linux-64/demo-1.0-0.conda").read_bytes()
+        assert _get(f"{url}/linux-64/demo-1.0-0.conda", Range="bytes=9-")[::2] == (206, whole[9:])
+        assert _get(f"{url}/linux-64/repodata.json")[0] == 200
+        (channel.root / "linux-64" / "leads-1-0.conda").symlink_to("/etc/hostname")
+        for path in (".lock", "linux-64/leads-1-0.conda", "linux-64/", "../etc/hostname"):
+            assert _get(f"{url}/{path}")[0] in (403, 404)
+    finally:
+        process.terminate()
+        assert process.wait(timeout=30) == 0
 
 
 @pytest.mark.default

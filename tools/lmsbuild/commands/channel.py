@@ -177,6 +177,7 @@ def prune(
     epilog=examples(
         "lmsbuild channel serve /srv/conda",
         "lmsbuild channel serve /srv/conda --host 0.0.0.0 --port 8080   # to the whole network",
+        "lmsbuild channel serve /srv/conda --name lms   # conda's listings show it as lms",
     ),
 )
 @_channel_argument
@@ -188,13 +189,20 @@ def prune(
     "--port", default=8000, show_default=True, metavar="N", type=click.IntRange(0, 65535),
     help="Port to listen on; 0 is a free one.",
 )  # fmt: skip
+@click.option(
+    "--name", default="", metavar="NAME",
+    help="Last step of the channel's URL, by which conda's listings call it; none by default.",
+)  # fmt: skip
 @json_option
-def serve(channel: Path, host: str, port: int, console: Console) -> None:
-    """Serve CHANNEL over http until Ctrl-C or SIGTERM, for a few clients, read-only."""
+def serve(*, channel: Path, host: str, port: int, name: str, console: Console) -> None:
+    """Serve CHANNEL over http until Ctrl-C or SIGTERM, for a few clients, read-only.
+
+    Stopped downloads go on where they stopped, and an unchanged index is not sent again.
+    """
     from lmsbuild.conda.channelserver import server
 
     # A server that is told to end has not failed.
-    with server(_channel(channel), host, port) as running, suppress(Interrupted):
+    with server(_channel(channel), host, port, name) as running, suppress(Interrupted):
         console.say(f"serving {channel} at {running.url}; Ctrl-C ends it")
         console.result({"url": running.url})
         sys.stdout.flush()
