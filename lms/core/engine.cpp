@@ -363,7 +363,6 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
     if (!evictable_(entry) || !backend_.acquire(entry->key)) continue;
     const Extent extent = backend_.locate(entry->key);
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
-    if (sizes == Sizes::kFromMinimum && extent.bytes < min_bytes_) continue;
     const Eviction eviction{extent.bytes, static_cast<bool>(entry->copy), age_(entry), oldest};
     result.push_back({entry->key, extent, cost.evict(eviction), entry->last_use});
   }

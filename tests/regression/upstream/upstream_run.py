@@ -97,6 +97,8 @@ def run(
     entry = next((entry for entry in SELECTION if entry["file"] == file), {})  # by hand, any file
     if "devices" in entry:
         environment["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = entry["devices"]
+    if select in entry.get("slow", []):
+        environment["PYTORCH_TEST_WITH_SLOW"] = "1"
     if "ops" in entry and select == entry["default"]:
         environment["RECORD_OPS"] = " ".join(entry["ops"])
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment["PYTHONPATH"]])
