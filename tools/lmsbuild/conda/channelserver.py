@@ -104,8 +104,8 @@ def server(channel: Channel, host: str, port: int, name: str = "") -> Server:
     channel.entries()  # a folder that is none is told now
     if name and not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the channel's name in its URL; take letters, digits, "
-            "'.', '_' and '-'"
+            f"{name!r} cannot be the channel's name in its URL because it is not made of letters, "
+            "digits, '.', '_' and '-'; choose another with --name"
         )
     return Server(_Files(directory=channel.root), name, _listen(host, port))
 
