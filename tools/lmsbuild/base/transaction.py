@@ -279,6 +279,9 @@ class FileTransaction:
         """The same for a file below the state folder's parent; it is switched last."""
         self._contents[path, True] = content
 
+    def remove_beside(self, path: str) -> None:
+        self._contents[path, True] = None
+
     def commit(self) -> None:
         """Switch everything. On any failure everything is as it was before."""
         self._stage()
@@ -325,6 +328,11 @@ class FileTransaction:
     def foreign(self) -> list[str]:
         """What somebody else changed, so that `unsettle` would destroy it."""
         return []
+
+    @property
+    def undoable(self) -> bool:
+        """Whether a finished one is kept, to be taken back."""
+        return self.journal.kind != "undo"
 
     # Recovery.
 
@@ -390,7 +398,7 @@ class FileTransaction:
         last = self.state / "last"
         if self.journal.phase == FINISHED:
             _remove(last)
-            if self.journal.kind != "undo":
+            if self.undoable:
                 for entry in self.work.iterdir():
                     if entry.name not in ("journal.json", "files"):
                         _remove(entry)

@@ -191,7 +191,7 @@ def _has_all(series: Series, user: Repository) -> bool:
 
 def _prepare(target: Target, user: Repository, series: Series, shadow: Shadow) -> tuple[_Plan, str]:
     """Run `git am` in the shadow; the plan and the commit that it gave."""
-    _check_clean(user, shadow)
+    check_clean(user, shadow)
     plan = _plan(target, user, series, shadow)
     if not plan.todo:
         return plan, plan.start
@@ -261,8 +261,8 @@ def _conflict(
     return error(stopped(patches, index), conflict, _advice(target))
 
 
-def _check_clean(user: Repository, shadow: Shadow) -> None:
-    """Raise TreeStateError when the user has changes or untracked files.
+def check_clean(user: Repository, shadow: Shadow) -> None:
+    """Raise TreeStateError when the checkout has changes or untracked files.
 
     Line ends and filters of the user's can make an unchanged file look changed to one who does
     not know them, and the other way round. So a change is what both git without settings and the

@@ -27,12 +27,14 @@ from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.series import check_preimage, series_of
 from lmsbuild.tags.frameworks import Target
 
+PORT = "`lmsbuild port`"
 _UNDER_WAY = {
     "rebase-apply": "`git am` (or a rebase)",
     "rebase-merge": "a rebase",
     "MERGE_HEAD": "a merge",
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
+    "lmsbuild/port.json": PORT,
 }
 NEW = ".lmsbuild-new-"  # beside a checkout, while it is made
 REMOVED = f"{NEW}removed-"  # what `clean` is about to delete

@@ -87,14 +87,19 @@ class Ground:
         )
 
 
-def ground(room: Scratch, target: Target, series: Series, code: Origin) -> Ground:
+def ground(
+    room: Scratch, target: Target, series: Series, code: Origin, clone: Repository | None = None
+) -> Ground:
     """The tree of `code` for the series of `target`. `room` reads the objects of `code`, and of
-    `home_of` the series. Raises TreeStateError when a blob that a patch touches is not at hand."""
+    `home_of` the series; `clone` may have more of the history. Raises TreeStateError when a blob
+    that a patch touches is not at hand."""
     repository = code.repository
     series = Series([patch for patch in series.patches if not is_empty(patch)])
     paths = [path for path, blob in series.before.items() if blob != NO_BLOB]
-    before = _home(target, repository, room)
-    history = History(repository, before, code.revision, room, tuple(paths))
+    if clone is None or clone.commit_id(code.revision) is None:
+        clone = repository
+    before = _home(target, clone, room)
+    history = History(clone, before, code.revision, room, tuple(paths))
     there = entries(repository, code.revision, list(series.before))
     fates = {path: history.fate(path) for path in paths if path not in there}
     there.update(entries(repository, code.revision, [f.to for f in fates.values() if f.to]))

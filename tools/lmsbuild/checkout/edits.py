@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -108,6 +109,11 @@ class Line:
             elif ours:
                 told.append(f"commit {commit[:12]} ({subject}) goes into lms/ and becomes no patch")
         return told
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that the tip has not."""
+        there = entries(self.repository, self.tip, paths)
+        return [path for path in paths if path not in there]
 
     def preimage(self) -> dict[str, str]:
         """The blob that upstream has for every file that some hook touches."""

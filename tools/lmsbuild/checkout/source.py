@@ -66,7 +66,7 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
     if wanted == "debian":
         return way.kept("debian", "", "asked for", way.from_debian)
     if "://" in wanted or wanted.startswith("git@"):
-        fill = way.from_archive_url if _is_archive(wanted) else way.from_git
+        fill = way.from_archive_url if is_archive(wanted) else way.from_git
         return way.kept("url", wanted, "asked for", fill)
     path = full_path(wanted)
     if not wanted or not (path.is_dir() or path.is_file()):
@@ -269,7 +269,7 @@ class _Way:
                     f"the source of {self.target.label} by git",
                     f"lmsbuild fetch {self.target.label} --source git",
                 )
-            _ask(url, self.target.tag_name)
+            ask(url, self.target.tag_name)
             return url
         except (GitError, SourceError, OfflineError) as error:
             if self.reference is not None:
@@ -336,8 +336,9 @@ class _Way:
         return ""
 
 
-def _ask(url: str, tag: str) -> None:
-    """Raise GitError or SourceError unless `url` answers in time and has the tag."""
+def ask(url: str, tag: str) -> str:
+    """The commit that a tag is at `url`. Raises GitError or SourceError unless that answers in time
+    and has the tag."""
     try:
         git.Git.check_unsafe_protocols(url)
     except git.UnsafeProtocolError as error:
@@ -349,13 +350,14 @@ def _ask(url: str, tag: str) -> None:
         # Nor is any repository looked for around the folder.
         asking = Git(Path(folder), {**TRUSTING, "GIT_DIR": os.devnull})
         try:
-            asking.run(
-                "ls-remote", "--exit-code", "--", url, f"refs/tags/{tag}", timeout=ANSWER_SECONDS
-            )
+            name = f"refs/tags/{tag}"
+            words = ("ls-remote", "--exit-code", "--", url, name, f"{name}^{{}}")
+            listed = asking.run(*words, timeout=ANSWER_SECONDS).stdout.decode()
         except subprocess.TimeoutExpired as error:
             raise SourceError(
                 f"{url} gave no answer because it took over {ANSWER_SECONDS:.0f} s; try later"
             ) from error
+    return listed.splitlines()[-1].split()[0]  # of an annotated tag what it points to comes last
 
 
 def _missing(made: Repository, commit: str) -> set[str]:
@@ -408,11 +410,11 @@ def _tag_signature(made: Repository) -> str:
     return "tag signature not checked (no key of the signer, or no gpg)"
 
 
-def _is_archive(name: str) -> bool:
+def is_archive(name: str) -> bool:
     return ".tar" in Path(name).name or name.endswith((".tgz", ".txz"))
 
 
-def _is_repository(path: Path) -> bool:
+def is_repository(path: Path) -> bool:
     return path.is_dir() and (is_bare(path) or has_git(path))
 
 
@@ -440,7 +442,7 @@ def _from_clone(way: _Way, path: Path) -> Source:
 
 def _from_path(way: _Way, path: Path) -> Source:
     target = way.target
-    if _is_repository(path):
+    if is_repository(path):
         return _from_clone(way, path)
     if path.is_dir():
         for name in target.framework.recognise:

@@ -11,13 +11,13 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from lmsbuild.base.errors import GitError, TreeStateError
-from lmsbuild.base.git import NOTHING, Raw, Repository, checkout_git
+from lmsbuild.base.git import NOTHING, Entry, Raw, Repository, checkout_git
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
 from lmsbuild.checkout.shadow import Shadow
@@ -83,14 +83,24 @@ class CheckoutTransaction(FileTransaction):
                 self.put(change.path, Content(files[change.path], int(change.after.mode, 8)))
         self.put_index(changes)
 
-    def put_index(self, changes: list[Raw]) -> None:
-        """The user's index with the entries of `changes` replaced."""
+    def put_index(
+        self, changes: list[Raw], conflicts: Mapping[str, Sequence[Entry | None]] | None = None
+    ) -> None:
+        """The user's index with the entries of `changes` replaced. `conflicts` are files in
+        conflict, as git has them: base, ours and theirs, each as far as there is one."""
         index = self.work / "index"
         shutil.copy2(self.user.file("index"), index)
         git = self.shadow.over(index).git
         sparse = [change.path for change in changes if self._is_sparse(change)]
         lines = (f"{c.after.mode} {c.after.blob}\t{c.path}\0" for c in changes)
         git.run("update-index", "-z", "--index-info", stdin=os.fsencode("".join(lines)))
+        for path, sides in (conflicts or {}).items():
+            stages = [f"{_NO_MODE} {NOTHING}\t{path}\0"] + [
+                f"{entry.mode} {entry.blob} {number}\t{path}\0"
+                for number, entry in enumerate(sides, 1)
+                if entry is not None
+            ]
+            git.run("update-index", "-z", "--index-info", stdin=os.fsencode("".join(stages)))
         names = os.fsencode("".join(f"{path}\0" for path in sparse))
         git.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=names)
         self.put_beside("index", Content(index.read_bytes()))
@@ -149,7 +159,7 @@ class CheckoutTransaction(FileTransaction):
 
     def _forward(self, number: int, step: object) -> None:
         found = self.journal.steps[number]
-        if found.beside:
+        if found.beside and found.path == "index":
             # Only now the new files have the times and inodes that the index keeps.
             staged = self._file(number, "new")
             self.shadow.over(staged).git.run("update-index", "-q", "--refresh", check=False)
@@ -164,6 +174,11 @@ class CheckoutTransaction(FileTransaction):
         refs = self.journal.refs.items()
         back = {n: (before, after) for n, (before, after) in refs if resolve(self.user, n) == after}
         self._update(back)
+
+    @property
+    def undoable(self) -> bool:
+        # What several of them make is taken back by `port --abort`.
+        return self.journal.kind not in ("undo", "port")
 
     def recover(self) -> None:
         if self.journal.phase == SWITCHING:

@@ -8,7 +8,7 @@ always. Every failure is found, not only the first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -349,7 +349,17 @@ def _apply(
                     )
             problems += _regenerated(room, step) if normal_form else []
         files = [lib.listed.file for lib in target.tag.overlay.libraries if lib.listed]
-        return problems, contents(room, steps[-1].after, files)
+        return problems, {
+            **_untouched(room, origin, [file for file in files if file not in series.before]),
+            **contents(room, steps[-1].after, files),
+        }
+
+
+def _untouched(room: Scratch, origin: Origin, paths: Sequence[str]) -> dict[str, bytes]:
+    """Files that no patch touches, as far as the tag's code has them at hand."""
+    there = room.entries(origin.revision, paths)
+    found = {path: room.repository.git.read(entry.blob) for path, entry in there.items()}
+    return {path: blob[2] for path, blob in found.items() if blob is not None}
 
 
 def _regenerated(room: Scratch, step: Step) -> list[str]:

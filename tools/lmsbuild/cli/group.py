@@ -18,7 +18,7 @@ from lmsbuild.cli.usage import near
 # What a user wants -> the commands for it, in the order of use.
 SECTIONS = {
     "Get started": ("doctor", "tags", "run"),
-    "Series": ("fetch", "apply", "refresh", "map", "survey", "export"),
+    "Series": ("fetch", "apply", "refresh", "map", "survey", "port", "export"),
     "Build": ("wheel", "plugin"),
     "When it stopped": ("status", "abort", "undo"),
     "Check": ("verify", "lint", "test", "bench"),

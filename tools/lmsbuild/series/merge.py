@@ -70,6 +70,8 @@ class Versions:
         there = self.room.repository.blob(ours)
         names = "upstream", "before the patch", patch.name
         base, theirs = self.content(change.before), self.content(change.after)
+        if change.before == NO_BLOB:
+            base = b""
         if base is None or theirs is None:
             made_up = _made_up(there, patch.hunks_of(change.path))
             text, _ = merge_file(self.room, (there, *made_up), names)

@@ -49,6 +49,7 @@ class FileStanding:
     path: str  # in the patch
     at: str  # in the tree, where upstream may have renamed it
     state: str
+    before: Entry | None  # what the tree has; None for no file
     after: Entry | None
     offsets: dict[int, int] = field(default_factory=dict)  # hunk -> lines it lies further down
     conflicts: list[Conflict] = field(default_factory=list)  # hunks that git refuses
@@ -104,7 +105,7 @@ def _placed(file: FileStanding, at: str) -> FileStanding:
     renamed = at != file.path and file.state in (APPLIED, MOVED, MERGED)
     state = RENAMED if renamed else file.state
     return FileStanding(
-        file.path, at, state, file.after, file.offsets, file.conflicts, file.merged
+        file.path, at, state, file.before, file.after, file.offsets, file.conflicts, file.merged
     )  # fmt: skip
 
 
@@ -124,6 +125,7 @@ def _whole(room: Scratch, here: Tree, patch: Patch) -> list[FileStanding] | None
             path=change.path,
             at=change.path,
             state=MOVED if change.path in offsets else APPLIED,
+            before=here.get(change.path),
             after=after.get(change.path, ABSENT),
             offsets=offsets.get(change.path, {}),
         )
@@ -158,25 +160,25 @@ def _file(
     else:
         after = room.entries(made).get(path, ABSENT)
         offsets = _offsets(said).get(path, {})
-        return FileStanding(path, path, MOVED if offsets else APPLIED, after, offsets)
+        return FileStanding(path, path, MOVED if offsets else APPLIED, entry, after, offsets)
     if _is_there(room, tree, part):
-        return FileStanding(path, path, UPSTREAM, entry or ABSENT)
+        return FileStanding(path, path, UPSTREAM, entry, entry or ABSENT)
     if entry is None:
-        return FileStanding(path, path, DELETED, None)
+        return FileStanding(path, path, DELETED, None, None)
     conflicts = refused(room, patch, part, output)
-    if NO_BLOB in (change.before, change.after) or entry.mode not in FILE_MODES:
-        return FileStanding(path, path, CONFLICT, None, {}, conflicts)
+    if change.after == NO_BLOB or entry.mode not in FILE_MODES:
+        return FileStanding(path, path, CONFLICT, entry, None, {}, conflicts)
     try:
         merged = versions.merge(patch, change, entry.blob)
     except GitError as error:
         if error.killed:
             raise
-        return FileStanding(path, path, CONFLICT, None, {}, conflicts)
-    if not merged.clean:
-        return FileStanding(path, path, CONFLICT, None, {}, conflicts, merged)
+        return FileStanding(path, path, CONFLICT, entry, None, {}, conflicts)
+    if not merged.clean or change.before == NO_BLOB:
+        return FileStanding(path, path, CONFLICT, entry, None, {}, conflicts, merged)
     blob = room.add_blob(merged.text)
     state = UPSTREAM if blob == entry.blob else MERGED
-    return FileStanding(path, path, state, Entry(entry.mode, blob), {}, conflicts, merged)
+    return FileStanding(path, path, state, entry, Entry(entry.mode, blob), {}, conflicts, merged)
 
 
 def _is_there(room: Scratch, tree: str, part: bytes) -> bool:

@@ -342,7 +342,12 @@ class Target:
 
     def python(self, wanted: str | None) -> str:
         """`wanted` (X.Y), or the running Python if there is an official wheel for it, else the
-        newest that there is one for. Raises UsageError."""
+        newest that there is one for. Raises UsageError, ConfigError where no wheel is recorded."""
+        if not self.pythons:
+            raise ConfigError(
+                f"no wheel of {self.label} can be chosen because {self.file} records none for CUDA "
+                f"{self.cuda}; add `platforms` and `sha256` of the official ones"
+            )
         running = f"{sys.version_info.major}.{sys.version_info.minor}"
         version = wanted or (running if running in self.pythons else self.pythons[-1])
         self.official_sha256(version)

@@ -26,7 +26,7 @@ from lmsbuild.base.transaction import (
 )
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.apply import check_undo, is_own, user_commits
-from lmsbuild.checkout.checkout import default_path, is_framework, under_way
+from lmsbuild.checkout.checkout import PORT, default_path, is_framework, under_way
 from lmsbuild.checkout.edits import REFRESHED
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
@@ -132,7 +132,22 @@ def places(
             continue
         if place and all(place.user.path != other.user.path for other in chosen):
             chosen.append(place)
-    return chosen
+    return chosen if tag else [*chosen, *_ported(project, wanted, chosen)]
+
+
+def _ported(project: Project, wanted: list[Target], others: list[Place]) -> list[Place]:
+    """The checkouts in the work folder where a port is under way, or was stopped: their tags are
+    not supported yet."""
+    known = {place.user.path for place in others}
+    found = []
+    for path in sorted(project.work.glob("*/source")):
+        state = path / ".git" / "lmsbuild"
+        journal = Journal.load(state / "work")
+        stopped = journal is not None and journal.kind == "port"
+        if path.resolve() not in known and (stopped or (state / "port.json").is_file()):
+            places = [place for target in wanted if (place := _place(target, path))]
+            found += [_fitting(places)] if places else []
+    return found
 
 
 def _place(target: Target, path: Path) -> Place | None:
@@ -218,6 +233,8 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = f"wait for {running}"
     elif unfinished:
         following = unfinished.next
+    elif what == PORT:
+        following = "lmsbuild port --continue, --skip or --abort"
     elif what:
         following = f"finish or abort {what} with git"
     elif other and own:

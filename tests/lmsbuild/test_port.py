@@ -1,0 +1,478 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A series taken to another tag: each kind of drift, and kill -9 at every step."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lmsbuild_drift import commit_called, make_drift
+from lmsbuild_kill import Killer, snapshot
+from lmsbuild_world import World, enter_world, plain_git, write
+
+from lmsbuild.__main__ import run
+from lmsbuild.base.console import Console
+from lmsbuild.checkout.verify import verify
+from lmsbuild.series.series import series_of
+from lmsbuild.tags.frameworks import Target, resolve
+
+# Names of releases: a tag is ported to under the name of one.
+RELEASES = {
+    "v1.1-moved": "v1.1", "v1.2-merged": "v1.2", "v1.3-conflict": "v1.3", "v1.5-renamed": "v1.5",
+    "v1.6-deleted": "v1.6", "v1.7-taken": "v1.7", "v1.8-in-the-way": "v1.8",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drift")
+    make_drift(folder)
+    for tag, release in RELEASES.items():
+        plain_git(folder / "upstream", "tag", release, tag)
+    return folder
+
+
+@pytest.fixture
+def drift(drifted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    shutil.copytree(drifted, tmp_path, dirs_exist_ok=True, symlinks=True)
+    return enter_world(tmp_path, monkeypatch)
+
+
+class Porting:
+    """lmsbuild in this process, and what it made."""
+
+    def __init__(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+        self.world = world
+        self.capsys = capsys
+
+    def run(self, *arguments: str, code: int = 0) -> Any:
+        self.capsys.readouterr()
+        found = run([*arguments, "--json"])
+        printed = self.capsys.readouterr()
+        assert found == code, printed.err
+        value = json.loads(printed.out)
+        return value["error"] if code else value
+
+    def port(self, tag: str, *more: str, code: int = 0) -> Any:
+        source = ("--source", str(self.world.upstream))
+        return self.run("port", "v1.0", tag, *source, *more, code=code)
+
+    def checkout(self, tag: str) -> Path:
+        return self.world.folder / f"work/alpha-{tag}/source"
+
+    def target(self, tag: str) -> Target:
+        return resolve(self.world.project, tag)
+
+
+@pytest.fixture
+def porting(drift: World, capsys: pytest.CaptureFixture[str]) -> Porting:
+    return Porting(drift, capsys)
+
+
+def states(value: Any) -> list[str]:
+    return [patch["state"] for patch in value["patches"]]
+
+
+def check_supported(porting: Porting, tag: str, patches: int) -> None:
+    """The tag is one like any other: its patches are in order, and git takes them."""
+    target = porting.target(tag)
+    checkout = porting.checkout(tag)
+    checked = verify(target, Console(json_mode=True), checkout)
+    assert checked.problems == [] and checked.origin
+    assert all(check.state == "ok" for check in checked.checks), checked
+    files = [str(patch.path) for patch in series_of(target).patches]
+    assert len(files) == patches
+    clone = porting.world.clone("again")
+    plain_git(clone, "checkout", "-q", "--detach", tag)
+    plain_git(clone, "am", "-q", "--keep-cr", *files)
+    trees = [plain_git(place, "rev-parse", "HEAD^{tree}") for place in (clone, checkout)]
+    assert trees[0] == trees[1]
+    assert plain_git(checkout, "status", "--porcelain") == ""
+    assert not (checkout / ".git/lmsbuild/port.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("tag", "wanted", "patches"),
+    [
+        ("v1.1", ["applied", "moved", "applied"], 3),
+        ("v1.2", ["applied", "merged", "applied"], 3),
+        ("v1.5", ["applied", "applied", "renamed"], 3),
+        ("v1.7", ["applied", "already upstream", "applied"], 2),
+    ],
+)
+def test_what_needs_nobody(porting: Porting, tag: str, wanted: list[str], patches: int) -> None:
+    done = porting.port(tag)
+    assert states(done) == wanted
+    check_supported(porting, tag, patches)
+    target = porting.target(tag)
+    assert target.tag.commit == plain_git(porting.world.upstream, "rev-parse", f"{tag}^{{commit}}")
+    assert target.tag.version == tag.removeprefix("v")
+    # The wheel of another tag is not taken for that of this one.
+    assert target.pythons == [] and any("wheels" in what for what in done["unknown"])
+    error = porting.run("wheel", tag, code=4)
+    assert f"patches/alpha/{tag}/tag.toml records none" in error["message"]
+    status = porting.run("status", tag)["checkouts"][0]
+    assert [patch["state"] for patch in status["patches"]] == ["applied"] * patches
+
+
+def test_a_renamed_file_is_patched_under_its_new_name(porting: Porting) -> None:
+    done = porting.port("v1.5")
+    assert "memory.py" in done["patches"][2]["notes"][0]
+    assert commit_called(porting.world, "v1.5", "Rename the file")[:12] in str(done["patches"])
+    assert (porting.checkout("v1.5") / "python/memory.py").read_text().endswith("return 1\n")
+    assert "python/memory.py" in porting.target("v1.5").tag.preimage
+    assert not (porting.checkout("v1.5") / "python/api.py").exists()
+
+
+def test_a_source_of_the_overlay_that_is_gone_is_named(porting: Porting) -> None:
+    write(porting.world.project.root, {})
+    toml = porting.world.tag_file
+    text = toml.read_text().replace('"core/alloc.cpp", ', '"core/alloc.cpp", "python/api.py", ')
+    toml.write_text(text)
+    done = porting.port("v1.5")
+    assert any("not there: python/api.py" in what for what in done["unknown"])
+
+
+def conflict(porting: Porting) -> Path:
+    """A port that stopped at its second patch."""
+    error = porting.port("v1.3", code=9)
+    checkout = porting.checkout("v1.3")
+    assert states(error) == ["applied", "conflict"]
+    assert error["files"] == ["core/CMakeLists.txt", "core/alloc.cpp"]
+    for part in ("`int line20 = 20;`", "Change the line", str(checkout), "port --continue"):
+        assert part in error["message"]
+    return checkout
+
+
+def resolve_conflict(checkout: Path) -> None:
+    text = (checkout / "core/alloc.cpp").read_text()
+    before, _, rest = text.partition("<<<<<<< upstream\n")
+    after = rest.partition("\n>>>>>>> ")[2].partition("\n")[2]
+    (checkout / "core/alloc.cpp").write_text(f"{before}int line20 = 78;\n{after}")
+    plain_git(checkout, "add", "core/alloc.cpp")
+
+
+def test_a_conflict_is_laid_out_as_git_does(porting: Porting) -> None:
+    checkout = conflict(porting)
+    listed = plain_git(checkout, "status", "--porcelain").splitlines()
+    assert [line.split() for line in listed] == [
+        ["M", "core/CMakeLists.txt"],
+        ["UU", "core/alloc.cpp"],
+    ]
+    text = (checkout / "core/alloc.cpp").read_text()
+    assert "<<<<<<< upstream\nint line20 = 77;\n" in text and "int line20 = 21;\n>>>>>>>" in text
+    stages = plain_git(checkout, "ls-files", "-u").splitlines()
+    contents = [plain_git(checkout, "cat-file", "blob", line.split()[1]) for line in stages]
+    assert [("20 = 20;" in c, "20 = 77;" in c, "20 = 21;" in c) for c in contents] == [
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    ]
+    (status,) = porting.run("status")["checkouts"]
+    assert status["path"] == str(checkout)
+    assert "port" in status["under_way"] and "--continue" in status["next"]
+
+
+def test_continue_takes_what_is_staged(porting: Porting, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = conflict(porting)
+    assert "still in conflict" in porting.run("port", "--continue", code=8)["message"]
+    plain_git(checkout, "add", "core/alloc.cpp")
+    assert "marks of a conflict" in porting.run("port", "--continue", code=8)["message"]
+    resolve_conflict(checkout)
+    write(checkout, {"python/api.py": "def memory():\n    return 9\n"})
+    assert "not staged" in porting.run("port", "--continue", code=8)["message"]
+    plain_git(checkout, "checkout", "python/api.py")
+    monkeypatch.chdir(checkout)
+    done = porting.run("port", "--continue")
+    assert states(done) == ["applied", "resolved", "applied"]
+    check_supported(porting, "v1.3", 3)
+    subject = plain_git(checkout, "log", "-1", "--format=%s", "HEAD~1")
+    assert subject == series_of(porting.world.target).patches[1].subject
+
+
+def test_continue_takes_what_the_user_committed(porting: Porting) -> None:
+    checkout = conflict(porting)
+    resolve_conflict(checkout)
+    plain_git(checkout, "commit", "-q", "-m", "Call it my way\n\nBecause I can.")
+    assert states(porting.run("port", "--continue")) == ["applied", "resolved", "applied"]
+    assert "0001-Call-it-my-way.patch" in {
+        patch.path.name for patch in series_of(porting.target("v1.3")).patches
+    }
+
+
+def test_skip_leaves_the_patch_out(porting: Porting) -> None:
+    checkout = conflict(porting)
+    write(checkout, {"core/alloc.cpp": "half done\n"})
+    done = porting.run("port", "--skip")
+    assert states(done) == ["applied", "skipped", "applied"]
+    assert "int line20 = 77;" in (checkout / "core/alloc.cpp").read_text()
+    # Upstream's build does not list the runtime without that patch, which `verify` tells.
+    patches = [patch.subject for patch in series_of(porting.target("v1.3")).patches]
+    assert patches[1:] == ["Show it in Python"]
+
+
+def test_abort_gives_back_the_checkout(porting: Porting) -> None:
+    clone = porting.world.clone("mine")
+    plain_git(clone, "checkout", "-q", "-b", "work", "v1.3")
+    before = snapshot(clone)
+    porting.port("v1.3", "--into", str(clone), code=9)
+    assert snapshot(clone) != before
+    assert porting.run("port", "--abort", "--into", str(clone))["head"]
+    plain_git(clone, "update-index", "-q", "--refresh")
+    assert {**snapshot(clone), "index file": ""} == {**before, "index file": ""}
+    assert plain_git(clone, "status", "--porcelain") == ""
+    assert not (porting.world.project.patches / "alpha/v1.3").exists()
+    porting.port("v1.3", "--into", str(clone), code=9)
+
+
+def test_what_is_not_of_the_port_is_kept(porting: Porting) -> None:
+    checkout = conflict(porting)
+    write(checkout, {"python/api.py": "mine\n"})
+    for step in ("--abort", "--skip"):
+        assert "python/api.py" in porting.run("port", step, code=8)["message"]
+    assert (checkout / "python/api.py").read_text() == "mine\n"
+
+
+def test_a_deleted_file_is_laid_out_as_git_does(porting: Porting) -> None:
+    error = porting.port("v1.6", code=9)
+    assert states(error) == ["applied", "applied", "deleted"]
+    assert commit_called(porting.world, "v1.6", "Remove the file")[:12] in error["message"]
+    checkout = porting.checkout("v1.6")
+    assert "DU python/windows.py" in plain_git(checkout, "status", "--porcelain")
+    assert (checkout / "python/windows.py").read_bytes() == b"first = 1\r\nsecond = 3\r\n"
+    plain_git(checkout, "rm", "-q", "--cached", "python/windows.py")
+    (checkout / "python/windows.py").unlink()
+    assert states(porting.run("port", "--continue")) == ["applied", "applied", "resolved"]
+    check_supported(porting, "v1.6", 3)
+
+
+def test_a_new_file_that_is_there_already(porting: Porting) -> None:
+    error = porting.port("v1.8", code=9)
+    assert states(error) == ["conflict"]
+    checkout = porting.checkout("v1.8")
+    assert "AA core/lms/engine.cpp" in plain_git(checkout, "status", "--porcelain")
+    assert (checkout / "core/lms/engine.h").exists()
+
+
+def test_an_empty_patch_is_left_out(porting: Porting) -> None:
+    patch = series_of(porting.world.target).patches[1].path
+    patch.write_text(patch.read_text().split("\ndiff --git ")[0] + "\n")
+    assert states(porting.port("v1.1")) == ["applied", "empty", "applied"]
+
+
+def test_from_a_tree_without_history(porting: Porting) -> None:
+    """A tarball's: upstream's commit is not known, and pre-images are found all the same."""
+    tree = porting.world.folder / "tree"
+    listed = f"git -C {porting.world.upstream} archive v1.1 | tar x -C {tree}"
+    tree.mkdir()
+    subprocess.run(["sh", "-c", listed], check=True)
+    done = porting.run("port", "v1.0", "v1.1", "--source", str(tree))
+    assert states(done) == ["applied", "moved", "applied"]
+    target = porting.target("v1.1")
+    assert target.tag.commit == "0" * 40 and "upstream's commit" in done["unknown"][0]
+    assert len(target.tag.preimage) == 4
+
+
+def test_dry_run_changes_nothing(porting: Porting) -> None:
+    before = snapshot(porting.world.upstream)
+    assert states(porting.port("v1.3", "--dry-run")) == ["applied", "conflict", "applied"]
+    assert snapshot(porting.world.upstream) == before
+    assert not porting.checkout("v1.3").exists()
+    assert not (porting.world.project.patches / "alpha/v1.3").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["v1.0", "v1.0"], 2, "supported already"),
+        (["v1.0", "main"], 2, "the name of no release"),
+        (["v1.0", "../v1.1"], 2, "the name of no release"),
+        (["v1.0", "beta:v1.1"], 2, "another framework"),
+        (["v1.0", "v9.9"], 6, "no such tag"),
+        (["v1.0"], 2, "FROM or TO is missing"),
+        (["--continue"], 2, "no port is under way"),
+        (["--abort", "v1.0"], 2, "leave it out"),
+        (["--skip", "--dry-run"], 2, "leave it out"),
+    ],
+)
+def test_wrong_use(porting: Porting, words: list[str], code: int, message: str) -> None:
+    found = porting.run("port", *words, "--source", str(porting.world.upstream), code=code)
+    assert message in found["message"]
+
+
+def test_another_commit_than_the_tag_is_refused(porting: Porting) -> None:
+    clone = porting.world.clone("mine")
+    error = porting.port("v1.3", "--into", str(clone), code=8)
+    assert "git checkout v1.3" in error["message"]
+
+
+def test_no_other_command_goes_between(porting: Porting) -> None:
+    checkout = str(conflict(porting))
+    assert "under way" in porting.port("v1.3", code=8)["message"]
+    assert "lmsbuild port" in porting.run("apply", "v1.0", "--into", checkout, code=8)["message"]
+
+
+def test_a_series_that_changes_meanwhile(porting: Porting) -> None:
+    checkout = conflict(porting)
+    resolve_conflict(checkout)
+    patch = series_of(porting.world.target).patches[2].path
+    patch.write_bytes(patch.read_bytes().replace(b"return 1", b"return 2"))
+    assert "changed since it began" in porting.run("port", "--continue", code=7)["message"]
+
+
+# kill -9
+
+
+class Killing:
+    """Copies of a checkout and of a project, and lmsbuild killed on them."""
+
+    def __init__(self, porting: Porting) -> None:
+        self.porting, self.world = porting, porting.world
+        self.root = self.world.folder / "run"
+        self.checkout = self.root / "checkout"
+        self.project = self.world.folder / "pristine-project"
+        shutil.copytree(self.world.project.root, self.project)
+        folder = self.world.folder / "killer"
+        folder.mkdir()
+        self.killer = Killer(folder, self.root)
+        self.into = ("--into", str(self.checkout))
+
+    def fresh(self, tag: str) -> dict[str, str]:
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir()
+        plain_git(self.root, "clone", "-q", str(self.world.upstream), "checkout")
+        plain_git(self.checkout, "checkout", "-q", "-b", "mine", tag)
+        shutil.rmtree(self.world.project.root)
+        shutil.copytree(self.project, self.world.project.root)
+        return snapshot(self.checkout)
+
+    def begin(self, tag: str) -> list[str]:
+        return ["port", "v1.0", tag, "--source", str(self.world.upstream), *self.into]
+
+    def settle(self, where: str) -> None:
+        """After a kill `status` and `abort` work, and nothing of ours is left locked."""
+        self.porting.run("status", *self.into)
+        self.porting.run("abort", *self.into)
+        self.porting.run("abort")
+        assert not (self.checkout / ".git/lmsbuild/work").exists(), where
+        assert not list((self.checkout / ".git").rglob("*.lock")), where
+        assert not list(self.checkout.rglob(".*.lmsbuild-new")), where
+
+    @property
+    def under_way(self) -> bool:
+        return (self.checkout / ".git/lmsbuild/port.json").exists()
+
+    def finish(self, where: str) -> None:
+        if self.under_way and plain_git(self.checkout, "ls-files", "-u"):
+            resolve_conflict(self.checkout)
+        if self.under_way:
+            self.porting.run("port", "--continue", *self.into)
+        target = self.porting.target("v1.3")
+        assert len(series_of(target).patches) == 3, where
+        assert "line20 = 78" in (self.checkout / "core/alloc.cpp").read_text(), where
+        assert plain_git(self.checkout, "status", "--porcelain") == "", where
+
+
+@pytest.fixture
+def killing(porting: Porting) -> Killing:
+    return Killing(porting)
+
+
+TIERS = [False, pytest.param(True, marks=pytest.mark.slow)]
+
+
+def some(steps: list[str], every: bool) -> list[int]:
+    """Numbers (from 1) of all steps, or of some, those of the switch among them."""
+    numbers = list(range(1, len(steps) + 1))
+    matching = [n for n in numbers if "rename" in steps[n - 1] or "update-ref" in steps[n - 1]]
+    return numbers if every else sorted({*numbers[:: len(numbers) // 4], *matching[::4]})
+
+
+@pytest.mark.parametrize("every", TIERS)
+@pytest.mark.parametrize("step", ["begin", "continue", "skip", "abort"])
+def test_killed_at_a_change_of_a_file(killing: Killing, step: str, every: bool) -> None:
+    def ready() -> dict[str, str]:
+        before = killing.fresh("v1.3")
+        if step != "begin":
+            killing.porting.run(*killing.begin("v1.3"), code=9)
+        if step == "continue":
+            resolve_conflict(killing.checkout)
+        return before
+
+    words = killing.begin("v1.3") if step == "begin" else ["port", f"--{step}", *killing.into]
+    ready()
+    steps = (
+        killing.killer.file_steps(words, killing.world.folder)
+        if step != "begin"
+        else (begun(killing, words))
+    )
+    for number in some(steps, every):
+        before = ready()
+        where = f"{number}: {steps[number - 1]}"
+        assert killing.killer.at_file(number, words, killing.world.folder), where
+        killing.settle(where)
+        check_after(killing, step, words, before, where)
+
+
+def begun(killing: Killing, words: list[str]) -> list[str]:
+    """The steps of a port that stops at a conflict."""
+    killing.killer.at_file(0, words, killing.world.folder)
+    return (killing.killer.folder / "files.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize("every", TIERS)
+@pytest.mark.parametrize("mode", ["before", "after"])
+@pytest.mark.parametrize("step", ["begin", "continue", "abort"])
+def test_killed_at_a_git_call(killing: Killing, step: str, mode: str, every: bool) -> None:
+    def ready() -> dict[str, str]:
+        before = killing.fresh("v1.3")
+        if step != "begin":
+            killing.porting.run(*killing.begin("v1.3"), code=9)
+        if step == "continue":
+            resolve_conflict(killing.checkout)
+        return before
+
+    words = killing.begin("v1.3") if step == "begin" else ["port", f"--{step}", *killing.into]
+    ready()
+    log = killing.killer.folder / "git.log"
+    log.unlink(missing_ok=True)
+    killing.killer.at_git(0, "", words, killing.world.folder)
+    # A line that is looked for in the history has line breaks around it.
+    steps = [line for line in log.read_text().splitlines() if line.startswith("-")]
+    for number in some(steps, every):
+        before = ready()
+        where = f"{mode} {number}: {steps[number - 1]}"
+        assert killing.killer.at_git(number, mode, words, killing.world.folder), where
+        killing.settle(where)
+        check_after(killing, step, words, before, where)
+
+
+def check_after(
+    killing: Killing, step: str, words: list[str], before: dict[str, str], where: str
+) -> None:
+    """All of the step or nothing of it; and the port goes on to its end, or away."""
+    porting = killing.porting
+    if step == "begin":
+        if not killing.under_way:
+            assert snapshot(killing.checkout) == before, where
+            porting.run(*words, code=9)
+        killing.finish(where)
+    elif step == "continue":
+        killing.finish(where)
+    elif step == "skip":
+        if killing.under_way:
+            again = "--skip" if plain_git(killing.checkout, "ls-files", "-u") else "--continue"
+            porting.run("port", again, *killing.into)
+        assert len(series_of(porting.target("v1.3")).patches) == 2, where
+        assert plain_git(killing.checkout, "status", "--porcelain") == "", where
+    else:
+        if killing.under_way:
+            porting.run("port", "--abort", *killing.into)
+        plain_git(killing.checkout, "update-index", "-q", "--refresh")
+        now = snapshot(killing.checkout)
+        assert {**now, "index file": ""} == {**before, "index file": ""}, where
+        assert not (porting.world.project.patches / "alpha/v1.3").exists(), where

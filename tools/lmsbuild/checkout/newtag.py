@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tag that is not supported yet: what stands for it while a series is ported to it, and what is
+written down of it afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+import tomlkit
+from packaging.version import InvalidVersion, Version
+from pydantic import ValidationError
+
+from lmsbuild.base.errors import ConfigError, UsageError
+from lmsbuild.base.filenames import file_name
+from lmsbuild.base.git import NOTHING
+from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
+from lmsbuild.checkout.edits import Line
+from lmsbuild.series.series import patch_files
+from lmsbuild.tags.frameworks import TAG_FILE, Tag, Target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# What no source says.
+_UNKNOWN = (
+    "the official wheels (`wheel`: platforms, sha256), their CUDA versions, ABI and headers",
+    "`pins`, `images` and `full`: what upstream built and ran it with",
+    "`overlay`: the sources of each library, flags and folders",
+)
+
+
+def new_tag(target: Target, spec: str) -> Target:
+    """A tag of the framework of `target`, with nothing known of its code. Raises UsageError for
+    what is the name of no release."""
+    framework, _, name = spec.rpartition(":")
+    try:
+        version = str(Version(file_name(name).removeprefix("v")))
+    except (InvalidVersion, ValueError) as error:
+        raise UsageError(
+            f"{target.label} cannot be ported to {spec!r} because that is the name of no release; "
+            "give a tag like v1.13.1"
+        ) from error
+    if framework not in ("", target.framework_name):
+        raise UsageError(
+            f"{target.label} cannot be ported to {spec} because that is another framework; give a "
+            f"tag of {target.framework_name}"
+        )
+    tag = target.tag.model_copy(
+        update={"version": version, "commit": NOTHING, "debian": None, "preimage": {}}
+    )
+    return replace(target, tag_name=name, tag=tag)
+
+
+def check_new(target: Target, new: Target) -> None:
+    """Raise UsageError when the tag is supported already, or could not be written down."""
+    if target.project.installed:
+        raise UsageError(
+            "the patches of an installed lmsbuild are not written because an update would undo it; "
+            "work in a clone of the project, or name one with LMSBUILD_ROOT"
+        )
+    if patch_files(new.tag_patches) or (new.tag_patches / TAG_FILE).exists():
+        raise UsageError(
+            f"{target.label} cannot be ported to {new.tag_name} because that is supported already; "
+            f"change its patches with `lmsbuild apply {new.label}` and `lmsbuild refresh "
+            f"{new.label}`, or remove {new.tag_patches} first"
+        )
+
+
+def unknown(series: Target, line: Line) -> list[str]:
+    """What a person must say of the tag, in words: what no source says, and sources of the overlay
+    that are not there any more."""
+    told = list(_UNKNOWN)
+    if line.target.tag.commit == NOTHING:
+        told.insert(0, f"`commit`: upstream's commit of {line.target.tag_name}")
+    files = [file for lib in series.tag.overlay.libraries for file in lib.sources]
+    lost = line.missing(files)
+    if lost:
+        told.append(f"sources of `overlay` that are not there: {', '.join(lost)}")
+    return told
+
+
+def record(series: Target, line: Line) -> list[str]:
+    """Write the folder of the tag of `line`: its patches, and a tag.toml like that of `series` with
+    the blobs that they were made for. Names the files, from the project's root."""
+    target, root = line.target, series.project.root
+    files = {target.file: _tag_file(series, line)}
+    folder = target.file.rpartition("/")[0]
+    files.update({f"{folder}/{name}": content for name, content in line.hooks.items()})
+    command = f"port {series.label} {target.tag_name}"
+    with FileTransaction.begin(root, root / PROJECT_STATE, command) as transaction:
+        for name, content in files.items():
+            transaction.put(name, Content(content))
+        transaction.commit()
+    return sorted(files)
+
+
+def _tag_file(series: Target, line: Line) -> bytes:
+    target = line.target
+    text = (series.project.root / series.file).read_text(encoding="utf-8")
+    document = tomlkit.parse(text)
+    document["version"] = target.tag.version
+    document["commit"] = target.tag.commit
+    for name in ("debian", "verified"):
+        document.pop(name, None)
+    for variant in document["cuda"].values():
+        variant["wheel"]["version"] = target.tag.version
+        variant["wheel"]["platforms"] = []
+        variant["wheel"]["sha256"] = tomlkit.table()
+    if "full" in document:
+        document["full"].pop("ran", None)
+    document["preimage"] = _table(line.preimage())
+    head = "\n".join(
+        (
+            f"# Ported from {series.tag_name}. What `lmsbuild port` cannot know is empty, or still",
+            f"# as of {series.tag_name}:",
+            *(f"# - {what}" for what in unknown(series, line)),
+        )
+    )
+    made = f"{head}\n{tomlkit.dumps(document)}"
+    try:
+        Tag.model_validate(tomllib.loads(made))
+    except ValidationError as error:
+        raise ConfigError(
+            f"{target.file} was not written because it would be invalid ({error}); correct "
+            f"{series.file}"
+        ) from error
+    return made.encode()
+
+
+def _table(values: Mapping[str, str]) -> tomlkit.items.Table:
+    table = tomlkit.table()
+    for name, value in sorted(values.items()):
+        table.add(name, value)
+    return table

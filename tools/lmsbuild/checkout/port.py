@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take a series to another tag, commit by commit, up to the first that needs a person.
+
+Everything is worked out beside the checkout: how each patch stands (`series.standing`) in a scratch
+repository, the commits in the shadow. Then one transaction switches files, index, refs and the note
+of how far it came (`porting`), as `apply` does; so a kill leaves a checkout before or after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import (
+    MismatchError,
+    PatchError,
+    TreeStateError,
+    UsageError,
+)
+from lmsbuild.base.git import (
+    ABSENT,
+    Repository,
+    checkout_git,
+    checkout_top,
+    entries,
+    has_git,
+    open_at,
+)
+from lmsbuild.base.hashing import sha256_value
+from lmsbuild.base.project import Project, find_project, full_path
+from lmsbuild.checkout import porting
+from lmsbuild.checkout.apply import check_clean, open_checkout
+from lmsbuild.checkout.checkout import check_nothing_under_way, default_path, fetch, is_there
+from lmsbuild.checkout.drift import Ground, ground, home_of
+from lmsbuild.checkout.edits import Line
+from lmsbuild.checkout.layout import Layout, bring, lay_out, switch
+from lmsbuild.checkout.newcode import (
+    Wanted,
+    checked_out,
+    clone_of,
+    upstreams_commit,
+    with_commit,
+)
+from lmsbuild.checkout.newtag import check_new, new_tag, record, unknown
+from lmsbuild.checkout.porting import Port, Ported
+from lmsbuild.checkout.replay import Origin
+from lmsbuild.checkout.shadow import Shadow, bring_blobs
+from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
+from lmsbuild.series.mail import Mail
+from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, is_empty
+from lmsbuild.series.scratch import scratch
+from lmsbuild.series.series import Series, series_of
+from lmsbuild.series.standing import Standing
+from lmsbuild.tags.frameworks import Target, resolve
+
+RESOLVED = "resolved"  # by a person
+SKIPPED = "skipped"
+_MARK = b"<<<<<<< upstream"  # of `merge_file`
+_REFS = ("base", "applied", "before")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    path: Path
+    series: str
+    tag: str
+    head: str
+    patches: list[Ported]
+    written: list[str]  # files of the project
+    unknown: list[str]  # what a person must say of the tag
+
+
+@dataclass(frozen=True)
+class Aborted:
+    path: Path
+    series: str
+    tag: str
+    head: str
+
+
+def begin(
+    target: Target, spec: str, origin: Wanted, into: Path | None, console: Console
+) -> Outcome:
+    """Port the series of `target` to the tag `spec`, in the checkout at `into`, which is fetched if
+    need be.
+
+    Raises PatchError when a patch needs a person; the checkout then has the conflict.
+    """
+    new = new_tag(target, spec)
+    check_new(target, new)
+    clone = clone_of(origin)
+    path = default_path(new, into)
+    if not is_there(path):
+        new = with_commit(new, upstreams_commit(new, origin.source, clone))
+        fetch(new, origin.source, path, console, origin.reference)
+    user = open_checkout(new, path)
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
+    if pending:
+        pending.check_complete()
+    check_nothing_under_way(user)
+    new = with_commit(new, checked_out(new, user, clone, into))
+    series = series_of(target)
+    with (
+        console.task(f"porting {target.label} to {new.tag_name}"),
+        _transaction(user, target, new.tag_name) as transaction,
+    ):
+        check_clean(user, transaction.shadow)
+        tip = user.tip()
+        port = Port(
+            series=target.label,
+            digest=_digest(series),
+            tag=new.tag_name,
+            commit=new.tag.commit,
+            branch=user.branch(),
+            start=tip,
+            refs={name: recorded(user, name) for name in _REFS},
+            base=tip,
+            tip=tip,
+            clone=str(clone) if clone else "",
+            todo=[patch.name for patch in series.patches],
+        )
+        _go_on(transaction, target, series, port)
+    return _end(target, user, port)
+
+
+def go_on(path: Path, console: Console) -> Outcome:
+    """What the user made of the conflict becomes the commit of its patch; then as `begin`."""
+    with _resumed(path, console) as (user, target, port):
+        if port.stopped:
+            series = _series(target, port)
+            with _transaction(user, target, port.tag) as transaction:
+                _take_resolved(transaction, port, series)
+                _go_on(transaction, target, series, port)
+        return _end(target, user, port)
+
+
+def skip(path: Path, console: Console) -> Outcome:
+    """Leave out the patch that needs a person; then as `begin`."""
+    with _resumed(path, console) as (user, target, port):
+        if port.stopped is None:
+            raise TreeStateError(
+                f"nothing was skipped in {path} because no patch needs a person; run `lmsbuild "
+                "port --continue` there"
+            )
+        series = _series(target, port)
+        with _transaction(user, target, port.tag) as transaction:
+            _check_only_laid(user, port)
+            laid = port.laid
+            _take(port, SKIPPED)
+            _go_on(transaction, target, series, port, laid)
+        return _end(target, user, port)
+
+
+def abort(path: Path, console: Console) -> Aborted:
+    """The checkout as it was before the port."""
+    with _resumed(path, console) as (user, target, port):
+        with _transaction(user, target, port.tag) as transaction:
+            _check_only_laid(user, port)
+            switch(transaction, port.tip, port.start, port.laid, Layout())
+            transaction.remove_beside(porting.FILE)
+            transaction.move_refs(port.start, **port.refs)
+            transaction.commit()
+        return Aborted(user.path, port.series, port.tag, port.start)
+
+
+def find(project: Project, into: Path | None) -> Path:
+    """The checkout with the port that is under way: `into`, else the one the user stands in, else
+    the only one in the work folder. Raises UsageError."""
+    here = checkout_top(Path.cwd())
+    choices = [full_path(into)] if into else [here] if here else []
+    found = [path for path in choices if _is_ported_to(path)]
+    if not found and into is None:
+        found = [path for path in sorted(project.work.glob("*/source")) if _is_ported_to(path)]
+    if len(found) == 1:
+        return found[0]
+    where = f"in {into}" if into else f"where you stand or in {project.work}"
+    names = f"{len(found)} ports are" if found else "no port is"
+    raise UsageError(
+        f"nothing can be gone on with because {names} under way {where}; name the checkout with "
+        "--into, or begin with `lmsbuild port FROM TO`"
+    )
+
+
+def _is_ported_to(path: Path) -> bool:
+    user = checkout_git(path) if path.is_dir() and has_git(path) else None
+    return user is not None and porting.place(user).exists()
+
+
+# One transaction.
+
+
+@contextmanager
+def _transaction(user: Repository, target: Target, tag: str) -> Iterator[CheckoutTransaction]:
+    command = f"port {target.label} {tag}"
+    with CheckoutTransaction.on(user, command, tag=target.label) as transaction:
+        yield transaction
+
+
+@contextmanager
+def _resumed(path: Path, console: Console) -> Iterator[tuple[Repository, Target, Port]]:
+    user = checkout_git(path)
+    assert user is not None
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
+    if pending:
+        pending.check_complete()
+    port = porting.under_way(user)
+    if port is None:
+        raise UsageError(
+            f"nothing can be gone on with because no port is under way in {path}; begin with "
+            "`lmsbuild port FROM TO`"
+        )
+    if user.branch() != port.branch:
+        raise TreeStateError(
+            f"the port in {path} cannot go on because {user.branch()} is checked out, and it was "
+            f"begun on {port.branch}; switch to that first"
+        )
+    target = resolve(find_project(), port.series)
+    with user, console.task(f"porting {port.series} to {port.tag}"):
+        yield user, target, port
+
+
+def _digest(series: Series) -> str:
+    return sha256_value([patch.sha256 for patch in series.patches])
+
+
+def _series(target: Target, port: Port) -> Series:
+    series = series_of(target)
+    if _digest(series) != port.digest:
+        raise MismatchError(
+            f"the port of {port.series} cannot go on because its patches changed since it began; "
+            "put them back, or run `lmsbuild port --abort` and begin anew"
+        )
+    return series
+
+
+def _take(port: Port, state: str) -> None:
+    """A person has decided on the patch that the port stopped at."""
+    assert port.stopped is not None
+    port.done.append(Ported(port.stopped.patch, state, port.stopped.notes))
+    port.todo, port.stopped, port.laid = port.todo[1:], None, []
+
+
+def _go_on(
+    transaction: CheckoutTransaction, target: Target, series: Series, port: Port,
+    laid: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """The patches that are still to be done, onto `port.tip`, which the checkout has but for the
+    files `laid`, and the switch to what they give."""
+    shadow, user = transaction.shadow, transaction.user
+    since = port.tip
+    bring_blobs(user, port.base, list(_whole(series).before))
+    with contextlib.ExitStack() as stack:
+        clone = stack.enter_context(open_at(Path(port.clone))) if port.clone else None
+        lenders = [shadow.repository, *([clone] if clone else [])]
+        home = home_of(target, lenders)
+        room = stack.enter_context(scratch(*lenders, *([home] if home else [])))
+        found = ground(room, target, series, Origin(shadow.repository, port.base), clone)
+        standing = _commits(shadow, found, series, port)
+        layout = lay_out(shadow, found.versions, standing) if standing else Layout()
+    port.laid = layout.paths
+    switch(transaction, since, port.tip, laid, layout)
+    transaction.put_beside(porting.FILE, port.content)
+    kept = {} if standing else {"applied": port.tip}
+    transaction.move_refs(port.tip, base=port.base, **kept)
+    shadow.hand_over()
+    transaction.commit()
+
+
+def _whole(series: Series) -> Series:
+    """The patches that change something."""
+    return Series([patch for patch in series.patches if not is_empty(patch)])
+
+
+def _commits(shadow: Shadow, found: Ground, series: Series, port: Port) -> Standing | None:
+    """Commit the patches of `port.todo` up to the first that needs a person, and give that one's
+    standing."""
+    shadow.stand_on(port.tip)
+    paths = [*found.tree, *found.names.values(), *_whole(series).before]
+    tree = entries(shadow.repository, port.tip, list(dict.fromkeys(paths)))
+    patches = {patch.name: patch for patch in series.patches}
+    while port.todo:
+        standing = found.stand(patches[port.todo[0]], tree)
+        drifts = [found.drift(file) for file in standing.files if file.state != APPLIED]
+        notes = [reason for drift in drifts for reason in drift.reasons]
+        ported = Ported(standing.patch.name, standing.state, notes)
+        if standing.stops:
+            port.stopped = ported
+            return standing
+        if standing.state not in (EMPTY, UPSTREAM):
+            after = {file.at: file.after for file in standing.files if file.after is not None}
+            changes = {at: entry for at, entry in after.items() if entry != tree.get(at, ABSENT)}
+            bring(shadow, found.versions.room, changes.values())
+            lines = (f"{e.mode} {e.blob}\t{path}\0" for path, e in changes.items())
+            text = os.fsencode("".join(lines))
+            shadow.repository.git.run("update-index", "-z", "--index-info", stdin=text)
+            made = shadow.repository.git.text("write-tree", "--missing-ok")
+            port.tip = _commit(shadow, made, port.tip, standing.patch.mail)
+            tree = standing.onto(tree)
+        port.done.append(ported)
+        port.todo = port.todo[1:]
+    return None
+
+
+def _commit(shadow: Shadow, tree: str, parent: str, mail: Mail) -> str:
+    """A commit as `git am` makes it of a mail."""
+    who = {
+        "GIT_AUTHOR_NAME": mail.author,
+        "GIT_AUTHOR_EMAIL": mail.email,
+        "GIT_AUTHOR_DATE": mail.date,
+        "GIT_COMMITTER_DATE": mail.date,
+    }
+    git = shadow.repository.variant(variables=who).git
+    words = ("commit-tree", tree, "-p", parent)
+    return git.run(*words, stdin=f"{mail.message}\n".encode()).stdout.decode().strip()
+
+
+# What a person did.
+
+
+def _take_resolved(transaction: CheckoutTransaction, port: Port, series: Series) -> None:
+    """What the index has is the patch's commit, or what the user committed on top is."""
+    assert port.stopped is not None
+    user, shadow = transaction.user, transaction.shadow
+    _check_resolved(user, port)
+    copy = transaction.work / "resolved"
+    shutil.copy2(user.file("index"), copy)
+    tree = shadow.over(copy).git.text("write-tree", "--missing-ok")
+    tip = user.tip()
+    if not user.holds(port.tip):
+        raise TreeStateError(
+            f"the port in {user.path} cannot go on because HEAD does not come from "
+            f"{port.tip[:12]}, where it stopped; go back with `git reset --soft {port.tip[:12]}`"
+        )
+    if tree != user.tree_id(tip).hex():
+        patch = next(patch for patch in series.patches if patch.name == port.stopped.patch)
+        tip = _commit(shadow, tree, tip, patch.mail)
+        shadow.hand_over()  # the user's repository has to read it
+    elif tip == port.tip:
+        raise TreeStateError(
+            f"the port in {user.path} cannot go on because nothing of {port.stopped.patch} is "
+            "staged; `git add` what resolves it, or leave the patch out with `lmsbuild port --skip`"
+        )
+    port.tip = tip
+    _take(port, RESOLVED)
+
+
+def _check_resolved(user: Repository, port: Port) -> None:
+    listed = os.fsdecode(user.git.run("ls-files", "--unmerged", "-z").stdout).split("\0")
+    left = list(dict.fromkeys(line.partition("\t")[2] for line in listed if line))
+    why = "is still in conflict"
+    if not left:
+        theirs = user.variant(as_user=True).git
+        words = ("diff", "--name-only", "-z", "--no-ext-diff", "--no-renames")
+        left = os.fsdecode(theirs.run(*words).stdout).split("\0")[:-1]
+        why = "has changes that are not staged"
+    if not left:
+        left = [path for path in port.laid if _MARK in (_staged(user, path) or b"")]
+        why = "still has the marks of a conflict"
+    if left:
+        raise TreeStateError(
+            f"the port in {user.path} cannot go on because {left[0]} {why}; edit it, `git add` (or "
+            "`git rm`) it and run `lmsbuild port --continue`",
+            files=left,
+        )
+
+
+def _staged(user: Repository, path: str) -> bytes | None:
+    found = user.git.read(f":{path}")
+    return found[2] if found else None
+
+
+def _check_only_laid(user: Repository, port: Port) -> None:
+    """Raise TreeStateError when anything but what was laid out would be lost."""
+    if user.tip() != port.tip:
+        raise TreeStateError(
+            f"{user.path} was not changed because HEAD is {user.tip()[:12]} and no longer what "
+            f"`port` left; keep what is there with `git branch mine`, then `git reset --soft "
+            f"{port.tip[:12]}`"
+        )
+    theirs = user.variant(as_user=True).changes()
+    others = [line[3:] for line in theirs if line[3:] not in port.laid and line[:2] != "??"]
+    if others:
+        raise TreeStateError(
+            f"{user.path} was not changed because {', '.join(others[:5])} has changes that the "
+            "port did not make; commit them on another branch, stash or remove them first",
+            files=others,
+        )
+
+
+# The end.
+
+
+def _end(target: Target, user: Repository, port: Port) -> Outcome:
+    """Say what needs a person, or write the tag down. Raises PatchError."""
+    new = with_commit(new_tag(target, port.tag), port.commit)
+    if port.stopped is not None:
+        raise _stop(user, port)
+    line = Line(new, user, port.base, port.tip)
+    files = record(target, line)
+    told = unknown(target, line)
+    porting.place(user).unlink(missing_ok=True)
+    return Outcome(user.path, port.series, port.tag, port.tip, port.done, files, told)
+
+
+def _stop(user: Repository, port: Port) -> PatchError:
+    assert port.stopped is not None
+    why = port.stopped.notes[0] if port.stopped.notes else port.stopped.state
+    files = ", ".join(port.laid) or "nothing"
+    return PatchError(
+        f"{port.stopped.patch} needs a person because {why}; in {user.path}, where {files} is laid "
+        "out, make it right, `git add` it and run `lmsbuild port --continue` (or --skip, --abort)",
+        path=user.path, patch=port.stopped.patch, patches=[*port.done, port.stopped],
+        files=port.laid, todo=port.todo,
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkout knows of a port that is under way: which patches are done, and where it stopped.
+
+The file changes with the checkout, in the same transaction: so the two are never of different
+moments, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmsbuild.base.errors import UnfinishedError
+from lmsbuild.base.git import Repository
+from lmsbuild.base.transaction import Content
+
+FILE = "lmsbuild/port.json"  # below the checkout's git folder
+SCHEMA = 1
+
+
+@dataclass
+class Ported:
+    """What became of one patch."""
+
+    patch: str
+    state: str
+    notes: list[str] = field(default_factory=list)  # what upstream did
+
+
+@dataclass
+class Port:
+    series: str  # framework:tag that is ported
+    digest: str  # of its patches, which must not change meanwhile
+    tag: str  # it goes to
+    commit: str  # of upstream's; NOTHING where the source does not say
+    branch: str
+    start: str  # HEAD before
+    refs: dict[str, str]  # of ours, before
+    base: str  # the tag's code
+    tip: str  # HEAD as it was left
+    clone: str  # that has history; "" for none
+    done: list[Ported] = field(default_factory=list)
+    todo: list[str] = field(default_factory=list)
+    stopped: Ported | None = None  # the first of `todo`
+    laid: list[str] = field(default_factory=list)  # files of it that were put into the checkout
+
+    @property
+    def content(self) -> Content:
+        value = {"schema": SCHEMA, **dataclasses.asdict(self)}
+        return Content(json.dumps(value, indent=1).encode())
+
+
+def under_way(user: Repository) -> Port | None:
+    """The port that is under way in a checkout. Raises UnfinishedError for a file that is damaged
+    or of another lmsbuild."""
+    path = place(user)
+    try:
+        value = json.loads(path.read_bytes())
+        if value.pop("schema") != SCHEMA:
+            raise ValueError("another lmsbuild wrote it")
+        value["done"] = [Ported(**each) for each in value["done"]]
+        value["stopped"] = Ported(**value["stopped"]) if value["stopped"] else None
+        return Port(**value)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnfinishedError(
+            f"{path} cannot be understood because it is damaged ({error}); keep your commits with "
+            "`git branch mine`, then move that file away"
+        ) from error
+
+
+def place(user: Repository) -> Path:
+    return user.file(FILE)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lmsbuild port"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import PatchError, UsageError
+from lmsbuild.base.project import find_project, full_path
+from lmsbuild.checkout import port
+from lmsbuild.checkout.checkout import default_path, is_there
+from lmsbuild.checkout.newcode import Wanted
+from lmsbuild.checkout.newtag import check_new, new_tag
+from lmsbuild.checkout.porting import Ported
+from lmsbuild.checkout.source import is_repository
+from lmsbuild.checkout.survey import survey
+from lmsbuild.cli.options import (
+    completer,
+    dry_run_option,
+    examples,
+    into_option,
+    json_option,
+    reference_option,
+    source_option,
+)
+from lmsbuild.tags.frameworks import Target, resolve
+
+_STEPS = {"continue": port.go_on, "skip": port.skip}
+
+
+@click.command(
+    "port",
+    epilog=examples(
+        "lmsbuild port v2.6.0 v2.7.0 --source ~/src/pytorch --dry-run",
+        "lmsbuild port v2.6.0 v2.7.0 --source ~/src/pytorch   # into work/pytorch-v2.7.0/source",
+        "lmsbuild port --continue               # what `git add` took is the patch",
+    ),
+)
+@click.argument("series", metavar="[FROM]", required=False, shell_complete=completer("tags"))
+@click.argument("tag", metavar="[TO]", required=False)
+@click.option("--continue", "step", flag_value="continue", help="Go on with what is staged.")
+@click.option("--skip", "step", flag_value="skip", help="Leave the patch out, and go on.")
+@click.option("--abort", "step", flag_value="abort", help="Put the checkout back as it was.")
+@source_option
+@reference_option
+@into_option
+@dry_run_option
+@json_option
+def command(
+    *,
+    series: str | None,
+    tag: str | None,
+    step: str | None,
+    source: str,
+    reference: Path | None,
+    into: Path | None,
+    dry_run: bool,
+    console: Console,
+) -> None:
+    """Take the series of the tag FROM to the tag TO, which is not supported yet, patch by patch.
+
+    In the checkout of TO (fetched to work/<framework>-<TO>/source or --into when it is not there)
+    each patch becomes a commit: applied, moved, merged or renamed as in `survey`; one that is empty
+    or already upstream becomes none. The first that needs a person is laid out there as by a merge
+    of git's: `git add` what is right and --continue, or --skip it, or --abort. At the end the
+    patches go to patches/<framework>/<TO>, with a tag.toml that has the blobs they were made for
+    and says what is not known yet.
+    """
+    project = find_project()
+    if step is not None:
+        _check_alone(step, series, dry_run=dry_run)
+        path = port.find(project, into)
+        if step == "abort":
+            undone = port.abort(path, console)
+            console.say(f"took back the port of {undone.series} to {undone.tag}: {undone.path}")
+            console.result(undone)
+            return
+        with _telling(console):
+            done = _STEPS[step](path, console)
+    else:
+        if series is None or tag is None:
+            raise UsageError(
+                "`lmsbuild port` cannot start because FROM or TO is missing; name both, or give "
+                "--continue, --skip or --abort"
+            )
+        target = resolve(project, series)
+        if dry_run:
+            _foresee(target, tag, source, into, console)
+            return
+        with _telling(console):
+            done = port.begin(target, tag, Wanted(source, reference), into, console)
+    _say(done.patches, console)
+    for name in done.written:
+        console.say(f"written: {name}")
+    for what in done.unknown:
+        console.say(f"not known: {what}")
+    console.say(f"{done.series} is ported to {done.tag}: {done.path}")
+    console.say(f"next: complete tag.toml, then lmsbuild verify, lint, wheel and test {done.tag}")
+    console.result(done)
+
+
+@contextmanager
+def _telling(console: Console) -> Iterator[None]:
+    """What became of the patches is said also when one needs a person."""
+    try:
+        yield
+    except PatchError as failure:
+        patches = failure.details.get("patches")
+        if isinstance(patches, list):
+            _say(patches, console)
+            for note in patches[-1].notes:
+                console.say(note)
+        raise
+
+
+def _check_alone(step: str, series: str | None, *, dry_run: bool) -> None:
+    if series is not None or dry_run:
+        other = "--dry-run" if dry_run else f"FROM ({series})"
+        raise UsageError(
+            f"--{step} cannot go with {other} because it is about the port that is under way; "
+            "leave it out"
+        )
+
+
+def _say(patches: list[Ported], console: Console) -> None:
+    console.table("", ("patch", "state"), [(each.patch, each.state) for each in patches])
+
+
+def _foresee(target: Target, tag: str, source: str, into: Path | None, console: Console) -> None:
+    """What would become of each patch, by the tag's code where that is at hand."""
+    new = new_tag(target, tag)
+    check_new(target, new)
+    place = default_path(new, into)
+    given = full_path(source)
+    clone = given if "://" not in source and is_repository(given) else None
+    name = new.tag_name
+    if clone is None and is_there(place):
+        clone, name = place, "HEAD"
+    if clone is None:
+        console.say(f"would fetch {new.label} to {place}, and port the series of {target.label}")
+        console.result({"path": place, "patches": [], "dry_run": True})
+        return
+    rows = survey(target, [name], clone, console).rows
+    console.table("", ("patch", "state"), [(row.patch, row.state) for row in rows])
+    for row in rows:
+        for file in row.files:
+            for reason in file.reasons:
+                console.say(f"{row.patch}: {reason}")
+    console.result({"path": place, "patches": rows, "dry_run": True})
