@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from lmsbuild_drift import commit_called, make_drift
 from lmsbuild_kill import Killer, snapshot
-from lmsbuild_world import World, enter_world, plain_git, write
+from lmsbuild_world import REPOSITORY, World, enter_world, plain_git, write
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.checkout.verify import verify
+from lmsbuild.series.patchstate import NOT_REACHED
 from lmsbuild.series.series import series_of
+from lmsbuild.series.standing import ORDER
 from lmsbuild.tags.frameworks import Target, resolve
 
 # Names of releases: a tag is ported to under the name of one.
@@ -215,6 +217,15 @@ def test_skip_leaves_the_patch_out(porting: Porting) -> None:
     assert patches[1:] == ["Show it in Python"]
 
 
+def test_the_clone_may_be_gone_since(porting: Porting) -> None:
+    clone = porting.world.clone("lent")
+    porting.run("port", "v1.0", "v1.3", "--source", str(clone), code=9)
+    shutil.rmtree(clone)
+    resolve_conflict(porting.checkout("v1.3"))
+    assert states(porting.run("port", "--continue")) == ["applied", "resolved", "applied"]
+    check_supported(porting, "v1.3", 3)
+
+
 def test_abort_gives_back_the_checkout(porting: Porting) -> None:
     clone = porting.world.clone("mine")
     plain_git(clone, "checkout", "-q", "-b", "work", "v1.3")
@@ -322,6 +333,11 @@ def test_a_series_that_changes_meanwhile(porting: Porting) -> None:
     patch = series_of(porting.world.target).patches[2].path
     patch.write_bytes(patch.read_bytes().replace(b"return 1", b"return 2"))
     assert "changed since it began" in porting.run("port", "--continue", code=7)["message"]
+
+
+def test_the_page_has_a_word_for_every_standing() -> None:
+    page = (REPOSITORY / "docs/porting.md").read_text(encoding="utf-8")
+    assert [state for state in ORDER if state not in page] == [NOT_REACHED]
 
 
 # kill -9

@@ -51,6 +51,7 @@ from lmsbuild.checkout.newtag import check_new, new_tag, record, unknown
 from lmsbuild.checkout.porting import Port, Ported
 from lmsbuild.checkout.replay import Origin
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
+from lmsbuild.checkout.source import is_repository
 from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, is_empty
@@ -256,7 +257,8 @@ def _go_on(
     since = port.tip
     bring_blobs(user, port.base, list(_whole(series).before))
     with contextlib.ExitStack() as stack:
-        clone = stack.enter_context(open_at(Path(port.clone))) if port.clone else None
+        there = port.clone and is_repository(Path(port.clone))  # it may be gone since
+        clone = stack.enter_context(open_at(Path(port.clone))) if there else None
         lenders = [shadow.repository, *([clone] if clone else [])]
         home = home_of(target, lenders)
         room = stack.enter_context(scratch(*lenders, *([home] if home else [])))
