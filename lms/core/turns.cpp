@@ -28,8 +28,26 @@ struct Turns::Lacking {
   bool gives_up = false;
 };
 
-bool Turns::try_once_(const std::function<bool(Patience)>& try_to, Patience patience) {
+// Counted before it looks: it waits, or whoever acts between ops has seen it.
+void Turns::one_begins_() {
   ++begun_;
+  if (between_ops_.load()) std::lock_guard<std::mutex> over(between_);
+}
+
+bool Turns::between_ops(const std::function<void()>& act) {
+  std::lock_guard<std::mutex> lock(between_);
+  struct Over {
+    std::atomic<bool>& between_ops;
+    ~Over() { between_ops.store(false); }
+  } over{between_ops_};
+  between_ops_.store(true);
+  const bool between = alone(1);
+  if (between) act();
+  return between;
+}
+
+bool Turns::try_once_(const std::function<bool(Patience)>& try_to, Patience patience) {
+  one_begins_();
   try {
     if (try_to(patience)) return true;
   } catch (...) {
@@ -90,7 +108,7 @@ void Turns::start(bool independent, bool may_wait) {
       clock_.wait_until(changed_, lock, deadline);
     }
   }
-  ++begun_;
+  one_begins_();
   if (independent) return;
   std::lock_guard<std::mutex> lock(mutex_);
   ++dependent_;

@@ -77,6 +77,10 @@ class Turns {
   // Whether one runs that is independent. Not for a pool in which any was not started.
   bool independent_run() const { return begun_.load() > dependent_.load(); }
 
+  // For the op whose turn it is, within its try: does `act` while no other op runs and those that
+  // would begin wait, and says whether it did. `act` waits for nothing that they may hold.
+  bool between_ops(const std::function<void()>& act);
+
   // A kernel lacks memory: tries to `take` it until that returns true, again whenever another op
   // has ended. False after kLongest; and, for one of them, once all that run lack memory, so that
   // the others find what its op leaves. `own` is how many of those that began are this thread's,
@@ -87,6 +91,7 @@ class Turns {
 
  private:
   struct Lacking;
+  void one_begins_();
   bool try_once_(const std::function<bool(Patience)>& try_to, Patience patience);
   bool wait_for_end_(std::int64_t seen, Clock::Time deadline);
   bool wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
@@ -102,6 +107,8 @@ class Turns {
   std::atomic<int> waiting_{0};
   std::atomic<std::int64_t> dependent_{0};  // of those that were started: not independent
   std::atomic<bool> barred_{false};         // one tries for the last times
+  std::atomic<bool> between_ops_{false};    // what begins waits for the next one
+  std::mutex between_;                      // held while something is done between ops
   std::vector<Lacking*> lacking_;           // in the order in which they came to lack memory
   std::mutex mutex_;                        // of the line before it, and for the one after it
   std::condition_variable changed_;

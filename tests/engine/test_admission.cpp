@@ -502,6 +502,45 @@ TEST(turns_do_not_bar_what_another_may_wait_for) {
   s.turns.end_started(/*independent=*/false);
 }
 
+// Whoever would begin meanwhile waits until it is done.
+TEST(turns_do_something_between_ops) {
+  Turns turns([] {});
+  std::atomic<bool> acting{false}, over{false}, began_meanwhile{false};
+  const auto try_to = [&](Patience) {
+    std::thread other([&] {
+      while (!acting) std::this_thread::yield();
+      turns.start(/*independent=*/true, /*may_wait=*/false);
+      began_meanwhile = !over;
+      turns.end_started(/*independent=*/true);
+    });
+    const bool done = turns.between_ops([&] {
+      acting = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      over = true;
+    });
+    acting = true;
+    other.join();
+    return done;
+  };
+  CHECK(turns.try_again(try_to, [] { return false; }, /*fits_alone=*/false));
+  turns.end();
+  CHECK(over && !began_meanwhile);
+}
+
+TEST(turns_do_nothing_between_ops_while_one_runs) {
+  Turns turns([] {});
+  turns.start(/*independent=*/true, /*may_wait=*/false);
+  bool acted = false;
+  const auto try_to = [&](Patience) {
+    turns.between_ops([&] { acted = true; });
+    return true;
+  };
+  CHECK(turns.try_again(try_to, [] { return false; }, /*fits_alone=*/false));
+  CHECK(!acted);
+  turns.end();
+  turns.end_started(/*independent=*/true);
+}
+
 // What runs may never end: an op out of memory is one after ten seconds.
 TEST(turns_end_after_ten_seconds) {
   Others s;

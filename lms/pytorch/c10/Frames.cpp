@@ -229,6 +229,7 @@ bool try_again(const std::function<bool()>& attempt) {
       [&](::lms::Patience) {
         mine.in_turn = true;
         const auto over = c10::make_scope_exit([&mine] { mine.in_turn = false; });
+        turns().between_ops([] { release_workspaces(); });
         return afresh();
       },
       [] { return turns().independent_run(); }, /*fits_alone=*/false);

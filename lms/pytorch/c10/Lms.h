@@ -70,6 +70,8 @@ C10_CUDA_API bool under_pressure() noexcept;
 
 // Whether any thread captures a graph. Then nothing moves, and no op is tried again.
 C10_CUDA_API bool capture_underway() noexcept;
+// Whether any thread ever captured one.
+C10_CUDA_API bool captured() noexcept;
 
 // For an op that lacked room, and has let go of everything: tries again until `attempt` returns
 // true, each time with all that is idle out. An op that holds nothing waits meanwhile for those of

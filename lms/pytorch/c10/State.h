@@ -42,6 +42,9 @@ const ::lms::Engine::Frame& current_frame();
 // free segments go back.
 DeviceIndex evict_for_shortage();
 
+// Frees what libraries keep between ops, and get anew when they need it. No op may be running.
+void release_workspaces() noexcept;
+
 // A graph keeps the pointers that it captured, for all its replays.
 void expose_to_capture(::lms::Key key, ::lms::Stream stream);
 

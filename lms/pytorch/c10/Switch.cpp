@@ -20,6 +20,7 @@ namespace detail {
 namespace {
 
 std::atomic<int> captures{0};
+std::atomic<bool> any_capture{false};
 std::atomic<bool> forked{false};
 
 // Ops that were already past the op boundary when it was first installed hold no pins and were not
@@ -87,7 +88,12 @@ bool in_child() noexcept { return forked.load(std::memory_order_relaxed); }
 
 bool capture_underway() noexcept { return captures.load() > 0; }
 
-void begin_capture() noexcept { ++captures; }
+bool captured() noexcept { return any_capture; }
+
+void begin_capture() noexcept {
+  any_capture = true;
+  ++captures;
+}
 
 void end_capture() noexcept { --captures; }
 

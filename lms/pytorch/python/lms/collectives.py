@@ -14,6 +14,7 @@ from . import library
 _LAUNCHING = (
     "_nccl_all_gather", "_nccl_all_reduce", "_nccl_broadcast", "_nccl_reduce",
     "_nccl_reduce_scatter", "_broadcast", "_broadcast_coalesced", "_broadcast_out",
+    "_cuda_getCurrentBlasHandle",
 )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def _launching(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _watch_launches() -> None:
     """What torch.cuda.nccl, torch.cuda.comm and RPC are made of takes pointers in C++, and launches
-    past the operators."""
+    past the operators; so may who has taken cuBLAS's handle."""
     binding: Any = torch._C
     for name in _LAUNCHING:
         if hasattr(binding, name):  # not without NCCL
