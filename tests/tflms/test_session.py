@@ -176,7 +176,7 @@ def test_what_fits_is_left_alone(said):
 
 def test_the_numbers_are_found(said):
     graph = network()
-    tuned(graph, 60e3 / (1 << 30) * 1.2)
+    tuned(graph, 84e3 / (1 << 30))
     assert len(added(graph)) > 4
     simulated = [line for line in said if line.startswith("[LMS][0] [Simulator] ")]
     assert any("Memory for simulation: " in line for line in simulated)
@@ -196,7 +196,7 @@ def test_the_numbers_are_found(said):
 
 
 def test_a_model_is_tuned_once(said):
-    lms = tuned(network(), 72e3 / (1 << 30))
+    lms = tuned(network(), 84e3 / (1 << 30))
     lms.run(network())
     assert "[LMS][0] The configuration of this model and batch size is known." in said
 

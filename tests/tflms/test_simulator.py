@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from tensorflow_large_model_support.choice import BOTH, OUT, Settings
 from tensorflow_large_model_support.graph import Graph
@@ -46,6 +47,22 @@ def test_what_is_swapped_is_away_meanwhile():
     assert max(memory(graph, Settings(1, sync_mode=BOTH))) == 3 * 1024
     run = Simulator(graph).run(Planner(graph).plan(Settings(1)))
     assert run.swapped_out == run.swapped_in == 11 * 1024 and run.host_peak == 11 * 1024
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_device", "scratch"),
+    [
+        ("Conv2D", True, 0),
+        ("Conv2DBackpropInput", True, 256),
+        ("MaxPool3DGrad", True, 256 + 1024),
+        ("MaxPool3DGrad", False, 0),
+    ],
+)
+def test_what_a_kernel_works_in_is_there_while_it_runs(kind, on_device, scratch):
+    ops = [op("a", "Conv2D"), op("b", kind, [(0, 0)], sizes=[100], on_device=on_device)]
+    graph = Graph([*ops, op("c", "Conv2D", [(1, 0)])])
+    own = 256 if on_device else 0
+    assert memory(graph) == [1024, 1024 + own + scratch, own + 1024]
 
 
 def test_a_larger_ahead_or_groupby_takes_more():

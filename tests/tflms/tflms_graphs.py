@@ -32,7 +32,7 @@ def chain(length: int, size: int = 1024) -> Graph:
         ops.append(op(f"forward/{number}", "Conv2D", [(number, 0)], sizes=[size]))
     for number in reversed(range(length)):
         before = len(ops) - 1
-        kind = "Conv2DBackpropInput"
+        kind = "Conv2DBackpropFilter"
         ops.append(op(f"backward/{number}", kind, [(before, 0), (number, 0)], sizes=[size]))
     return Graph(ops)
 
@@ -54,7 +54,7 @@ def training(length: int, seed: int) -> Graph:
         add(f"forward/{number}", "Conv2D", *reads[-1])
     for number in reversed(range(length)):
         before, size = reads[number]
-        add(f"backward/{number}", "Conv2DBackpropInput", [(len(ops) - 1, 0), *before], size)
+        add(f"backward/{number}", "Conv2DBackpropFilter", [(len(ops) - 1, 0), *before], size)
     return Graph(ops)
 
 

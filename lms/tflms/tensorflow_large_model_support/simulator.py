@@ -35,6 +35,15 @@ IN_PLACE = frozenset(
 )
 
 
+# What GPU kernels work in beside their operands, as their allocations show: the gradient of a
+# convolution's input is made in a second tensor of its size; for pooling, all that is read and made
+# is copied into the order of the library.
+SECOND_RESULT = frozenset({"Conv2DBackpropInput", "Conv3DBackpropInputV2"})
+SECOND_OPERANDS = frozenset(
+    {"MaxPool3D", "AvgPool3D", "MaxPool3DGrad", "AvgPool3DGrad", "AvgPoolGrad"}
+)
+
+
 def rounded(size: int) -> int:
     return -(-size // ROUNDING) * ROUNDING
 
@@ -65,6 +74,20 @@ class Simulator:
             else (0,) * len(op.outputs)
             for op in graph.ops
         ]
+        self._scratch = [self._scratch_of(number) for number in range(len(graph.ops))]
+
+    def _scratch_of(self, number: int) -> int:
+        op = self.graph.ops[number]
+        if not op.on_device or op.type not in SECOND_RESULT | SECOND_OPERANDS:
+            return 0
+        made = sum(self.sizes[number])
+        if op.type in SECOND_RESULT:
+            return made
+        return made + sum(
+            rounded(self.graph.ops[tensor.op].outputs[tensor.port].size or 0)
+            for tensor in op.inputs
+            if self.graph.ops[tensor.op].outputs[tensor.port].moves
+        )
 
     def run(self, plan: Plan) -> Memory:
         step, steps = self._steps(plan)
@@ -84,6 +107,7 @@ class Simulator:
                 if reads[slot] < 0:
                     reads[slot] = buffer[tensor.op][tensor.port]
                 life.read(reads[slot], begin)
+            life.make(self._scratch[number], begin)
             in_place = op.type in IN_PLACE
             for port, size in enumerate(self.sizes[number]):
                 if op.type in SAME_BUFFER and port < len(reads) and op.on_device:
