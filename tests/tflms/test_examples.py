@@ -15,15 +15,15 @@ EXAMPLES = ROOT / "examples" / "tensorflow"
 TF2_14 = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
 
 
-def run(program, *options):
+def run(program, *options, fails=False, **more):
     """What it says, on both streams."""
     places = [str(EXAMPLES), str(ROOT / "lms" / "tflms"), os.environ.get("PYTHONPATH", "")]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), **more}
     done = subprocess.run(
         [sys.executable, str(program), *options],
         env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    assert (done.returncode != 0) == fails, done.stdout
     return done.stdout
 
 
@@ -48,6 +48,45 @@ def test_mnist(name):
     assert swap_outs(said) > 3
     loss = float(re.findall(r"loss:? (?:= )?([\d.]+)", said)[-1])
     assert 0 < loss < 20
+
+
+MANY = EXAMPLES / "Keras_ManyModel.py"
+SMALL = ("--model=MobileNet", "--image_size=32", "--batch_size=2", "--steps=2")
+NUMBERS = ("--swapout_threshold=20", "--swapin_groupby=0", "--swapin_ahead=3")
+
+
+def test_many_models():
+    """The device has no channels first."""
+    said = run(MANY, *SMALL, "--lms", *NUMBERS, TF_CPP_MIN_LOG_LEVEL="2")
+    assert swap_outs(said) > 3
+    assert "Channels first needs a GPU, of which TensorFlow sees none: channels last." in said
+    assert float(re.findall(r"loss: ([\d.]+)", said)[-1]) > 0
+
+
+def test_many_models_says_what_is_missing():
+    said = run(MANY, *SMALL, fails=True, OMPI_COMM_WORLD_RANK="0")
+    assert "MPI started it and Horovod is not installed; `pip install horovod`" in said
+    assert "ManyModel cannot run because this TensorFlow has no Large Model Support" in run(
+        EXAMPLES / "ManyModel.py", fails=True
+    )
+
+
+def test_the_profiler_is_started_and_stopped(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from many_models import CudaProfileCallback
+
+    called = []
+
+    class Runtime:
+        cudaProfilerStart = staticmethod(lambda: called.append(("start", *now)))  # noqa: N815
+        cudaProfilerStop = staticmethod(lambda: called.append(("stop", *now)))  # noqa: N815
+
+    callback = CudaProfileCallback(2, 1, 3, Runtime)
+    for now in [(epoch, batch) for epoch in range(3) for batch in range(4)]:
+        if now[1] == 0:
+            callback.on_epoch_begin(now[0])
+        callback.on_train_batch_begin(now[1])
+    assert called == [("start", 1, 1), ("stop", 1, 3)]
 
 
 GRAPH_MODE = """
