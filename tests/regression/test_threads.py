@@ -171,25 +171,41 @@ def test_what_another_thread_is_making_is_left_alone(program: Any) -> None:
     """When it is first enabled it looks for what the program has made."""
     out = program(
         """
-        import sys, threading, torch
+        import threading, torch
         import torch.profiler
-        many = [[] for _ in range(1_000_000)]
-        sys.setswitchinterval(1e-6)
-        torch.ones(1, device="cuda")
-        over = threading.Event()
+
+        begun, go_on = threading.Event(), threading.Event()
         failures = []
 
+        def items():
+            yield 1
+            begun.set()
+            go_on.wait()
+
         def make():
-            while not over.is_set():
-                try:
-                    assert len(tuple(i for i in range(1000))) == 1000
-                except SystemError as error:
-                    failures.append(error)
+            try:
+                assert tuple(items()) == (1,)
+            except SystemError as error:  # somebody else holds the tuple
+                failures.append(error)
 
         thread = threading.Thread(target=make)
+
+        class Looked(type):  # its hash is asked for when an instance of its classes is looked at
+            def __hash__(self):
+                if begun.is_set():
+                    go_on.set()
+                    thread.join()
+                return id(self)
+
+        class Kind(metaclass=Looked):
+            pass
+
+        seen = Kind()
+        torch.ones(1, device="cuda")
         thread.start()
+        begun.wait()
         torch.cuda.lms.enable()
-        over.set()
+        go_on.set()
         thread.join()
         print("failures:", failures)
         """
