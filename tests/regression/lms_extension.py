@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 import subprocess
 from functools import lru_cache
@@ -17,11 +16,8 @@ from lms_device import HERE
 
 @lru_cache(maxsize=1)
 def cudart() -> ctypes.CDLL:
-    """The CUDA runtime that torch uses."""
-    maps = Path("/proc/self/maps").read_text()
-    found = re.search(r"\S*/libcudart\S*", maps)
-    assert found, "no CUDA runtime is loaded"
-    return ctypes.CDLL(found[0])
+    """The CUDA runtime that torch uses; torchvision, for one, brings another of its own."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10_cuda.so"))  # and its needs
 
 
 class Extension:
