@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns each safeguard of lms/core off and checks that its test fails.
-
-    python tests/engine/negative.py [--record | ID ...]
-
---record notes in tests/passed.toml that all of them are tested, and on which commit.
-
-Exit status: 0 all failed as they must, 1 some safeguard is untested, 2 wrong use, 3 not recorded.
-"""
+"""Turns each safeguard of lms/core off and checks that its test fails: `negative.py --help`."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -73,24 +67,46 @@ def check(safeguard: Safeguard) -> str:
     return lines[0] if lines else f"status {done.returncode}"
 
 
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Turns each safeguard of lms/core off and checks that its test fails.",
+        epilog="Exit status: 0 all failed as they must, 1 some safeguard is untested, 2 wrong use,"
+        " 3 not recorded. Example: python tests/engine/negative.py --list",
+    )
+    parser.add_argument("ids", nargs="*", metavar="ID", help="safeguards (default: all)")
+    parser.add_argument("--list", action="store_true", help="name them, with what each prevents")
+    parser.add_argument(
+        "--record", action="store_true",
+        help="note in tests/passed.toml that all of them are tested, and on which commit",
+    )  # fmt: skip
+    return parser
+
+
 def main(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
     recorder = None
     try:
-        if arguments == ["--record"]:
-            arguments = []
+        if options.record and options.ids:
+            print("--record is for all safeguards; leave the names out")
+            return 2
+        if options.record:
             recorder = Recorder(find_project(), ENGINE, "negative", (1, 1))
         known = load()
-        unknown = set(arguments) - {s.id for s in known}
+        unknown = set(options.ids) - {s.id for s in known}
         if unknown:
-            print(f"no safeguard of kind {KIND} is called {', '.join(sorted(unknown))}")
+            print(f"no safeguard of kind {KIND} is called {', '.join(sorted(unknown))}; see --list")
             return 2
-        chosen = [s for s in known if not arguments or s.id in arguments]
+        chosen = [s for s in known if not options.ids or s.id in options.ids]
     except SafeguardError as error:
         print(error)
         return 2
     except LmsbuildError as error:
         print(error)
         return 3
+    if options.list:
+        for safeguard in chosen:
+            print(f"{safeguard.id}: without it {safeguard.why}")
+        return 0
     untested = 0
     for number, safeguard in enumerate(chosen, 1):
         try:

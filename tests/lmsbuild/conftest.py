@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from lmsbuild_engine import FOLDER, TOOLS, Engine, base_image
 from lmsbuild_engine import engine as running_engine
 from lmsbuild_wheels import offer
@@ -20,6 +21,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.project import Project, find_project
 
 MEMORY = Path("/dev/shm")
+OWN = "lmsbuild-tests-"  # folders of runs there
 ROOM = 4 << 30  # what all tests together leave there is less
 
 
@@ -28,7 +30,29 @@ def pytest_configure(config: pytest.Config) -> None:
     disk makes a third of the processor's time of them."""
     asked = "TMPDIR" in os.environ or config.getoption("basetemp")
     if not asked and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:
-        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)  # which pytest keeps tidy by itself
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_own_folder(config))
+
+
+def _own_folder(config: pytest.Config) -> Path:
+    """What programs that a test kills leave goes with this run, and with the next after a kill of
+    the run itself: the lock of its folder is free then."""
+    for left in MEMORY.glob(f"{OWN}*.lock"):
+        with contextlib.suppress(Timeout), FileLock(left, timeout=0):
+            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+            left.unlink(missing_ok=True)
+    folder = MEMORY / f"{OWN}{os.getpid()}"
+    lock = FileLock(f"{folder}.lock")
+    lock.acquire()
+    folder.mkdir()
+
+    def end() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+    config.add_cleanup(end)
+    return folder
 
 
 @pytest.hookimpl(tryfirst=True)
