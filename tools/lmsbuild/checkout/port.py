@@ -9,8 +9,6 @@ of how far it came (`porting`), as `apply` does; so a kill leaves a checkout bef
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,19 +25,17 @@ from lmsbuild.base.git import (
     ABSENT,
     Repository,
     checkout_git,
-    checkout_top,
     entries,
-    has_git,
     open_at,
 )
 from lmsbuild.base.hashing import sha256_value
-from lmsbuild.base.project import Project, find_project, full_path
+from lmsbuild.base.project import find_project
 from lmsbuild.checkout import porting
 from lmsbuild.checkout.apply import check_clean, open_checkout
 from lmsbuild.checkout.checkout import check_nothing_under_way, default_path, fetch, is_there
 from lmsbuild.checkout.drift import Ground, ground, home_of
 from lmsbuild.checkout.edits import Line
-from lmsbuild.checkout.layout import Layout, bring, lay_out, switch
+from lmsbuild.checkout.layout import Layout, lay_out, switch
 from lmsbuild.checkout.newcode import (
     Wanted,
     checked_out,
@@ -48,21 +44,27 @@ from lmsbuild.checkout.newcode import (
     with_commit,
 )
 from lmsbuild.checkout.newtag import check_new, new_tag, record, unknown
+from lmsbuild.checkout.picking import (
+    RESOLVED,
+    SKIPPED,
+    Stop,
+    Writer,
+    check_only_laid,
+    commit,
+    resolved,
+)
 from lmsbuild.checkout.porting import Port, Ported
 from lmsbuild.checkout.replay import Origin
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.source import is_repository
 from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
-from lmsbuild.series.mail import Mail
+from lmsbuild.series.merge import UPSTREAMS
 from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, is_empty
 from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.series.standing import Standing
 from lmsbuild.tags.frameworks import Target, resolve
 
-RESOLVED = "resolved"  # by a person
-SKIPPED = "skipped"
-_MARK = b"<<<<<<< upstream"  # of `merge_file`
 _REFS = ("base", "applied", "before")
 
 
@@ -151,7 +153,7 @@ def skip(path: Path, console: Console) -> Outcome:
             )
         series = _series(target, port)
         with _transaction(user, target, port.tag) as transaction:
-            _check_only_laid(user, port)
+            check_only_laid(user, _at(port))
             laid = port.laid
             _take(port, SKIPPED)
             _go_on(transaction, target, series, port, laid)
@@ -162,35 +164,12 @@ def abort(path: Path, console: Console) -> Aborted:
     """The checkout as it was before the port."""
     with _resumed(path, console) as (user, target, port):
         with _transaction(user, target, port.tag) as transaction:
-            _check_only_laid(user, port)
+            check_only_laid(user, _at(port))
             switch(transaction, port.tip, port.start, port.laid, Layout())
             transaction.remove_beside(porting.FILE)
             transaction.move_refs(port.start, **port.refs)
             transaction.commit()
         return Aborted(user.path, port.series, port.tag, port.start)
-
-
-def find(project: Project, into: Path | None) -> Path:
-    """The checkout with the port that is under way: `into`, else the one the user stands in, else
-    the only one in the work folder. Raises UsageError."""
-    here = checkout_top(Path.cwd())
-    choices = [full_path(into)] if into else [here] if here else []
-    found = [path for path in choices if _is_ported_to(path)]
-    if not found and into is None:
-        found = [path for path in sorted(project.work.glob("*/source")) if _is_ported_to(path)]
-    if len(found) == 1:
-        return found[0]
-    where = f"in {into}" if into else f"where you stand or in {project.work}"
-    names = f"{len(found)} ports are" if found else "no port is"
-    raise UsageError(
-        f"nothing can be gone on with because {names} under way {where}; name the checkout with "
-        "--into, or begin with `lmsbuild port FROM TO`"
-    )
-
-
-def _is_ported_to(path: Path) -> bool:
-    user = checkout_git(path) if path.is_dir() and has_git(path) else None
-    return user is not None and porting.place(user).exists()
 
 
 # One transaction.
@@ -282,7 +261,7 @@ def _whole(series: Series) -> Series:
 def _commits(shadow: Shadow, found: Ground, series: Series, port: Port) -> Standing | None:
     """Commit the patches of `port.todo` up to the first that needs a person, and give that one's
     standing."""
-    shadow.stand_on(port.tip)
+    writer = Writer(shadow, found.versions.room, port.tip)
     paths = [*found.tree, *found.names.values(), *_whole(series).before]
     tree = entries(shadow.repository, port.tip, list(dict.fromkeys(paths)))
     patches = {patch.name: patch for patch in series.patches}
@@ -297,29 +276,11 @@ def _commits(shadow: Shadow, found: Ground, series: Series, port: Port) -> Stand
         if standing.state not in (EMPTY, UPSTREAM):
             after = {file.at: file.after for file in standing.files if file.after is not None}
             changes = {at: entry for at, entry in after.items() if entry != tree.get(at, ABSENT)}
-            bring(shadow, found.versions.room, changes.values())
-            lines = (f"{e.mode} {e.blob}\t{path}\0" for path, e in changes.items())
-            text = os.fsencode("".join(lines))
-            shadow.repository.git.run("update-index", "-z", "--index-info", stdin=text)
-            made = shadow.repository.git.text("write-tree", "--missing-ok")
-            port.tip = _commit(shadow, made, port.tip, standing.patch.mail)
+            port.tip = writer.commit(changes, port.tip, standing.patch.mail)
             tree = standing.onto(tree)
         port.done.append(ported)
         port.todo = port.todo[1:]
     return None
-
-
-def _commit(shadow: Shadow, tree: str, parent: str, mail: Mail) -> str:
-    """A commit as `git am` makes it of a mail."""
-    who = {
-        "GIT_AUTHOR_NAME": mail.author,
-        "GIT_AUTHOR_EMAIL": mail.email,
-        "GIT_AUTHOR_DATE": mail.date,
-        "GIT_COMMITTER_DATE": mail.date,
-    }
-    git = shadow.repository.variant(variables=who).git
-    words = ("commit-tree", tree, "-p", parent)
-    return git.run(*words, stdin=f"{mail.message}\n".encode()).stdout.decode().strip()
 
 
 # What a person did.
@@ -329,70 +290,18 @@ def _take_resolved(transaction: CheckoutTransaction, port: Port, series: Series)
     """What the index has is the patch's commit, or what the user committed on top is."""
     assert port.stopped is not None
     user, shadow = transaction.user, transaction.shadow
-    _check_resolved(user, port)
-    copy = transaction.work / "resolved"
-    shutil.copy2(user.file("index"), copy)
-    tree = shadow.over(copy).git.text("write-tree", "--missing-ok")
-    tip = user.tip()
-    if not user.holds(port.tip):
-        raise TreeStateError(
-            f"the port in {user.path} cannot go on because HEAD does not come from "
-            f"{port.tip[:12]}, where it stopped; go back with `git reset --soft {port.tip[:12]}`"
-        )
+    tree, tip = resolved(transaction, _at(port))
     if tree != user.tree_id(tip).hex():
         patch = next(patch for patch in series.patches if patch.name == port.stopped.patch)
-        tip = _commit(shadow, tree, tip, patch.mail)
+        tip = commit(shadow, tree, tip, patch.mail)
         shadow.hand_over()  # the user's repository has to read it
-    elif tip == port.tip:
-        raise TreeStateError(
-            f"the port in {user.path} cannot go on because nothing of {port.stopped.patch} is "
-            "staged; `git add` what resolves it, or leave the patch out with `lmsbuild port --skip`"
-        )
     port.tip = tip
     _take(port, RESOLVED)
 
 
-def _check_resolved(user: Repository, port: Port) -> None:
-    listed = os.fsdecode(user.git.run("ls-files", "--unmerged", "-z").stdout).split("\0")
-    left = list(dict.fromkeys(line.partition("\t")[2] for line in listed if line))
-    why = "is still in conflict"
-    if not left:
-        theirs = user.variant(as_user=True).git
-        words = ("diff", "--name-only", "-z", "--no-ext-diff", "--no-renames")
-        left = os.fsdecode(theirs.run(*words).stdout).split("\0")[:-1]
-        why = "has changes that are not staged"
-    if not left:
-        left = [path for path in port.laid if _MARK in (_staged(user, path) or b"")]
-        why = "still has the marks of a conflict"
-    if left:
-        raise TreeStateError(
-            f"the port in {user.path} cannot go on because {left[0]} {why}; edit it, `git add` (or "
-            "`git rm`) it and run `lmsbuild port --continue`",
-            files=left,
-        )
-
-
-def _staged(user: Repository, path: str) -> bytes | None:
-    found = user.git.read(f":{path}")
-    return found[2] if found else None
-
-
-def _check_only_laid(user: Repository, port: Port) -> None:
-    """Raise TreeStateError when anything but what was laid out would be lost."""
-    if user.tip() != port.tip:
-        raise TreeStateError(
-            f"{user.path} was not changed because HEAD is {user.tip()[:12]} and no longer what "
-            f"`port` left; keep what is there with `git branch mine`, then `git reset --soft "
-            f"{port.tip[:12]}`"
-        )
-    theirs = user.variant(as_user=True).changes()
-    others = [line[3:] for line in theirs if line[3:] not in port.laid and line[:2] != "??"]
-    if others:
-        raise TreeStateError(
-            f"{user.path} was not changed because {', '.join(others[:5])} has changes that the "
-            "port did not make; commit them on another branch, stash or remove them first",
-            files=others,
-        )
+def _at(port: Port) -> Stop:
+    patch = port.stopped.patch if port.stopped else ""
+    return Stop("the port", "lmsbuild port", patch, port.tip, port.laid, UPSTREAMS)
 
 
 # The end.

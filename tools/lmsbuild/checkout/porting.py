@@ -8,13 +8,13 @@ moments, whenever the process is killed.
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from lmsbuild.base.errors import UnfinishedError
 from lmsbuild.base.git import Repository
 from lmsbuild.base.transaction import Content
+from lmsbuild.checkout.notes import note, noted
 
 FILE = "lmsbuild/port.json"  # below the checkout's git folder
 SCHEMA = 1
@@ -48,28 +48,19 @@ class Port:
 
     @property
     def content(self) -> Content:
-        value = {"schema": SCHEMA, **dataclasses.asdict(self)}
-        return Content(json.dumps(value, indent=1).encode())
+        return note(SCHEMA, dataclasses.asdict(self))
 
 
 def under_way(user: Repository) -> Port | None:
     """The port that is under way in a checkout. Raises UnfinishedError for a file that is damaged
     or of another lmsbuild."""
-    path = place(user)
-    try:
-        value = json.loads(path.read_bytes())
-        if value.pop("schema") != SCHEMA:
-            raise ValueError("another lmsbuild wrote it")
-        value["done"] = [Ported(**each) for each in value["done"]]
-        value["stopped"] = Ported(**value["stopped"]) if value["stopped"] else None
-        return Port(**value)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnfinishedError(
-            f"{path} cannot be understood because it is damaged ({error}); keep your commits with "
-            "`git branch mine`, then move that file away"
-        ) from error
+    return noted(place(user), SCHEMA, _built)
+
+
+def _built(value: dict[str, Any]) -> Port:
+    value["done"] = [Ported(**each) for each in value["done"]]
+    value["stopped"] = Ported(**value["stopped"]) if value["stopped"] else None
+    return Port(**value)
 
 
 def place(user: Repository) -> Path:

@@ -12,10 +12,11 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import PatchError, UsageError
 from lmsbuild.base.project import find_project, full_path
-from lmsbuild.checkout import port
+from lmsbuild.checkout import port, porting
 from lmsbuild.checkout.checkout import default_path, is_there
 from lmsbuild.checkout.newcode import Wanted
 from lmsbuild.checkout.newtag import check_new, new_tag
+from lmsbuild.checkout.picking import find
 from lmsbuild.checkout.porting import Ported
 from lmsbuild.checkout.source import is_repository
 from lmsbuild.checkout.survey import survey
@@ -74,7 +75,7 @@ def command(
     project = find_project()
     if step is not None:
         _check_alone(step, series, dry_run=dry_run)
-        path = port.find(project, into)
+        path = find(project, into, porting.place, ("port", "`lmsbuild port FROM TO`"))
         if step == "abort":
             undone = port.abort(path, console)
             console.say(f"took back the port of {undone.series} to {undone.tag}: {undone.path}")

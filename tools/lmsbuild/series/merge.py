@@ -15,6 +15,7 @@ from lmsbuild.series.patchstate import likeliest
 from lmsbuild.series.scratch import Scratch
 from lmsbuild.series.series import NO_BLOB, FileChange, Hunk, Patch, Series
 
+UPSTREAMS = "upstream"  # whose side the tree is, where nothing else is said
 _FAILED = 255  # of `git merge-file`, which else gives the number of conflicts
 
 
@@ -35,6 +36,7 @@ class Versions:
 
     room: Scratch
     series: Series
+    ours: str = UPSTREAMS
 
     @cached_property
     def _makers(self) -> dict[str, tuple[Patch, FileChange]]:
@@ -68,7 +70,7 @@ class Versions:
     def merge(self, patch: Patch, change: FileChange, ours: str) -> Merged:
         """What `change` makes of the blob `ours`."""
         there = self.room.repository.blob(ours)
-        names = "upstream", "before the patch", patch.name
+        names = self.ours, "before the patch", patch.name
         base, theirs = self.content(change.before), self.content(change.after)
         if change.before == NO_BLOB:
             base = b""

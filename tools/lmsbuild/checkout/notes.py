@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkout has written down in its git folder of work that is not at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lmsbuild.base.errors import UnfinishedError
+from lmsbuild.base.transaction import Content
+
+T = TypeVar("T")
+
+
+def note(schema: int, value: Mapping[str, Any]) -> Content:
+    return Content(json.dumps({"schema": schema, **value}, indent=1).encode())
+
+
+def noted(path: Path, schema: int, build: Callable[[dict[str, Any]], T]) -> T | None:
+    """What `build` makes of a note, None where there is none. Raises UnfinishedError for one that
+    is damaged or of another lmsbuild."""
+    try:
+        value = json.loads(path.read_bytes())
+        if value.pop("schema") != schema:
+            raise ValueError("another lmsbuild wrote it")
+        return build(value)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnfinishedError(
+            f"{path} cannot be understood because it is damaged ({error}); keep your commits with "
+            "`git branch mine`, then move that file away"
+        ) from error
