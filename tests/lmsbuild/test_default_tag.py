@@ -34,6 +34,13 @@ ARGUMENTS = {
     "image": ["--render", "--kind", "compiler"],
     "conda": ["--dry-run", "--offline"],
     "release": ["--dry-run", "--offline"],
+    "push": ["--dry-run"],
+    "pop": ["--dry-run"],
+    "drop": ["1", "--dry-run"],
+    "squash": ["1", "2", "--dry-run"],
+    "reorder": ["1", "--after", "2", "--dry-run"],
+    "fold": ["none.diff", "--dry-run"],
+    "import": ["none.patch", "--dry-run"],
 }
 
 
@@ -94,7 +101,7 @@ def test_the_checkout_that_the_user_stands_in(
     assert outcome(capsys, name, "alpha:v1.1", *ARGUMENTS[name]) != named or name in SAME
 
 
-SAME = ("plugin", "bench", "conda", "release", "run", "test", "image")
+SAME = ("push", "fold", "import", "plugin", "bench", "conda", "release", "run", "test", "image")
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -23,6 +23,7 @@ from lmsbuild.base.git import (
     entries,
 )
 from lmsbuild.base.transaction import Journal, check_as_left, put_back
+from lmsbuild.checkout.arranging import check_none_popped, put_popped, restore, steps
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
 from lmsbuild.checkout.edits import holds_refreshed
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
@@ -112,6 +113,7 @@ def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Ap
     if pending:
         pending.check_complete()
     check_nothing_under_way(user)
+    check_none_popped(user, f"{target.label} cannot be applied")
     series = series_of(target)
     _check_not_empty(target, series.patches)
     if dry_run or _has_all(series, user):
@@ -312,7 +314,7 @@ class Undone:
 
 
 def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone:
-    """Take back the last finished `apply` of a checkout.
+    """Take back the last finished `apply` or arrangement of a checkout.
 
     Raises TreeStateError, with nothing done, when there is none or when commits or changes of the
     user's lie on it.
@@ -334,9 +336,15 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
         console.task(f"taking back `lmsbuild {last.command}`"),
         CheckoutTransaction.on(user, "undo") as transaction,
     ):
-        put_back(transaction, last)
-        transaction.put_index(changed(user, head, start))
         refs = {name.rpartition("/")[2]: both[0] for name, both in last.refs.items()}
+        arranged = last.data.get("arranged")
+        if arranged:  # by several transactions, it may be
+            restore(transaction, head, start, (), str(arranged["changes"]))
+            put_popped(transaction, steps(arranged["popped"]))
+            refs = arranged["refs"]
+        else:
+            put_back(transaction, last)
+            transaction.put_index(changed(user, head, start))
         kept = {name: refs[name] for name in ("base", "applied", "before")}
         transaction.move_refs(start, **kept)
         transaction.commit()

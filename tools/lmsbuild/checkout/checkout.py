@@ -28,6 +28,7 @@ from lmsbuild.series.series import check_preimage, series_of
 from lmsbuild.tags.frameworks import Target
 
 PORT = "`lmsbuild port`"
+ARRANGE = "an arrangement of patches"
 _UNDER_WAY = {
     "rebase-apply": "`git am` (or a rebase)",
     "rebase-merge": "a rebase",
@@ -35,6 +36,7 @@ _UNDER_WAY = {
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
     "lmsbuild/port.json": PORT,
+    "lmsbuild/arranging.json": ARRANGE,
 }
 NEW = ".lmsbuild-new-"  # beside a checkout, while it is made
 REMOVED = f"{NEW}removed-"  # what `clean` is about to delete

@@ -18,6 +18,7 @@ from lmsbuild.base.git import (
     entries,
     folder,
 )
+from lmsbuild.checkout.arranging import check_none_popped
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
 from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
 from lmsbuild.series.format import fetch_blobs, format_patches, mail_of
@@ -140,6 +141,7 @@ def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
     if pending:
         pending.check_complete()
     check_nothing_under_way(user)
+    check_none_popped(user, f"{user.path} cannot be refreshed from")
     _check_clean(user)
     line = Line(target, user, _base(user, target, runtime_subject), user.tip())
     check_preimage(target, user, line.base, f"the base of {user.path}")

@@ -177,8 +177,8 @@ class CheckoutTransaction(FileTransaction):
 
     @property
     def undoable(self) -> bool:
-        # What several of them make is taken back by `port --abort`.
-        return self.journal.kind not in ("undo", "port")
+        # What several of them make is taken back by --abort until it is at its end.
+        return self.journal.kind not in ("undo", "port") and not self.journal.data.get("stopped")
 
     def recover(self) -> None:
         if self.journal.phase == SWITCHING:

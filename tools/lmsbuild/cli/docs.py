@@ -52,7 +52,10 @@ def render() -> str:
         "commit, goes back into `lms/`. Commit what `refresh` wrote to this repository. A command "
         "finishes or leaves everything as it was; when one was stopped, `lmsbuild status` says "
         "where things stand, `lmsbuild abort` puts them back, and `lmsbuild undo` takes the last "
-        "finished `apply` or `refresh` back.",
+        "finished change back.",
+        "`apply --to`, `push` and `pop` go to one patch of the series; `fold`, `squash`, `drop`, "
+        "`reorder` and `import` change which there are. All of them work on the commits of the "
+        "checkout, and `refresh` then writes the files.",
         "## Output",
         _OUTPUT,
         "## Where things are",

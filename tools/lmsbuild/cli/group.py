@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import keyword
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from lmsbuild.cli.usage import near
 SECTIONS = {
     "Get started": ("doctor", "tags", "run"),
     "Series": ("fetch", "apply", "refresh", "map", "survey", "port", "export"),
+    "Patches": ("push", "pop", "fold", "squash", "drop", "reorder", "import"),
     "Build": ("wheel", "plugin"),
     "When it stopped": ("status", "abort", "undo"),
     "Check": ("verify", "lint", "test", "bench"),
@@ -29,8 +31,7 @@ SECTIONS = {
 WALKTHROUGH = {
     "lmsbuild apply v2.6.0": "the source with the series on it",
     "cd work/pytorch-v2.6.0/source": "a commit is a patch: edit, then `git commit`, or",
-    "git commit -a --fixup COMMIT": "to change the patch of COMMIT (see `git log`),",
-    "git rebase -i --autosquash COMMIT~": "and put the change into it",
+    "lmsbuild refresh v2.6.0 --patch 2": "put what is not committed into patch 2",
     "lmsbuild refresh v2.6.0": "the commits back into patches/, the runtime's into lms/",
     "lmsbuild verify v2.6.0": "the patches are whole, apply, and are in normal form",
     "lmsbuild lint v2.6.0": "they keep the project's rules",
@@ -53,10 +54,15 @@ def walkthrough() -> str:
     return "\n".join(f"{line.ljust(width)}  # {why}" for line, why in WALKTHROUGH.items())
 
 
+def _module(command: str) -> str:
+    """A module has no name that is a word of Python's."""
+    return f"lmsbuild.commands.{command}{'_' if keyword.iskeyword(command) else ''}"
+
+
 def summary(command: str) -> str:
     """The first sentence of a command's help. Read, not imported: all commands together import most
     of lmsbuild, which takes a second."""
-    spec = find_spec(f"lmsbuild.commands.{command}")
+    spec = find_spec(_module(command))
     assert spec is not None and spec.origin is not None
     module = ast.parse(Path(spec.origin).read_bytes())
     (function,) = (
@@ -89,7 +95,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"lmsbuild.commands.{cmd_name}")
+        module = importlib.import_module(_module(cmd_name))
         command: click.Command = module.command
         if not any("--debug" in parameter.opts for parameter in command.params):
             hidden = _debug_option()

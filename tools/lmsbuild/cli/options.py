@@ -15,7 +15,7 @@ import click
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import UsageError
+from lmsbuild.base.errors import UnknownTagError, UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.base.settings import without_network
 from lmsbuild.places.device import PROFILE
@@ -156,15 +156,26 @@ def tag_argument(function: F) -> F:
 
 
 def _moved_on(tag: str, values: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The first word without a TAG is a suite, or an argument of the benchmark."""
+    """The first word without a TAG is a suite, a patch, a file, or an argument of the benchmark."""
     if "suite" in values:
         from lmsbuild.cli.default_tag import is_suite
 
         if is_suite(tag):
             return None, {**values, "suite": (tag, *values["suite"])}
+    for name in ("patches", "files"):
+        if name in values and not _is_tag(tag):
+            return None, {**values, name: (tag, *values[name])}
     if "arguments" in values and tag.startswith("-"):
         return None, {**values, "arguments": (tag, *values["arguments"])}
     return tag, values
+
+
+def _is_tag(word: str) -> bool:
+    try:
+        resolve(find_project(), word)
+    except UnknownTagError:
+        return False
+    return True
 
 
 def _default_tag(values: Mapping[str, Any]) -> str:
@@ -193,6 +204,30 @@ def _with_default(function: F) -> F:
 
 def suite_argument(function: F) -> F:
     return click.argument("suite", nargs=-1, shell_complete=completer("suites"))(function)
+
+
+def patches_argument(function: F) -> F:
+    """The argument `patches`, by number or name."""
+    return click.argument("patches", metavar="PATCH...", nargs=-1)(function)
+
+
+def patch_option(function: F) -> F:
+    return click.option(
+        "--patch", metavar="PATCH",
+        help="The patch, by its number or a part of its name [default: the last on the checkout].",
+    )(function)  # fmt: skip
+
+
+def files_argument(function: F) -> F:
+    """The argument `files`, which need not exist when they are read."""
+    argument = click.argument("files", metavar="FILE...", nargs=-1, type=UserPath())
+
+    @functools.wraps(function)
+    def named(files: tuple[Path | str, ...], **values: Any) -> Any:
+        # The first may have come as a TAG.
+        return function(files=tuple(Path(file).expanduser() for file in files), **values)
+
+    return argument(named)  # type: ignore[return-value]
 
 
 def tag_choice(function: F) -> F:

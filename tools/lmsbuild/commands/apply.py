@@ -8,10 +8,14 @@ from pathlib import Path
 import click
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import SeriesError
+from lmsbuild.base.errors import SeriesError, UsageError
+from lmsbuild.base.git import checkout_git
 from lmsbuild.base.project import find_project
+from lmsbuild.checkout.arrange import abort, arrange, go_on, open_stack, skip, up_to
+from lmsbuild.checkout.arranging import popped
 from lmsbuild.checkout.checkout import is_there, working_path
 from lmsbuild.checkout.verify import provable
+from lmsbuild.cli.arranging import show, tell, telling
 from lmsbuild.cli.options import (
     dry_run_option,
     examples,
@@ -32,9 +36,20 @@ from lmsbuild.tags.frameworks import Target, resolve
     epilog=examples(
         "lmsbuild apply v2.6.0                  # the clone you stand in, else work/pytorch-v2.6.0",
         "lmsbuild apply v2.6.0 --into ~/pytorch --dry-run",
+        "lmsbuild apply v2.6.0 --to 2           # patches 3 and later are off it for now",
+        "lmsbuild apply --continue              # what `git add` took is the patch",
     ),
 )
 @tag_argument
+@click.option(
+    "--to",
+    "last",
+    metavar="PATCH",
+    help="Only up to this patch, by its number or a part of its name; 0 is the runtime.",
+)
+@click.option("--continue", "step", flag_value="continue", help="Go on with what is staged.")
+@click.option("--skip", "step", flag_value="skip", help="Leave the patch out, and go on.")
+@click.option("--abort", "step", flag_value="abort", help="Put the checkout back as it was.")
 @source_option
 @reference_option
 @into_option
@@ -44,6 +59,8 @@ from lmsbuild.tags.frameworks import Target, resolve
 def command(
     *,
     tag: str,
+    last: str | None,
+    step: str | None,
     source: str,
     reference: Path | None,
     into: Path | None,
@@ -54,8 +71,16 @@ def command(
 
     Works on the framework clone you stand in, else on work/<framework>-<tag>/source (fetched
     when it is not there) or the folder given with --into. The tree must be clean.
+
+    With --to it has the series up to a patch, whatever it had before; `lmsbuild push` and `pop` go
+    on from there one by one. When a patch that is put on needs a person (here, or in push, reorder,
+    squash, drop, fold, import and refresh --patch), it is laid out as by a merge of git's: `git
+    add` what is right and --continue, or --skip it, or --abort.
     """
     target = resolve(find_project(), tag)
+    if step is not None:
+        _go_on(step, last, working_path(target, into), console, dry_run=dry_run)
+        return
     path = working_path(target, into)
     if not is_there(path):
         if dry_run:
@@ -64,6 +89,16 @@ def command(
             console.result({"path": path, "patches": patches, "dry_run": True})
             return
         path = fetched(target, source, path, console, reference).path
+    if last is not None or _has_popped(path):
+        stack = open_stack(target, path)
+        count = len(stack.all) if last is None else stack.find(last) + 1
+        words = f"apply {target.tag_name}" + (f" --to {last}" if last else "")
+        with telling(console):
+            arranged = arrange(stack, up_to(stack, count), words, console, dry_run=dry_run)
+        if last is not None or dry_run:
+            tell(arranged, console)
+            return
+        show(arranged.patches, console)
     done = applied(target, path, console, dry_run=dry_run)
     for name in done.patches:
         console.say(f"{'would apply' if dry_run else 'applied'} {name}")
@@ -72,6 +107,30 @@ def command(
         console.say("already applied, nothing to do")
     console.say(f"{target.label}: {done.path}")
     console.result(done)
+
+
+_STEPS = {"continue": go_on, "skip": skip, "abort": abort}
+
+
+def _go_on(step: str, last: str | None, path: Path, console: Console, *, dry_run: bool) -> None:
+    if last is not None or dry_run:
+        other = "--dry-run" if dry_run else "--to"
+        raise UsageError(
+            f"--{step} cannot go with {other} because it is about the patch that stopped; leave it "
+            "out"
+        )
+    if not is_there(path):
+        raise UsageError(
+            f"nothing can be gone on with because {path} is not there; name the checkout with "
+            "--into"
+        )
+    with telling(console):
+        tell(_STEPS[step](path, console), console)
+
+
+def _has_popped(path: Path) -> bool:
+    user = checkout_git(path)
+    return user is not None and bool(popped(user))
 
 
 def _check_unedited(target: Target, path: Path, console: Console) -> None:

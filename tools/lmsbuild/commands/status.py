@@ -68,6 +68,8 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     console.say(f"  {'detached' if branch == 'HEAD' else branch} at {found.head[:12]}, {state}")
     for patch in found.patches:
         console.say(f"  {patch.state:<12} {patch.patch}")
+    for name in found.popped:
+        console.say(f"  {'popped':<12} {name}")
     if found.other:
         console.say(f"  other code: {found.other}")
     _some("changed", [entry[3:] for entry in found.changes], console)

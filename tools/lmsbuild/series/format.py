@@ -117,18 +117,32 @@ def format_patches(
     made: dict[str, bytes] = {}
     with scratch(repository) as room:
         for commit in repository.commits(base, tip):
-            trees = f"{commit}~1^{{tree}}", f"{commit}^{{tree}}"
-            raws = [raw for raw in room.changed(*trees) if keep(raw.path)]
-            if not raws:
-                continue
-            fetch_blobs(repository, {raw.path: raw.before for raw in raws})
-            fetch_blobs(repository, {raw.path: raw.after for raw in raws})
-            mail = mail_of(repository, commit)
-            what = f"commit {commit[:12]} ({mail.subject})"
-            content = patch_bytes(room, mail, *trees, what, paths=[raw.path for raw in raws])
-            check_mail(room, content, mail, what)
-            made[file_name(len(made) + 1, mail.subject)] = content
+            content = commit_patch(room, repository, commit, keep)
+            if content:
+                subject = mail_of(repository, commit).subject
+                made[file_name(len(made) + 1, subject)] = content
     return made
+
+
+def commit_patch(
+    room: Scratch,
+    repository: Repository,
+    commit: str,
+    keep: Callable[[str], bool] | None = None,
+) -> bytes:
+    """A commit as a patch file: of the paths that `keep` accepts, nothing when it changes none of
+    them. Raises TreeStateError for what a patch cannot hold."""
+    trees = f"{commit}~1^{{tree}}", f"{commit}^{{tree}}"
+    raws = [raw for raw in room.changed(*trees) if keep is None or keep(raw.path)]
+    if keep is not None and not raws:
+        return b""
+    fetch_blobs(repository, {raw.path: raw.before for raw in raws})
+    fetch_blobs(repository, {raw.path: raw.after for raw in raws})
+    mail = mail_of(repository, commit)
+    what = f"commit {commit[:12]} ({mail.subject})"
+    content = patch_bytes(room, mail, *trees, what, paths=[raw.path for raw in raws])
+    check_mail(room, content, mail, what)
+    return content
 
 
 def check_mail(room: Scratch, content: bytes, mail: Mail, what: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from email.errors import HeaderParseError
@@ -25,6 +26,7 @@ _QUOTED = "Content-Transfer-Encoding: quoted-printable"
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): +(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
+_TRAILERS = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]*: .*(?:\n[ \t]+.*)*(?:\n|\Z))+")
 # What `git am` takes for the end of the message, or mailsplit for the start of another mail.
 _ENDS_MESSAGE = re.compile(r"^(---(\s*$| \S)|diff -|Index: |From \S.*\d:\d\d)", re.MULTILINE)
 _IN_BODY_HEADER = re.compile(r"^(From|Date|Subject): ", re.IGNORECASE)
@@ -76,6 +78,23 @@ class Mail:
         return first if _IN_BODY_HEADER.match(first) else ""
 
 
+def joined(mails: Sequence[Mail]) -> str:
+    """One message of several: the subject of the first, all that they say, and at the end their
+    trailers, each once."""
+    said: list[str] = []
+    trailers: dict[str, None] = {}
+    for number, mail in enumerate(mails):
+        said += [mail.subject] if number else []
+        prose, _, last = mail.body.rpartition("\n\n")
+        if _TRAILERS.fullmatch(last):
+            trailers.update(dict.fromkeys(re.split(r"\n(?=\S)", last)))
+        else:
+            prose = mail.body
+        said += [prose] if prose else []
+    parts = [mails[0].subject, *said, "\n".join(trailers)]
+    return "\n\n".join(filter(None, parts))
+
+
 def quoted(patch: bytes) -> bytes:
     """The mail of a patch with lines that end in CRLF, so that every `git am` keeps them: of lines
     that are not quoted it takes the CR off unless it is told otherwise (--keep-cr)."""
@@ -120,22 +139,25 @@ def parse(text: str) -> Mail:
         if name not in fields:
             raise ValueError(f"it has no {name} line")
     author, email = parseaddr(_decoded(fields["From"]))
-    try:
-        moment = parsedate_to_datetime(fields["Date"])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"its date {fields['Date']!r} is none") from error
-    zone = re.search(r"[-+]\d{4}", fields["Date"])
     subject = re.sub(r"^\[PATCH[^]]*\] *", "", _decoded(fields["Subject"]))
     end = re.search(r"^(---\s*$|diff -)", rest, re.MULTILINE)
     body = rest[: end.start()] if end else rest
+    return of_parts(author, email, fields["Date"], f"{subject}\n\n{body}")
+
+
+def of_parts(author: str, email: str, date: str, message: str) -> Mail:
+    """The mail of these. Raises ValueError for what is no date, and where nobody wrote it."""
+    if not author and not email:
+        raise ValueError("it has no author")
+    try:
+        moment = parsedate_to_datetime(date)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"its date {date!r} is none") from error
+    zone = re.search(r"[-+]\d{4}", date)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    return Mail(
-        author,
-        email,
-        _date(int(moment.timestamp()), zone[0] if zone else "+0000"),
-        _tidy(f"{subject}\n\n{body}"),
-    )
+    when = _date(int(moment.timestamp()), zone[0] if zone else "+0000")
+    return Mail(author, email, when, _tidy(message))
 
 
 def _decoded(value: str) -> str:

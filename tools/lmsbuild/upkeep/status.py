@@ -26,7 +26,8 @@ from lmsbuild.base.transaction import (
 )
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.apply import check_undo, is_own, user_commits
-from lmsbuild.checkout.checkout import PORT, default_path, is_framework, under_way
+from lmsbuild.checkout.arranging import popped
+from lmsbuild.checkout.checkout import ARRANGE, PORT, default_path, is_framework, under_way
 from lmsbuild.checkout.edits import REFRESHED
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
@@ -63,6 +64,7 @@ class CheckoutStatus:
     changes: list[str]  # `git status` entries
     edited: list[str]  # files of the series that commits changed and no refresh took yet
     on_top: list[str]  # the user's commits since the last apply
+    popped: list[str]  # patches that are off it for now
     refreshed: bool  # all commits are in the patches already
     under_way: str | None  # what git has not finished
     running: Holder | None
@@ -228,6 +230,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
+    off = [step.name for step in popped(user)]
     top = user_commits(user, str(last.data["head"])) if last else []
     if running:
         following = f"wait for {running}"
@@ -235,8 +238,13 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = unfinished.next
     elif what == PORT:
         following = "lmsbuild port --continue, --skip or --abort"
+    elif what == ARRANGE:
+        following = "lmsbuild apply --continue, --skip or --abort"
     elif what:
         following = f"finish or abort {what} with git"
+    elif off and not changes:
+        other = None
+        following = f"lmsbuild push {target.tag_name} --all, then refresh"
     elif other and own:
         other = "an older version of the series is applied"
         following = f"lmsbuild apply {target.tag_name} (replaces it)"
@@ -255,7 +263,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     return CheckoutStatus(
         tag=target.label, path=user.path, branch=user.branch(), head=user.tip(),
         patches=patches, other=other, changes=changes, edited=edited, on_top=top,
-        refreshed=refreshed, under_way=what, running=running, unfinished=unfinished,
+        popped=off, refreshed=refreshed, under_way=what, running=running, unfinished=unfinished,
         undo=last.command if last else None,
         undo_blocked=_blocked(user, last) if not (running or unfinished) else None,
         next=following,
