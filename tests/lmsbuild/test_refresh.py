@@ -333,9 +333,14 @@ def test_checkouts_that_are_not_fit(
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda c: (c / "core/data.bin").write_bytes(bytes(range(256))), "binary"),
-        (lambda c: (c / "core/alloc.h").chmod(0o755), r"mode of core/alloc\.h"),
-        (lambda c: (c / "core/link").symlink_to("alloc.h"), "symbolic link"),
+        (lambda c: (c / "core/link").symlink_to("../../alloc.h"), "leads out of the tree"),
+        (lambda c: (c / "core/link").symlink_to("/etc/passwd"), "leads out of the tree"),
+        (lambda c: (c / "core/link").symlink_to("lms/../../.."), "leads out of the tree"),
+        (lambda c: (c / "core/link").symlink_to("../.git/config"), "what is git's"),
+        (
+            lambda c: ((c / "core/alloc.h").unlink(), (c / "core/alloc.h").symlink_to("alloc.cpp")),
+            "becomes a link",
+        ),
         (lambda c: (c / 'core/a"b').write_text("a\n"), "needs quotes"),
         (lambda c: (c / "core/lms/engine.cpp").chmod(0o755), "ordinary file"),
     ],

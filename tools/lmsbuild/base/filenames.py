@@ -31,6 +31,20 @@ def inner_path(text: str) -> str:
     return text
 
 
+def link_target(path: str, target: str) -> str:
+    """`target` itself, to which the link at `path` may lead: it stays in the tree, whatever other
+    links lie on its way. Raises ValueError, which says why it does not."""
+    steps = target.split("/")
+    up = next((at for at, step in enumerate(steps) if step != ".."), len(steps))
+    rest = steps[up:]
+    # Above a folder that is itself a link lies another place than its name says.
+    if target.startswith("/") or ".." in rest or up > path.count("/"):
+        raise ValueError(f"{target!r} leads out of the tree")
+    if rest:
+        inner_path("/".join(rest))
+    return target
+
+
 def _check_step(step: str, text: str) -> None:
     if not text:
         raise ValueError("it is empty")

@@ -298,6 +298,8 @@ def _check_result(made: Repository, series: Series) -> None:
     found = entries(made, "HEAD", list(after))
     there = {file: found[file].blob if file in found else NOTHING for file in after}
     wrong = {file for file, blob in after.items() if there[file] != blob}
+    modes = series.modes()
+    wrong |= {f for f, mode in modes.items() if (found[f].mode if f in found else "") != mode}
     if wrong:
         raise PatchError(
             f"the series was not applied because {sorted(wrong)[0]} did not come out as the patch "

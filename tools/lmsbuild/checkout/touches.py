@@ -30,6 +30,7 @@ class Touched:
     functions: list[str]  # that it changes; of a new file none
     new_functions: list[str]
     hunks: list[str]  # headers
+    whereabouts: str  # of the patch, upstream
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def _touched(target: Target, patch: Patch, change: FileChange, code: _Code) -> T
         functions=changed,
         new_functions=new,
         hunks=[hunk.header for hunk in hunks],
+        whereabouts=patch.whereabouts,
     )
 
 

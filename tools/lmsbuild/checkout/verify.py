@@ -18,6 +18,7 @@ from lmsbuild.base.errors import ConfigError, TreeStateError
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.checkout.refresh import runtime_patch
 from lmsbuild.checkout.replay import Origin, Step, contents, find_origin, replay
+from lmsbuild.series import binary
 from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.scratch import Scratch, scratch
 from lmsbuild.series.series import NO_BLOB, Hunk, Patch, Series, patch_files, series_of
@@ -212,6 +213,10 @@ def _canonical(patch: Patch) -> str:
         else:
             modes = re.search(r"^old mode \d+\nnew mode \d+\n", patch.part(change.path), re.M)
             head += f"{modes[0]}{index}\n" if modes else f"{index} {change.mode}\n"
+        sides = patch.binary(change.path)
+        if sides is not None:
+            parts.append(head + binary.render(*sides))
+            continue
         parts.append(head + (f"--- {old}\n+++ {new}\n" if hunks else ""))
         for hunk in hunks:
             lines = "".join(f"{line.kind}{line.text}\n" for line in hunk.lines)
@@ -232,6 +237,9 @@ def _first_difference(text: str, wanted: str) -> int:
 
 def _new_content(patch: Patch, path: str) -> bytes:
     """The content of a file that the patch adds."""
+    sides = patch.binary(path)
+    if sides is not None:
+        return sides[1]
     text = ""
     for hunk in patch.hunks_of(path):
         for line in hunk.lines:

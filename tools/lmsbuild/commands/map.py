@@ -30,7 +30,8 @@ def command(tag: str | None, file: str | None, place: Path | None, console: Cons
     """Show which patches of TAG touch which files and functions of the framework.
 
     `+name` is a function that the patch adds. Without the tag's code at hand functions are what
-    git wrote into the hunks' headers. Changes nothing.
+    git wrote into the hunks' headers. Where a patch went upstream is what its trailers
+    `Forwarded:` and `Applied-Upstream:` say. Changes nothing.
     """
     project = find_project()
     wanted = [resolve(project, tag)] if tag else targets(project)
@@ -41,6 +42,8 @@ def command(tag: str | None, file: str | None, place: Path | None, console: Cons
     header = [*(["tag"] if several else []), "patch", "file", "", "+", "-", "functions"]
     rows = [[*([one.tag] if several else []), *_row(one)] for one in found]
     console.table("", header, rows)
+    for patch, where in {one.patch: one.whereabouts for one in found if one.whereabouts}.items():
+        console.say(f"{patch}: {where}")
     if file:
         for one in found:
             console.say(f"{one.patch}:")

@@ -28,8 +28,9 @@ _SHOWN = 5
 def command(tag: str | None, into: Path | None, console: Console) -> None:
     """Say where the checkouts of TAG (of all tags) and the project stand.
 
-    For each checkout: which patches are applied, changes and commits of yours, work that was
-    stopped in the middle, and what to do next. Changes nothing.
+    For each checkout: which patches are applied, and where they went upstream (by their trailers
+    `Forwarded:` and `Applied-Upstream:`), changes and commits of yours, work that was stopped in
+    the middle, and what to do next. Changes nothing.
     """
     project = find_project()
     found = status(project, tag, into)
@@ -67,7 +68,8 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     state = "not clean" if found.changes or found.under_way or half else "clean"
     console.say(f"  {'detached' if branch == 'HEAD' else branch} at {found.head[:12]}, {state}")
     for patch in found.patches:
-        console.say(f"  {patch.state:<12} {patch.patch}")
+        where = f"  ({patch.whereabouts})" if patch.whereabouts else ""
+        console.say(f"  {patch.state:<12} {patch.patch}{where}")
     for name in found.popped:
         console.say(f"  {'popped':<12} {name}")
     if found.other:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild.base.errors import GitError, TreeStateError
-from lmsbuild.base.git import Entry, Raw, Repository
+from lmsbuild.base.filenames import link_target
+from lmsbuild.base.git import ABSENT, Entry, Raw, Repository
+from lmsbuild.series import binary
 from lmsbuild.series.mail import Mail, from_commit
 from lmsbuild.series.scratch import Scratch, scratch
-from lmsbuild.series.series import FILE_MODES
+from lmsbuild.series.series import FILE_MODES, LINK_MODE
 
 NAME_LENGTH = 57  # of "0001-" and the subject, as git has it
 
@@ -36,9 +38,9 @@ def patch_bytes(
 
     `before` and `after` are trees that `made_in` can read; `paths` leaves out all others.
     """
-    for raw in made_in.changed(before, after):
-        if paths is None or raw.path in paths:
-            _check_path(raw, what)
+    raws = [raw for raw in made_in.changed(before, after) if paths is None or raw.path in paths]
+    for raw in raws:
+        _check_path(made_in, raw, what)
     if not mail.subject:
         raise TreeStateError(f"{what} cannot become a patch because it has no message; give it one")
     if mail.hazard():
@@ -47,30 +49,53 @@ def patch_bytes(
             f"{mail.hazard()!r}; reword the message"
         )
     diff = made_in.diff(before, after, paths)
-    binary = re.search(rb"^Binary files (?:a/)?(.+?) (?:and|differ)", diff, re.MULTILINE)
-    if binary:
-        name = binary[1].decode(errors="replace")
-        raise TreeStateError(
-            f"{what} cannot become a patch because {name} is binary and a series is text; leave "
-            "the file out"
-        )
-    return mail.render().encode(errors="surrogateescape") + diff
+    parts = re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]
+    whole = (_whole(made_in, raw, part) for raw, part in zip(raws, parts, strict=True))
+    return mail.render().encode(errors="surrogateescape") + b"".join(whole)
 
 
-def _check_path(raw: Raw, what: str) -> None:
+def _whole(made_in: Scratch, raw: Raw, part: bytes) -> bytes:
+    """The diff of one file with what git leaves out: the blob of one whose mode alone changes, and
+    the content of a binary one."""
+    if raw.before.blob == raw.after.blob:
+        return part + f"index {raw.before.blob}..{raw.after.blob}\n".encode()
+    head, mark, _ = part.partition(b"\nBinary files ")
+    if not mark or b"\n@@ " in head:
+        return part
+    sides = (
+        made_in.repository.blob(entry.blob) if entry != ABSENT else b""
+        for entry in (raw.before, raw.after)
+    )
+    return head + b"\n" + binary.render(*sides).encode()
+
+
+def _check_path(made_in: Scratch, raw: Raw, what: str) -> None:
     modes = {raw.before.mode, raw.after.mode} - {"000000"}
     reason = remedy = ""
-    if modes.difference(FILE_MODES):
-        reason = f"{raw.path} is a symbolic link or a submodule"
+    if modes.difference((*FILE_MODES, LINK_MODE)):
+        reason = f"{raw.path} is a submodule"
         remedy = "use ordinary files"
-    elif raw.before.blob == raw.after.blob:
-        reason = f"it changes only the mode of {raw.path}"
-        remedy = "leave the mode as it is"
+    elif LINK_MODE in modes and len(modes) > 1:
+        reason = f"{raw.path} becomes a link, or a file of one"
+        remedy = "remove it in one commit and add it in the next"
+    elif raw.after.mode == LINK_MODE and (why := _leads_out(made_in, raw)):
+        reason = f"the link {raw.path} cannot be in a series: {why}"
+        remedy = "have it lead to a file of the tree"
     elif re.search(r'["\\\x00-\x1f\x7f]', raw.path):
         reason = f"the name {raw.path!r} needs quotes in a patch"
         remedy = "rename the file"
     if reason:
         raise TreeStateError(f"{what} cannot become a patch because {reason}; {remedy}")
+
+
+def _leads_out(made_in: Scratch, raw: Raw) -> str:
+    """Why a link may not be, or ""."""
+    target = made_in.repository.blob(raw.after.blob).decode(errors="surrogateescape")
+    try:
+        link_target(raw.path, target)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def mail_of(repository: Repository, commit: str) -> Mail:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from lmsbuild.series.series import NO_BLOB, Hunk, Line, Patch, series_of
+from lmsbuild.series.series import LINK_MODE, NO_BLOB, Hunk, Line, Patch, series_of
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.tags.runtimefiles import runtime_files
 
@@ -65,6 +65,10 @@ class _Context:
     @property
     def new_files(self) -> set[str]:
         return {change.path for change in self.patch.changes if change.before == NO_BLOB}
+
+    @property
+    def links(self) -> set[str]:
+        return {change.path for change in self.patch.changes if change.mode == LINK_MODE}
 
 
 def lint(target: Target) -> list[Finding]:
@@ -135,6 +139,8 @@ def _telling(word: str) -> bool:
 
 def _whitespace(context: _Context) -> Iterator[Finding]:
     for hunk in context.patch.hunks:
+        if hunk.path in context.links:
+            continue
         old = [t for h in context.patch.hunks_of(hunk.path) for t in h.texts(" ", "-")]
         tabs = any(text.startswith("\t") for text in old)
         spaces = any(text.startswith("  ") for text in old)
@@ -182,13 +188,37 @@ def _line_ends(context: _Context) -> Iterator[Finding]:
 
 
 def _binary(context: _Context) -> Iterator[Finding]:
+    said = _because(context, "Binary")
     for change in context.patch.changes:
         part = context.patch.part(change.path)
-        if re.search(r"^(GIT binary patch|Binary files )", part, re.MULTILINE) or "\0" in part:
+        binary = re.search(r"^(GIT binary patch|Binary files )", part, re.MULTILINE)
+        if (binary or "\0" in part) and not said.get(change.path):
             yield Finding(
                 context.patch.name, change.path, 1, "binary",
-                "the file is binary and cannot be reviewed", "leave it out",
+                "the file is binary and cannot be reviewed",
+                f"leave it out, or add the line 'Binary: {change.path} because ...' to the message",
             )  # fmt: skip
+
+
+def _because(context: _Context, key: str) -> dict[str, str]:
+    """The reasons that lines `key: FILE because REASON` give."""
+    reasons = {}
+    for value in context.patch.mail.trailers(key):
+        file, _, reason = value.partition(" because ")
+        reasons[file.strip()] = reason.strip()
+    return reasons
+
+
+def _forwarded(context: _Context) -> Iterator[Finding]:
+    """Where the patch went is a place that can be looked at."""
+    for value in context.patch.mail.trailers("Forwarded"):
+        if value not in ("no", "not-needed") and not re.match(r"https?://\S+$", value):
+            yield context.message(
+                "forwarded",
+                f"'Forwarded: {value}' names no place",
+                "give an address, or no, or not-needed",
+                "Forwarded: ",
+            )
 
 
 def _line_length(context: _Context) -> Iterator[Finding]:
@@ -210,7 +240,9 @@ def _line_length(context: _Context) -> Iterator[Finding]:
 def _licence(context: _Context) -> Iterator[Finding]:
     for hunk in context.patch.hunks:
         first = hunk.texts("+")[:LICENCE_LINES]
-        if hunk.path in context.new_files and not any(LICENCE in text for text in first):
+        if hunk.path in context.new_files - context.links and not any(
+            LICENCE in text for text in first
+        ):
             yield context.at(
                 hunk, hunk.lines[0], "licence",
                 "the new file does not say its licence",
@@ -220,10 +252,7 @@ def _licence(context: _Context) -> Iterator[Finding]:
 
 def _again(context: _Context) -> Iterator[Finding]:
     """A file in two patches makes the series hard to port: say why."""
-    reasons = {}
-    for value in context.patch.mail.trailers("Touches-again"):
-        file, _, reason = value.partition(" because ")
-        reasons[file.strip()] = reason.strip()
+    reasons = _because(context, "Touches-again")
     for change in context.patch.changes:
         first = next(
             (p for p in context.earlier if any(c.path == change.path for c in p.changes)), None
@@ -293,5 +322,5 @@ def missing_test(root: Path, value: str) -> str:
 Rule = Callable[[_Context], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     _subject, _reason, _upstream, _test, _again, _licence, _whitespace, _line_ends, _line_length,
-    _binary,
+    _binary, _forwarded,
 )  # fmt: skip

@@ -56,7 +56,7 @@ class Versions:
         if change.before != NO_BLOB:
             if self.content(change.before) is None:
                 return None
-            tree[change.path] = Entry(change.mode, change.before)
+            tree[change.path] = Entry(change.mode_before, change.before)
         part = patch.part(change.path).encode(errors="surrogateescape")
         try:
             self.room.apply(self.room.tree(tree), part)

@@ -42,6 +42,7 @@ _APPLY = ("apply", "--cached", "--whitespace=nowarn", "-")
 class PatchState:
     patch: str
     state: str
+    whereabouts: str = ""  # upstream
 
 
 @dataclass(frozen=True)

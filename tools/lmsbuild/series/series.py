@@ -17,14 +17,16 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
 from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError
-from lmsbuild.base.filenames import inner_path
+from lmsbuild.base.filenames import inner_path, link_target
 from lmsbuild.base.git import Repository, entries
 from lmsbuild.base.hashing import sha256_bytes
+from lmsbuild.series import binary
 from lmsbuild.series.mail import Mail, parse, quoted
 from lmsbuild.tags.frameworks import Target
 
 NO_BLOB = "0" * 40
 FILE_MODES = ("100644", "100755")
+LINK_MODE = "120000"
 _EMPTY = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"  # the blob of a file without content
 _INDEX = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})(?: (\d{6}))?$", re.MULTILINE)
 _MODE = re.compile(r"^(?:new file|new|deleted file|old) mode (\d{6})$", re.MULTILINE)
@@ -40,6 +42,11 @@ class FileChange:
     before: str
     after: str
     mode: str = "100644"  # after the patch; before it for a file that goes
+    mode_before: str = "100644"  # likewise the other way round
+
+    @property
+    def changes_mode(self) -> bool:
+        return NO_BLOB not in (self.before, self.after) and self.mode != self.mode_before
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,22 @@ class Patch:
     def subject(self) -> str:
         return self.mail.subject
 
+    @property
+    def whereabouts(self) -> str:
+        """Where the patch went upstream, by its trailers (those of DEP-3), in words; "" for what
+        went nowhere, or cannot be read."""
+        try:
+            mail = self.mail
+        except ConfigError:
+            return ""
+        applied = mail.trailers("Applied-Upstream")
+        if applied:
+            return f"upstream: {applied[-1]}"
+        sent = [value for value in mail.trailers("Forwarded") if value.lower() != "no"]
+        if sent and sent[-1].lower() == "not-needed":
+            return "not for upstream"
+        return f"forwarded: {sent[-1]}" if sent else ""
+
     @cached_property
     def diff_start(self) -> int:
         """Where in `text` the diff begins."""
@@ -137,11 +160,11 @@ class Patch:
             names = _DIFF.match(part)
             ids = _INDEX.search(head)
             if names is None or ids is None:
-                reason = "no full blob ids" if names else "two names or a quoted one"
+                reason = "no full blob ids" if names else "two names (a rename?) or a quoted one"
                 raise ConfigError(
                     f"{self.name} cannot be used because {part.splitlines()[0]!r} has {reason}; "
-                    "write it with `lmsbuild refresh` (or `git format-patch --full-index "
-                    "--no-renames`)"
+                    "take it into a checkout with `lmsbuild import` or `git am`, and write it with "
+                    "`lmsbuild refresh`"
                 )
             try:
                 inner_path(names[1])
@@ -151,15 +174,32 @@ class Patch:
                     "the patch"
                 ) from error
             modes = [ids[3]] if ids[3] else _MODE.findall(head)
-            odd = next((mode for mode in modes if mode not in FILE_MODES), None)
-            if odd:
+            odd = next((m for m in modes if m not in (*FILE_MODES, LINK_MODE)), None)
+            if odd or len({mode == LINK_MODE for mode in modes}) > 1:
                 raise ConfigError(
                     f"{self.name} cannot be used because it makes {names[1]} something else than "
-                    f"a plain file (mode {odd}); have it add plain files only"
+                    f"a plain file (mode {odd or LINK_MODE}); have it add plain files, and links "
+                    "by patches of their own"
                 )
-            mode = [*modes, "100644"][-1]
-            found[names[1]] = FileChange(names[1], ids[1], ids[2], mode), part
+            modes = modes or ["100644"]
+            change = FileChange(names[1], ids[1], ids[2], modes[-1], modes[0])
+            if change.mode == LINK_MODE and change.after != NO_BLOB:
+                self._check_link(change, part)
+            found[change.path] = change, part
         return found
+
+    def _check_link(self, change: FileChange, part: str) -> None:
+        lines = part.rstrip("\n").partition("\n@@ ")[2].split("\n")[1:]
+        target = "\n".join(line[1:] for line in lines if line.startswith("+"))
+        try:
+            if not lines or not lines[-1].startswith("\\"):
+                raise ValueError(f"{target!r} ends with a line end")
+            link_target(change.path, target)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.name} cannot be used because it makes {change.path} something else than a "
+                f"plain file: a link, and {error}; have links lead to files of the tree"
+            ) from error
 
     @property
     def changes(self) -> list[FileChange]:
@@ -206,6 +246,19 @@ class Patch:
             for number, hunk in enumerate(file, 1)
         ]
 
+    def binary(self, path: str) -> tuple[bytes, bytes] | None:
+        """A binary file before and after, None for a text. Raises ConfigError for a damaged one."""
+        part = self.part(path)
+        if f"\n{binary.MARK}" not in part:
+            return None
+        try:
+            return binary.read(part)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.name} cannot be used because the diff of {path} cannot be read: {error}; "
+                "write it with `lmsbuild refresh`"
+            ) from error
+
     def hunks_of(self, path: str) -> list[Hunk]:
         return [hunk for hunk in self.hunks if hunk.path == path]
 
@@ -250,6 +303,21 @@ class Series:
                 state[change.path] = change.after
         return state
 
+    def modes(self, count: int | None = None) -> dict[str, str]:
+        """The modes after the first `count` patches (all by default) of the files whose mode some
+        patch changes; "" for a file that is not there."""
+        told = {c.path for patch in self.patches for c in patch.changes if c.changes_mode}
+        count = len(self.patches) if count is None else count
+        state: dict[str, str] = {}
+        for number, patch in enumerate(self.patches):
+            for change in patch.changes:
+                if change.path in told and number < count:
+                    state[change.path] = change.mode if change.after != NO_BLOB else ""
+                elif change.path in told:
+                    before = change.mode_before if change.before != NO_BLOB else ""
+                    state.setdefault(change.path, before)
+        return state
+
     def applied(self, repository: Repository, revision: str = "HEAD") -> int:
         """How many of the patches `revision` has.
 
@@ -262,16 +330,25 @@ class Series:
         nearest: list[str] = paths
         expected = self.before
         for count in range(len(self.patches), -1, -1):
-            state = self.after(count)
-            differing = [path for path in paths if state[path] != tree[path]]
+            state, modes = self.after(count), self.modes(count)
+            differing = [
+                path
+                for path in paths
+                if state[path] != tree[path]
+                or modes.get(path, "")
+                != (found[path].mode if path in found and path in modes else "")
+            ]
             if not differing:
                 return count
             if len(differing) < len(nearest):
                 nearest, expected = differing, state
         wrong = nearest[0]
+        why = f"its blob is {tree[wrong]}, not {expected[wrong]}"
+        if tree[wrong] == expected[wrong]:
+            why = f"its mode is {found[wrong].mode}, not {self.modes(0)[wrong]}"
         raise TreeStateError(
             f"{wrong} in {repository.path} is neither as upstream has it nor as the series leaves "
-            f"it because its blob is {tree[wrong]}, not {expected[wrong]}; run `lmsbuild refresh` "
+            f"it because {why}; run `lmsbuild refresh` "
             "if its commits are a change of the series, else use a checkout of the tag itself",
             file=wrong,
         )

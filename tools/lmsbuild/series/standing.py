@@ -178,7 +178,8 @@ def _file(
         return FileStanding(path, path, CONFLICT, entry, None, {}, conflicts, merged)
     blob = room.add_blob(merged.text)
     state = UPSTREAM if blob == entry.blob else MERGED
-    return FileStanding(path, path, state, entry, Entry(entry.mode, blob), {}, conflicts, merged)
+    mode = change.mode if change.changes_mode else entry.mode
+    return FileStanding(path, path, state, entry, Entry(mode, blob), {}, conflicts, merged)
 
 
 def _is_there(room: Scratch, tree: str, part: bytes) -> bool:

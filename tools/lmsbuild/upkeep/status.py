@@ -310,7 +310,7 @@ def _patches(
         now, then = (entries(user, commit, list(series.before)) for commit in ("HEAD", tip))
         edited = [path for path in series.before if now.get(path) != then.get(path)]
     return [
-        PatchState(patch.name, APPLIED if index < count else NOT_APPLIED)
+        PatchState(patch.name, APPLIED if index < count else NOT_APPLIED, patch.whereabouts)
         for index, patch in enumerate(series.patches)
     ], None, edited  # fmt: skip
 
