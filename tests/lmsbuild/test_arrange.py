@@ -484,7 +484,7 @@ KILLED = {
     "amend": ["refresh", "v1.0", "--patch", "3"],
     "undo": ["undo", "v1.0"],
 }
-TIERS = [False, pytest.param(True, marks=pytest.mark.slow)]
+SOME = ("pop", "conflict", "continue", "amend")  # in the default tier, at one step each
 
 
 class Killing:
@@ -541,8 +541,14 @@ class Killing:
             assert self.state == after, where
 
 
-@pytest.mark.parametrize("every", TIERS)
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.default
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        *((name, False) for name in SOME),
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in KILLED),
+    ],
+)
 def test_killed_at_a_change_of_a_file(tool: Tool, name: str, every: bool) -> None:
     killing = Killing(tool, name)
     killing.fresh()
@@ -550,7 +556,7 @@ def test_killed_at_a_change_of_a_file(tool: Tool, name: str, every: bool) -> Non
     steps = (killing.killer.folder / "files.log").read_text().splitlines()
     after = killing.state
     switching = [n for n, step in enumerate(steps, 1) if "os.rename" in step and "/work/" in step]
-    numbers = range(1, len(steps) + 1) if every else switching[-2:]
+    numbers = range(1, len(steps) + 1) if every else switching[-1:]
     assert numbers
     for number in numbers:
         before = killing.fresh()

@@ -21,6 +21,7 @@ class Wanted:
 
     source: str
     reference: Path | None
+    wheels: bool = False  # the index is asked for the official wheels, too
 
 
 def clone_of(origin: Wanted) -> Path | None:

@@ -4,9 +4,11 @@ written down of it afterwards."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import tomlkit
 from packaging.version import InvalidVersion, Version
@@ -15,19 +17,21 @@ from pydantic import ValidationError
 from lmsbuild.base.errors import ConfigError, UsageError
 from lmsbuild.base.filenames import file_name
 from lmsbuild.base.git import NOTHING
+from lmsbuild.base.project import Project
 from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
 from lmsbuild.checkout.edits import Line
 from lmsbuild.series.series import patch_files
-from lmsbuild.tags.frameworks import TAG_FILE, Tag, Target
+from lmsbuild.tags.frameworks import TAG_FILE, Tag, Target, load, targets
+from lmsbuild.tags.official import Official, Wheels
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+_WHEELS = "the official wheels (`wheel`: platforms, sha256), their CUDA versions, ABI and headers"
 # What no source says.
 _UNKNOWN = (
-    "the official wheels (`wheel`: platforms, sha256), their CUDA versions, ABI and headers",
     "`pins`, `images` and `full`: what upstream built and ran it with",
     "`overlay`: the sources of each library, flags and folders",
 )
@@ -70,10 +74,32 @@ def check_new(target: Target, new: Target) -> None:
         )
 
 
-def unknown(series: Target, line: Line) -> list[str]:
+def nearest(project: Project, spec: str) -> Target:
+    """The supported tag that a series for `spec` is best taken from: of the newest release before
+    it, else of the oldest. Raises UsageError."""
+    framework, _, name = spec.rpartition(":")
+    known = [each for each in targets(project) if framework in ("", each.framework_name)]
+    names = sorted({each.framework_name for each in known})
+    if len(names) != 1:
+        raise UsageError(
+            f"{spec} cannot be added because it does not say of which framework it is; name one "
+            f"as in {(names or list(load(project)))[0]}:{name}"
+        )
+    try:
+        version = Version(name.removeprefix("v"))
+    except InvalidVersion:
+        return known[0]  # `new_tag` says what is wrong
+    known.sort(key=lambda each: Version(each.version))
+    older = [each for each in known if Version(each.version) <= version]
+    return older[-1] if older else known[0]
+
+
+def unknown(series: Target, line: Line, wheels: Wheels) -> list[str]:
     """What a person must say of the tag, in words: what no source says, and sources of the overlay
     that are not there any more."""
-    told = list(_UNKNOWN)
+    told = [f"the official wheels for {name}: {why}" for name, why in wheels.lost.items()]
+    told += ["`abi` of the official wheels"] if wheels.found else []
+    told = [*(told or [_WHEELS]), *_UNKNOWN]
     if line.target.tag.commit == NOTHING:
         told.insert(0, f"`commit`: upstream's commit of {line.target.tag_name}")
     files = [file for lib in series.tag.overlay.libraries for file in lib.sources]
@@ -83,11 +109,11 @@ def unknown(series: Target, line: Line) -> list[str]:
     return told
 
 
-def record(series: Target, line: Line) -> list[str]:
+def record(series: Target, line: Line, wheels: Wheels) -> list[str]:
     """Write the folder of the tag of `line`: its patches, and a tag.toml like that of `series` with
     the blobs that they were made for. Names the files, from the project's root."""
     target, root = line.target, series.project.root
-    files = {target.file: _tag_file(series, line)}
+    files = {target.file: _tag_file(series, line, wheels)}
     folder = target.file.rpartition("/")[0]
     files.update({f"{folder}/{name}": content for name, content in line.hooks.items()})
     command = f"port {series.label} {target.tag_name}"
@@ -98,7 +124,7 @@ def record(series: Target, line: Line) -> list[str]:
     return sorted(files)
 
 
-def _tag_file(series: Target, line: Line) -> bytes:
+def _tag_file(series: Target, line: Line, wheels: Wheels) -> bytes:
     target = line.target
     text = (series.project.root / series.file).read_text(encoding="utf-8")
     document = tomlkit.parse(text)
@@ -110,6 +136,8 @@ def _tag_file(series: Target, line: Line) -> bytes:
         variant["wheel"]["version"] = target.tag.version
         variant["wheel"]["platforms"] = []
         variant["wheel"]["sha256"] = tomlkit.table()
+    for name, official in wheels.found.items():
+        _put_official(document, name, official)
     if "full" in document:
         document["full"].pop("ran", None)
     document["preimage"] = _table(line.preimage())
@@ -117,7 +145,7 @@ def _tag_file(series: Target, line: Line) -> bytes:
         (
             f"# Ported from {series.tag_name}. What `lmsbuild port` cannot know is empty, or still",
             f"# as of {series.tag_name}:",
-            *(f"# - {what}" for what in unknown(series, line)),
+            *(f"# - {what}" for what in unknown(series, line, wheels)),
         )
     )
     made = f"{head}\n{tomlkit.dumps(document)}"
@@ -129,6 +157,20 @@ def _tag_file(series: Target, line: Line) -> bytes:
             f"{series.file}"
         ) from error
     return made.encode()
+
+
+def _put_official(document: tomlkit.TOMLDocument, name: str, official: Official) -> None:
+    variant: Any = document["cuda"][name]
+    wheel = variant["wheel"]
+    wheel["platforms"] = [official.platform]
+    wheel["sha256"] = _table(official.sha256)
+    for header, found in zip(variant.get("headers", []), official.headers, strict=True):
+        header["version"], header["sha256"] = found.version, found.sha256
+    if official.cuda != name:
+        number = official.cuda.replace(".", "")
+        wheel["local"] = re.sub(r"^cu\d+", f"cu{number}", str(wheel["local"]))
+        every: Any = document["cuda"]
+        every.add(official.cuda, every.pop(name))
 
 
 def _table(values: Mapping[str, str]) -> tomlkit.items.Table:

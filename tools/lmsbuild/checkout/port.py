@@ -64,6 +64,7 @@ from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.series.standing import Standing
 from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.tags.official import Wheels, look_up
 
 _REFS = ("base", "applied", "before")
 
@@ -126,10 +127,11 @@ def begin(
             base=tip,
             tip=tip,
             clone=str(clone) if clone else "",
+            wheels=origin.wheels,
             todo=[patch.name for patch in series.patches],
         )
         _go_on(transaction, target, series, port)
-    return _end(target, user, port)
+    return _end(target, user, port, console)
 
 
 def go_on(path: Path, console: Console) -> Outcome:
@@ -140,7 +142,7 @@ def go_on(path: Path, console: Console) -> Outcome:
             with _transaction(user, target, port.tag) as transaction:
                 _take_resolved(transaction, port, series)
                 _go_on(transaction, target, series, port)
-        return _end(target, user, port)
+        return _end(target, user, port, console)
 
 
 def skip(path: Path, console: Console) -> Outcome:
@@ -157,7 +159,7 @@ def skip(path: Path, console: Console) -> Outcome:
             laid = port.laid
             _take(port, SKIPPED)
             _go_on(transaction, target, series, port, laid)
-        return _end(target, user, port)
+        return _end(target, user, port, console)
 
 
 def abort(path: Path, console: Console) -> Aborted:
@@ -307,14 +309,15 @@ def _at(port: Port) -> Stop:
 # The end.
 
 
-def _end(target: Target, user: Repository, port: Port) -> Outcome:
+def _end(target: Target, user: Repository, port: Port, console: Console) -> Outcome:
     """Say what needs a person, or write the tag down. Raises PatchError."""
     new = with_commit(new_tag(target, port.tag), port.commit)
     if port.stopped is not None:
         raise _stop(user, port)
     line = Line(new, user, port.base, port.tip)
-    files = record(target, line)
-    told = unknown(target, line)
+    wheels = look_up(target, new.tag.version, console) if port.wheels else Wheels()
+    files = record(target, line, wheels)
+    told = unknown(target, line, wheels)
     porting.place(user).unlink(missing_ok=True)
     return Outcome(user.path, port.series, port.tag, port.tip, port.done, files, told)
 

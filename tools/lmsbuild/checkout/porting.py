@@ -41,6 +41,7 @@ class Port:
     base: str  # the tag's code
     tip: str  # HEAD as it was left
     clone: str  # that has history; "" for none
+    wheels: bool = False  # the index is asked for the official wheels at the end
     done: list[Ported] = field(default_factory=list)
     todo: list[str] = field(default_factory=list)
     stopped: Ported | None = None  # the first of `todo`

@@ -19,7 +19,7 @@ from lmsbuild.cli.usage import near
 # What a user wants -> the commands for it, in the order of use.
 SECTIONS = {
     "Get started": ("doctor", "tags", "run"),
-    "Series": ("fetch", "apply", "refresh", "map", "survey", "port", "export"),
+    "Series": ("fetch", "apply", "refresh", "map", "diff", "survey", "port", "add", "export"),
     "Patches": ("push", "pop", "fold", "squash", "drop", "reorder", "import"),
     "Build": ("wheel", "plugin"),
     "When it stopped": ("status", "abort", "undo"),

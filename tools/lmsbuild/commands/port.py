@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import PatchError, UsageError
-from lmsbuild.base.project import find_project, full_path
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.project import find_project
 from lmsbuild.checkout import port, porting
-from lmsbuild.checkout.checkout import default_path, is_there
 from lmsbuild.checkout.newcode import Wanted
-from lmsbuild.checkout.newtag import check_new, new_tag
 from lmsbuild.checkout.picking import find
-from lmsbuild.checkout.porting import Ported
-from lmsbuild.checkout.source import is_repository
-from lmsbuild.checkout.survey import survey
 from lmsbuild.cli.options import (
     completer,
     dry_run_option,
@@ -29,7 +22,8 @@ from lmsbuild.cli.options import (
     reference_option,
     source_option,
 )
-from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.cli.porting import foresee, tell, telling
+from lmsbuild.tags.frameworks import resolve
 
 _STEPS = {"continue": port.go_on, "skip": port.skip}
 
@@ -81,7 +75,7 @@ def command(
             console.say(f"took back the port of {undone.series} to {undone.tag}: {undone.path}")
             console.result(undone)
             return
-        with _telling(console):
+        with telling(console):
             done = _STEPS[step](path, console)
     else:
         if series is None or tag is None:
@@ -91,32 +85,11 @@ def command(
             )
         target = resolve(project, series)
         if dry_run:
-            _foresee(target, tag, source, into, console)
+            foresee(target, tag, source, into, console)
             return
-        with _telling(console):
+        with telling(console):
             done = port.begin(target, tag, Wanted(source, reference), into, console)
-    _say(done.patches, console)
-    for name in done.written:
-        console.say(f"written: {name}")
-    for what in done.unknown:
-        console.say(f"not known: {what}")
-    console.say(f"{done.series} is ported to {done.tag}: {done.path}")
-    console.say(f"next: complete tag.toml, then lmsbuild verify, lint, wheel and test {done.tag}")
-    console.result(done)
-
-
-@contextmanager
-def _telling(console: Console) -> Iterator[None]:
-    """What became of the patches is said also when one needs a person."""
-    try:
-        yield
-    except PatchError as failure:
-        patches = failure.details.get("patches")
-        if isinstance(patches, list):
-            _say(patches, console)
-            for note in patches[-1].notes:
-                console.say(note)
-        raise
+    tell(done, console)
 
 
 def _check_alone(step: str, series: str | None, *, dry_run: bool) -> None:
@@ -126,30 +99,3 @@ def _check_alone(step: str, series: str | None, *, dry_run: bool) -> None:
             f"--{step} cannot go with {other} because it is about the port that is under way; "
             "leave it out"
         )
-
-
-def _say(patches: list[Ported], console: Console) -> None:
-    console.table("", ("patch", "state"), [(each.patch, each.state) for each in patches])
-
-
-def _foresee(target: Target, tag: str, source: str, into: Path | None, console: Console) -> None:
-    """What would become of each patch, by the tag's code where that is at hand."""
-    new = new_tag(target, tag)
-    check_new(target, new)
-    place = default_path(new, into)
-    given = full_path(source)
-    clone = given if "://" not in source and is_repository(given) else None
-    name = new.tag_name
-    if clone is None and is_there(place):
-        clone, name = place, "HEAD"
-    if clone is None:
-        console.say(f"would fetch {new.label} to {place}, and port the series of {target.label}")
-        console.result({"path": place, "patches": [], "dry_run": True})
-        return
-    rows = survey(target, [name], clone, console).rows
-    console.table("", ("patch", "state"), [(row.patch, row.state) for row in rows])
-    for row in rows:
-        for file in row.files:
-            for reason in file.reasons:
-                console.say(f"{row.patch}: {reason}")
-    console.result({"path": place, "patches": rows, "dry_run": True})

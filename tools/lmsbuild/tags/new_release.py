@@ -24,7 +24,7 @@ from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project
 from lmsbuild.tags.frameworks import PLUGIN_FILE, Framework, HeaderWheel, Variant, load
 
-_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 # What the headers' wheels are for: pip takes a platform by its exact name.
 _OLDER = tuple(f"manylinux{each}_x86_64" for each in ("_2_27", "_2_24", "_2_17", "2014", "1"))
 # (project, version, Python, platforms) -> pip's report on the wheel, None when there is none.
@@ -116,15 +116,15 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
     (platform,) = newest.wheel.platforms
     found = {
         python: report
-        for python in _PYTHONS
+        for python in PYTHONS
         if (report := ask(newest.wheel.project, version, python, [platform])) is not None
     }
     if not found:
         raise DownloadError(
             f"{newest.wheel.project} {version} cannot be added because the index has no wheel of "
-            f"it for {platform} and Python {', '.join(_PYTHONS)}; check the version"
+            f"it for {platform} and Python {', '.join(PYTHONS)}; check the version"
         )
-    cuda = _cuda(next(iter(found.values()))["metadata"].get("requires_dist", []), version)
+    cuda = cuda_of(next(iter(found.values()))["metadata"].get("requires_dist", []), version)
     same = [at for at, (each, _, _) in known.items() if each.split(".")[0] == cuda.split(".")[0]]
     if not same:
         raise ConfigError(
@@ -135,30 +135,30 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
     # A later release is nearer than an earlier one: what changed once, as the ABI did, stays.
     near = known[min((at for at in known if at > Version(version)), default=max(known))][1]
     headers = [
-        _header(header, cuda, ask, [platform, *_OLDER]) for header in known[max(same)][1].headers
+        header_of(header, cuda, ask, [platform, *_OLDER]) for header in known[max(same)][1].headers
     ]
     return _text(
         name, version, cuda, standard, near, headers=headers, platform=platform, found=found
     )
 
 
-def _header(like: HeaderWheel, cuda: str, ask: Ask, platforms: Sequence[str]) -> HeaderWheel:
-    report = ask(like.project, f"{cuda}.*", _PYTHONS[0], platforms)
+def header_of(like: HeaderWheel, cuda: str, ask: Ask, platforms: Sequence[str]) -> HeaderWheel:
+    report = ask(like.project, f"{cuda}.*", PYTHONS[0], platforms)
     if report is None:
         raise DownloadError(
             f"the release cannot be added because the index has no {like.project} {cuda} for "
             f"{', '.join(platforms)}, whose headers it needs; add it by hand"
         )
     return like.model_copy(
-        update={"version": report["metadata"]["version"], "sha256": _digest(report)}
+        update={"version": report["metadata"]["version"], "sha256": digest_of(report)}
     )
 
 
-def _digest(report: Mapping[str, Any]) -> str:
+def digest_of(report: Mapping[str, Any]) -> str:
     return str(report["download_info"]["archive_info"]["hashes"]["sha256"])
 
 
-def _cuda(requirements: list[str], version: str) -> str:
+def cuda_of(requirements: list[str], version: str) -> str:
     """X.Y of "cuda-toolkit[...]==13.2.2" or "nvidia-cuda-runtime-cu12==12.8.90"."""
     for requirement in requirements:
         match = re.match(
@@ -198,7 +198,7 @@ def _text(
         f"[{variant}.wheel.sha256]",
     ]
     for python, report in found.items():
-        lines.append(f'"{python}" = "{_digest(report)}"')
+        lines.append(f'"{python}" = "{digest_of(report)}"')
     for header in headers:
         lines += [
             "",

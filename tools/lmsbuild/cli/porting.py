@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `port` and `add` share: how they tell what became of the patches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import PatchError
+from lmsbuild.base.project import full_path
+from lmsbuild.checkout.checkout import default_path, is_there
+from lmsbuild.checkout.newtag import check_new, new_tag
+from lmsbuild.checkout.port import Outcome
+from lmsbuild.checkout.porting import Ported
+from lmsbuild.checkout.source import is_repository
+from lmsbuild.checkout.survey import survey
+from lmsbuild.tags.frameworks import Target
+
+
+@contextmanager
+def telling(console: Console) -> Iterator[None]:
+    """What became of the patches is said also when one needs a person."""
+    try:
+        yield
+    except PatchError as failure:
+        patches = failure.details.get("patches")
+        if isinstance(patches, list):
+            _show(patches, console)
+            for note in patches[-1].notes:
+                console.say(note)
+        raise
+
+
+def tell(done: Outcome, console: Console) -> None:
+    _show(done.patches, console)
+    for name in done.written:
+        console.say(f"written: {name}")
+    for what in done.unknown:
+        console.say(f"not known: {what}")
+    console.say(f"{done.series} is ported to {done.tag}: {done.path}")
+    console.say(f"next: complete tag.toml, then lmsbuild verify, lint, wheel and test {done.tag}")
+    console.result(done)
+
+
+def _show(patches: list[Ported], console: Console) -> None:
+    console.table("", ("patch", "state"), [(each.patch, each.state) for each in patches])
+
+
+def foresee(target: Target, tag: str, source: str, into: Path | None, console: Console) -> None:
+    """What would become of each patch, by the tag's code where that is at hand."""
+    new = new_tag(target, tag)
+    check_new(target, new)
+    place = default_path(new, into)
+    given = full_path(source)
+    clone = given if "://" not in source and is_repository(given) else None
+    name = new.tag_name
+    if clone is None and is_there(place):
+        clone, name = place, "HEAD"
+    if clone is None:
+        console.say(f"would fetch {new.label} to {place}, and port the series of {target.label}")
+        console.result({"path": place, "patches": [], "dry_run": True})
+        return
+    rows = survey(target, [name], clone, console).rows
+    console.table("", ("patch", "state"), [(row.patch, row.state) for row in rows])
+    for row in rows:
+        for file in row.files:
+            for reason in file.reasons:
+                console.say(f"{row.patch}: {reason}")
+    console.result({"path": place, "patches": rows, "dry_run": True})
