@@ -140,7 +140,7 @@ def test_to_a_patch_and_back(tool: Tool) -> None:
     assert "line20 = 21" in tool.text() and "= 35" in tool.text() and tool.clean
     status = tool("status")["checkouts"][0]
     assert status["popped"] == [COUNT, TWICE] and "push" in status["next"]
-    assert states(status) == ["applied"] * 3 + ["not applied"] * 2
+    assert states(status) == ["applied"] * 3 + ["popped"] * 2
     assert states(tool("apply", "--to", "count-what")) == ["applied"] * 4 + ["popped"]
     assert tool("push")["popped"] == []
     # The same commits as before, and nothing is left of the way there.
@@ -225,7 +225,11 @@ def test_drop(tool: Tool) -> None:
 
 def test_reorder(tool: Tool) -> None:
     before = snapshot(tool.checkout)
-    tool("reorder", "3", "2", "--before", "1")
+    done = tool("reorder", "3", "2", "--before", "1")
+    # Called as their files will be.
+    assert [name.rpartition("/")[2][:9] for name in patches(done)[1:]] == [
+        "0001-Coun", "0002-Show", "0003-Call", "0004-Coun"
+    ]  # fmt: skip
     assert tool.subjects[1:] == [
         "Count what moves", "Show it in Python", "Call the engine", "Count it twice"
     ]  # fmt: skip
@@ -247,7 +251,7 @@ def test_reorder(tool: Tool) -> None:
 def test_squash(tool: Tool) -> None:
     before = snapshot(tool.checkout)
     done = tool("squash", "1", "3", "4")
-    assert [state for state in states(done) if state != "applied"] == ["folded", "folded"]
+    assert states(done) == ["folded", "folded", "applied", "changed", "applied"]
     assert tool.subjects[1:] == ["Call the engine", "Show it in Python"]
     text = plain_git(tool.checkout, "log", "-1", "--format=%B", "HEAD~1")
     assert text.splitlines() == [
@@ -276,10 +280,13 @@ def test_refresh_one_patch(tool: Tool) -> None:
     write(tool.checkout, {"core/new.cpp": "int added;\n", "notes.txt": "mine\n"})
     plain_git(tool.checkout, "add", "core/new.cpp")
     before = snapshot(tool.checkout)
-    assert states(tool("refresh", "--patch", "1", "--dry-run")) == ["applied"] * 5
+    assert "does not track notes.txt" in tool("refresh", "--patch", "1", code=8)["message"]
     tool.same(before)
     (tool.checkout / "notes.txt").unlink()
     before = snapshot(tool.checkout)
+    wanted = ["applied", "changed", *["applied"] * 3]
+    assert states(tool("refresh", "--patch", "1", "--dry-run")) == wanted
+    tool.same(before)
     done = tool("refresh", "--patch", "call")
     assert done["written"] == [CALL, COUNT, TWICE]
     text = (tool.world.project.patches / "alpha" / CALL).read_text()
@@ -318,7 +325,8 @@ def test_fold_a_diff(tool: Tool) -> None:
     diff.write_text(plain_git(fresh, "diff") + "\n")
     before = snapshot(tool.checkout)
     done = tool("fold", str(diff), "--patch", "2")
-    assert states(done) == ["applied"] * 5 and len(tool.subjects) == 5
+    assert states(done) == ["applied"] * 2 + ["changed"] + ["applied"] * 2
+    assert len(tool.subjects) == 5
     files = plain_git(tool.checkout, "show", "--name-only", "--format=", "HEAD~2").split()
     assert "core/alloc.h" in files
     tool("undo")

@@ -327,8 +327,8 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
     last = last_of(user)
     if last is None:
         raise TreeStateError(
-            f"nothing can be taken back because no `lmsbuild apply` finished in {user.path} since "
-            "the last undo; `lmsbuild status` says where it stands"
+            f"nothing can be taken back because no command that changes {user.path} finished there "
+            "since the last undo; `lmsbuild status` says where it stands"
         )
     check_undo(user, last)
     start, head = str(last.data["start"]), str(last.data["head"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ from lmsbuild.tags.frameworks import Target, resolve
 POPPED = "popped"
 DROPPED = "dropped"
 FOLDED = "folded"
+CHANGED = "changed"  # by what was folded into it
 _OURS = "HEAD"  # what git calls that side
 _REFS = ("base", "applied", "before")
 _RUNTIME = 0  # where the runtime patch is, and its number
@@ -259,6 +261,7 @@ def arrange(
     """Make the checkout as `plan` says. Raises PatchError when a patch needs a person; the checkout
     then has the conflict."""
     user = stack.user
+    order = _numbered([*plan.on, *plan.popped])
     kept = 0
     for ours, theirs in zip(stack.on, plan.on, strict=False):
         if ours != theirs:
@@ -275,8 +278,8 @@ def arrange(
         before=[dataclasses.asdict(step) for step in arranging.popped(user)],
         changes=plan.changes,
         tip=stack.on[kept - 1].commit if kept else stack.base,
-        wanted=[filled(stack, step) for step in plan.on[kept:]],
-        popped=[filled(stack, step) for step in plan.popped],
+        wanted=[filled(stack, step) for step in order[kept : len(plan.on)]],
+        popped=[filled(stack, step) for step in order[len(plan.on) :]],
         done=[*plan.gone, *(PatchState(step.name, APPLIED) for step in stack.on[:kept])],
     )
     if dry_run:
@@ -290,6 +293,19 @@ def arrange(
                 check_clean(user, transaction.shadow)
             _go_on(transaction, stack.target, way, tip, plan.laid)
         return _end(user, way)
+
+
+def _numbered(steps: Sequence[Step]) -> list[Step]:
+    """With the numbers in their names that they have in this order."""
+    found: list[Step] = []
+    number = -1
+    for step in steps:
+        number += not step.fold
+        named = step.name
+        if number > _RUNTIME and not step.fold:
+            named = re.sub(r"/\d{4}-", f"/{number:04}-", named)
+        found.append(replace(step, name=named))
+    return found
 
 
 def _foresee(stack: Stack, way: Arranging, plan: Plan) -> None:
@@ -405,7 +421,11 @@ def _put_on(
 
 def _take(way: Arranging, state: str) -> None:
     step = way.wanted[0]
-    if not step.fold or state in (EMPTY, RESOLVED, SKIPPED):
+    if not step.fold:
+        way.done.append(PatchState(step.name, state))
+    elif state not in (EMPTY, SKIPPED):
+        way.done[-1] = PatchState(way.done[-1].patch, CHANGED)
+    else:
         way.done.append(PatchState(step.name, state))
     way.wanted, way.stopped, way.notes = way.wanted[1:], None, []
 

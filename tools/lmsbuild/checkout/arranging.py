@@ -100,8 +100,8 @@ def check_none_popped(user: Repository, what: str) -> None:
     if off:
         names = ", ".join(step.name for step in off[:3])
         raise TreeStateError(
-            f"{what} because {len(off)} patches of {user.path} are popped ({names}); put them on "
-            "with `lmsbuild push --all` first",
+            f"{what} because patches of {user.path} are popped ({names}); put them on with "
+            "`lmsbuild push --all` first",
             popped=[step.name for step in off],
         )
 

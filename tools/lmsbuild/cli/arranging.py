@@ -33,10 +33,12 @@ def run(
 
 def tell(done: Arranged, console: Console) -> None:
     show(done.patches, console)
-    would = "would be " if done.dry_run else ""
-    console.say(f"{done.path}: {would}at {done.head[:12]}" if not done.dry_run else "not changed")
+    if done.dry_run:
+        console.say(f"{done.path}: this would be so, and is not changed")
+    else:
+        console.say(f"{done.path}: at {done.head[:12]}")
     if done.popped:
-        console.say(f"{would}popped: {len(done.popped)}; next: lmsbuild push, or push --all")
+        console.say("next: lmsbuild push, or push --all (puts on what is popped)")
     elif not done.dry_run:
         console.say("next: lmsbuild refresh (puts the commits into the patches)")
     console.result(done)

@@ -70,7 +70,8 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     for patch in found.patches:
         where = f"  ({patch.whereabouts})" if patch.whereabouts else ""
         console.say(f"  {patch.state:<12} {patch.patch}{where}")
-    for name in found.popped:
+    listed = [patch.patch for patch in found.patches]
+    for name in (name for name in found.popped if name not in listed):
         console.say(f"  {'popped':<12} {name}")
     if found.other:
         console.say(f"  other code: {found.other}")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lmsbuild.base.errors import FileError, GitError, LmsbuildError, TreeStateError
@@ -26,6 +26,7 @@ from lmsbuild.base.transaction import (
 )
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.apply import check_undo, is_own, user_commits
+from lmsbuild.checkout.arrange import POPPED
 from lmsbuild.checkout.arranging import popped
 from lmsbuild.checkout.checkout import ARRANGE, PORT, default_path, is_framework, under_way
 from lmsbuild.checkout.edits import REFRESHED
@@ -227,10 +228,14 @@ def checkout_status(place: Place) -> CheckoutStatus:
     applied = recorded(user, "applied")
     refreshed = own and applied != user.tip()
     patches, other, edited = _patches(series, user, own=own)
+    off = [step.name for step in popped(user)]
+    patches = [
+        replace(patch, state=POPPED) if patch.patch in off and patch.state != APPLIED else patch
+        for patch in patches
+    ]
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
-    off = [step.name for step in popped(user)]
     top = user_commits(user, str(last.data["head"])) if last else []
     if running:
         following = f"wait for {running}"
