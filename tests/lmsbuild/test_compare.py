@@ -87,6 +87,13 @@ def test_what_is_not_committed(history: World, tool: Tool) -> None:
     assert {pair["state"] for pair in same} == {"the same"}
 
 
+def test_patches_of_tags_years_apart_are_paired(tool: Tool, real_project: Project) -> None:
+    found = tool("diff", "v2.14.1", "v2.2.0")["patches"]
+    numbers = [[(p[side] or "").rpartition("/")[2][:4] for side in ("first", "second")]
+               for p in found]  # fmt: skip
+    assert len(found) == 7 and all(first == second for first, second in numbers)
+
+
 def test_text_of_a_comparison(history: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["diff", "v1.0@HEAD", "--short"]) == 0
     short = capsys.readouterr().out

@@ -169,8 +169,8 @@ def with_changes(stack: Stack, at: int) -> Plan:
     untracked = [entry[3:] for entry in changes if entry.startswith("??")]
     if untracked:
         raise TreeStateError(
-            f"{user.path} cannot be taken from because git does not track {untracked[0]}; `git add` "
-            "what belongs to the patch, remove the rest or have git ignore it",
+            f"{user.path} cannot be taken from because git does not track {untracked[0]}; `git "
+            "add` what belongs to the patch, remove the rest or have git ignore it",
             files=untracked,
         )
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:

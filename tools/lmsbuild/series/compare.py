@@ -18,6 +18,7 @@ from lmsbuild.tags.frameworks import resolve
 
 STATES = {"=": "the same", "!": "changed", "<": "only in the first", ">": "only in the second"}
 _PAIR = re.compile(r"^ *(\d+|-): +\S+ ([=!<>]) +(\d+|-): +\S+ (.*)$")
+_LIKE = 90  # per cent of a patch that may differ from its pair: tags lie years apart
 _INDENT = 4  # of what differs, below a pair
 
 
@@ -82,7 +83,13 @@ def compare(first: Version, second: Version) -> list[Pair]:
         ranges = [sketch(room, each.patches) for each in (first, second)]
         words = [f"{commits[0]}..{commits[-1]}" for commits in ranges]
         done = room.repository.git.run(
-            "-c", "core.quotePath=false", "range-diff", "--no-color", "--abbrev=40", *words
+            "-c",
+            "core.quotePath=false",
+            "range-diff",
+            "--no-color",
+            f"--creation-factor={_LIKE}",
+            "--abbrev=40",
+            *words,
         )
     return _pairs(done.stdout.decode(errors="surrogateescape"), first.patches, second.patches)
 
