@@ -38,24 +38,26 @@ def build_libraries(folder: Path) -> dict[str, Path]:
     return {"alpha/lib/libcore.so": core, "alpha/lib/libuser.so": user}
 
 
-def make_wheel(folder: Path, libraries: dict[str, Path], python: str = "cp311") -> Path:
-    """The official wheel of alpha 1.0."""
-    info = "alpha-1.0.dist-info"
+def make_wheel(
+    folder: Path, libraries: dict[str, Path], python: str = "cp311", version: str = "1.0"
+) -> Path:
+    """The official wheel of alpha."""
+    info = f"alpha-{version}.dist-info"
     members = {
         "alpha/__init__.py": b"",
-        "alpha/version.py": b"__version__ = '1.0'\n",
+        "alpha/version.py": f"__version__ = '{version}'\n".encode(),
         "alpha/api.py": UPSTREAM["python/api.py"].encode(),
         "alpha/windows.py": UPSTREAM["python/windows.py"].encode(),
         "alpha/gone.py": b"gone\n",
         "alpha/include/core/alloc.h": UPSTREAM["core/alloc.h"].encode(),
         **{name: path.read_bytes() for name, path in libraries.items()},
-        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: alpha\nVersion: 1.0\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: alpha\nVersion: {version}\n".encode(),
         f"{info}/WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n"
             f"Tag: {python}-{python}-linux_x86_64\n"
         ).encode(),
     }
-    path = folder / f"alpha-1.0-{python}-{python}-linux_x86_64.whl"
+    path = folder / f"alpha-{version}-{python}-{python}-linux_x86_64.whl"
     record = ""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tomlkit
+from lmsbuild_wheels import ENGINE, PYTHON, build_libraries, edit, make_wheel
 from lmsbuild_world import REPOSITORY, UPSTREAM, World, plain_git, write
 
 from lmsbuild.__main__ import run
@@ -180,6 +181,25 @@ def test_a_tag_is_added(world: World, tool: Tool, upstream: Path, index: dict[st
     assert done["unknown"][0] == "`abi` of the official wheels"
     assert tool("verify", "v1.1")
     assert "supported already" in tool("add", "v1.1", *source, code=2)["message"]
+
+
+@pytest.mark.default
+def test_what_was_touched_is_compiled(
+    world: World, tool: Tool, upstream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel of the new tag, from an official one that only the index tells of."""
+    folder = world.folder / "index"
+    folder.mkdir()
+    make_wheel(folder, build_libraries(folder), f"cp{PYTHON.replace('.', '')}", "1.1")
+    monkeypatch.setattr(official, "PYTHONS", (PYTHON,))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    edit(world, ENGINE)
+    done = tool("add", "v1.1", "--source", str(upstream), "--wheel")
+    assert Path(done["wheel"]).name.startswith("alpha-1.1+lms.1-cp3")
+    with zipfile.ZipFile(done["wheel"]) as made:
+        assert b"engine" in made.read("alpha/lib/libcore.so")
+        assert made.read("alpha/api.py").endswith(b"return 1\n")
 
 
 def test_without_the_index(world: World, tool: Tool, upstream: Path, console: Console) -> None:

@@ -78,6 +78,7 @@ class Outcome:
     patches: list[Ported]
     written: list[str]  # files of the project
     unknown: list[str]  # what a person must say of the tag
+    wheel: Path | None = None  # that was made of it
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
+
+import click
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import PatchError
-from lmsbuild.base.project import full_path
+from lmsbuild.base.project import find_project, full_path
 from lmsbuild.checkout.checkout import default_path, is_there
 from lmsbuild.checkout.newtag import check_new, new_tag
 from lmsbuild.checkout.port import Outcome
 from lmsbuild.checkout.porting import Ported
 from lmsbuild.checkout.source import is_repository
 from lmsbuild.checkout.survey import survey
-from lmsbuild.tags.frameworks import Target
+from lmsbuild.ship.choices import Choices
+from lmsbuild.tags.frameworks import Target, resolve
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -33,15 +40,43 @@ def telling(console: Console) -> Iterator[None]:
         raise
 
 
-def tell(done: Outcome, console: Console) -> None:
+def wheel_option(function: F) -> F:
+    """The flag `compiled` of a command whose end is a new tag."""
+    return click.option(
+        "--wheel", "compiled", is_flag=True,
+        help="At the end compile what the patches touch: make the wheel, as `lmsbuild wheel`.",
+    )(function)  # fmt: skip
+
+
+def tell(done: Outcome, console: Console, *, compiled: bool) -> None:
     _show(done.patches, console)
     for name in done.written:
         console.say(f"written: {name}")
     for what in done.unknown:
         console.say(f"not known: {what}")
     console.say(f"{done.series} is ported to {done.tag}: {done.path}")
-    console.say(f"next: complete tag.toml, then lmsbuild verify, lint, wheel and test {done.tag}")
+    if compiled:
+        made = _wheel(done, console)
+        console.say(f"wrote {made}")
+        done = replace(done, wheel=made)
+        console.say(f"next: complete tag.toml, then lmsbuild verify, lint and test {done.tag}")
+    else:
+        console.say(
+            f"next: complete tag.toml, then lmsbuild verify, lint, wheel and test {done.tag}"
+        )
     console.result(done)
+
+
+def _wheel(done: Outcome, console: Console) -> Path:
+    # It imports the whole way of a build.
+    from lmsbuild.ship.pipeline import wheel
+
+    framework = done.series.partition(":")[0]
+    target = resolve(find_project(), f"{framework}:{done.tag}")
+    choices = Choices(
+        source="auto", reference=None, into=done.path, python=None, cuda=None, jobs=None
+    )
+    return wheel(target, choices, console)[1].wheel
 
 
 def _show(patches: list[Ported], console: Console) -> None:

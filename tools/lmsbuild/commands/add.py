@@ -21,7 +21,7 @@ from lmsbuild.cli.options import (
     reference_option,
     source_option,
 )
-from lmsbuild.cli.porting import foresee, tell, telling
+from lmsbuild.cli.porting import foresee, tell, telling, wheel_option
 from lmsbuild.tags.frameworks import resolve
 
 
@@ -29,7 +29,7 @@ from lmsbuild.tags.frameworks import resolve
     "add",
     epilog=examples(
         "lmsbuild add pytorch:v2.7.0 --source ~/src/pytorch --dry-run",
-        "lmsbuild add pytorch:v2.7.0 --source ~/src/pytorch",
+        "lmsbuild add pytorch:v2.7.0 --source ~/src/pytorch --wheel",
     ),
 )
 @click.argument("tag", metavar="TAG")
@@ -42,6 +42,7 @@ from lmsbuild.tags.frameworks import resolve
 @source_option
 @reference_option
 @into_option
+@wheel_option
 @dry_run_option
 @json_option
 def command(
@@ -51,6 +52,7 @@ def command(
     source: str,
     reference: Path | None,
     into: Path | None,
+    compiled: bool,
     dry_run: bool,
     console: Console,
 ) -> None:
@@ -68,4 +70,4 @@ def command(
         return
     with telling(console):
         done = port.begin(target, tag, Wanted(source, reference, wheels=True), into, console)
-    tell(done, console)
+    tell(done, console, compiled=compiled)

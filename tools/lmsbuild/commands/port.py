@@ -22,7 +22,7 @@ from lmsbuild.cli.options import (
     reference_option,
     source_option,
 )
-from lmsbuild.cli.porting import foresee, tell, telling
+from lmsbuild.cli.porting import foresee, tell, telling, wheel_option
 from lmsbuild.tags.frameworks import resolve
 
 _STEPS = {"continue": port.go_on, "skip": port.skip}
@@ -44,6 +44,7 @@ _STEPS = {"continue": port.go_on, "skip": port.skip}
 @source_option
 @reference_option
 @into_option
+@wheel_option
 @dry_run_option
 @json_option
 def command(
@@ -54,6 +55,7 @@ def command(
     source: str,
     reference: Path | None,
     into: Path | None,
+    compiled: bool,
     dry_run: bool,
     console: Console,
 ) -> None:
@@ -89,7 +91,7 @@ def command(
             return
         with telling(console):
             done = port.begin(target, tag, Wanted(source, reference), into, console)
-    tell(done, console)
+    tell(done, console, compiled=compiled)
 
 
 def _check_alone(step: str, series: str | None, *, dry_run: bool) -> None:
