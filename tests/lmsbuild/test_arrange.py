@@ -172,6 +172,11 @@ def test_push_and_pop_at_the_ends(tool: Tool) -> None:
     assert "all 5 patches are on" in tool("push", code=2)["message"]
     tool("pop", "--all")
     assert "no patch is on" in tool("pop", code=2)["message"]
+    for words in (("fold", "x.diff"), ("import", "x.mbox"), ("refresh", "--patch", "1")):
+        assert "no patch is on" in tool(*words, code=2)["message"]
+    tool("apply", "--to", "1")
+    for line in ("fold x --patch 2", "import x --after 2", "refresh --patch 2", "squash 2 1"):
+        assert "it is popped" in tool(*line.split(), code=2)["message"]
 
 
 def test_what_is_committed_between_lies_below(tool: Tool) -> None:

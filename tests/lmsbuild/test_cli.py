@@ -29,7 +29,7 @@ def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 
 
 READ_ONLY = (
-    "tags", "doctor", "status", "verify", "lint", "map", "survey", "completion",
+    "tags", "doctor", "status", "verify", "lint", "map", "survey", "diff", "completion",
     "channel list", "channel verify", "channel serve",
 )  # fmt: skip
 ROOT = click.Context(cli, info_name="lmsbuild")

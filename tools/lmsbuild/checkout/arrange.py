@@ -79,7 +79,9 @@ class Stack:
             found = [int(spec)] if int(spec) < len(files) else []
         else:
             words = spec.lower().replace(" ", "-")
-            whole = [at for at, name in enumerate(names) if words in (name.lower(), files[at])]
+            whole = [
+                at for at, name in enumerate(names) if words in (name.lower(), files[at].lower())
+            ]
             found = whole or [at for at, name in enumerate(names) if words in name.lower()]
         if len(found) == 1:
             return found[0]
@@ -235,6 +237,11 @@ def squashed(stack: Stack, into: int, others: Sequence[int]) -> Plan:
 
 def inserted(stack: Stack, at: int, steps: Sequence[Step]) -> Plan:
     """`steps` after the patch at `at`."""
+    if not stack.on:
+        raise UsageError(
+            f"nothing can go onto {stack.user.path} because no patch is on it; put some on with "
+            "`lmsbuild push` first"
+        )
     if at >= len(stack.on):
         raise UsageError(
             f"nothing can go onto {stack.all[at].name} because it is popped; put it on with "

@@ -94,8 +94,7 @@ class _Desk:
 
 @contextmanager
 def _desk(stack: Stack, at: int) -> Iterator[_Desk]:
-    if at >= len(stack.on) or at < 0:
-        inserted(stack, at, [])  # says why not
+    inserted(stack, at, [])  # says why not, if so
     with scratch(stack.user) as room:
         yield _Desk(room, stack.user, stack.on[at].commit)
 
@@ -162,8 +161,7 @@ def _split(room: Scratch, file: Path) -> Iterator[tuple[Mail, bytes]]:
 def with_changes(stack: Stack, at: int) -> Plan:
     """What is changed and not committed, as a part of the patch at `at`. Raises UsageError when
     there is nothing."""
-    if at >= len(stack.on):
-        inserted(stack, at, [])
+    inserted(stack, at, [])  # says why not, if so
     user = stack.user
     changes = user.variant(as_user=True).changes()
     untracked = [entry[3:] for entry in changes if entry.startswith("??")]

@@ -32,7 +32,7 @@ from lmsbuild.tags.frameworks import resolve
         "lmsbuild add pytorch:v2.7.0 --source ~/src/pytorch --wheel",
     ),
 )
-@click.argument("tag", metavar="TAG")
+@click.argument("new", metavar="TAG")
 @click.option(
     "--like",
     metavar="TAG",
@@ -47,7 +47,7 @@ from lmsbuild.tags.frameworks import resolve
 @json_option
 def command(
     *,
-    tag: str,
+    new: str,
     like: str | None,
     source: str,
     reference: Path | None,
@@ -64,10 +64,10 @@ def command(
     --continue`, --skip or --abort, which go on with this.
     """
     project = find_project()
-    target = resolve(project, like) if like else nearest(project, tag)
+    target = resolve(project, like) if like else nearest(project, new)
     if dry_run:
-        foresee(target, tag, source, into, console)
+        foresee(target, new, source, into, console)
         return
     with telling(console):
-        done = port.begin(target, tag, Wanted(source, reference, wheels=True), into, console)
+        done = port.begin(target, new, Wanted(source, reference, wheels=True), into, console)
     tell(done, console, compiled=compiled)
