@@ -20,6 +20,7 @@ from lmsbuild.checkout.refresh import refresh
 from lmsbuild.cli.group import cli
 from lmsbuild.series.mail import Mail, joined
 from lmsbuild.series.series import series_of
+from lmsbuild.upkeep.cleaning import users_work
 
 ALLOC = UPSTREAM["core/alloc.cpp"]
 ONE = ALLOC.replace("line20 = 20", "line20 = 21")
@@ -203,6 +204,16 @@ def test_nothing_is_written_or_built_while_patches_are_popped(tool: Tool) -> Non
     assert tool("apply", "--dry-run")["dry_run"]
     assert len(tool.subjects) == 4
     assert tool("apply")["already"] == 5
+
+
+def test_clean_keeps_a_checkout_with_popped_patches(tool: Tool) -> None:
+    fresh = tool.world.clone("fresh")
+    plain_git(fresh, "remote", "remove", "origin")
+    into = ("--into", str(fresh))
+    tool.run("apply", "v1.0", "--to", "2", *into)
+    assert f"popped patches ({COUNT})" in users_work(fresh)
+    tool.run("push", "v1.0", "--all", *into)
+    assert users_work(fresh) == ""
 
 
 def test_a_patch_by_its_name(tool: Tool) -> None:

@@ -366,7 +366,8 @@ def _go_on(
     else:
         transaction.remove_beside(arranging.FILE)
         put_popped(transaction, way.popped)
-    transaction.move_refs(way.tip, base=way.base, applied=applied, before=way.start)
+    before = way.refs["before"] if way.refs["before"] != NOTHING else way.base
+    transaction.move_refs(way.tip, base=way.base, applied=applied, before=before)
     transaction.journal.data.update(
         start=way.start, head=way.tip, stopped=standing is not None,
         arranged={"refs": way.refs, "popped": way.before, "changes": way.changes},

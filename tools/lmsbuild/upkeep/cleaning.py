@@ -20,6 +20,7 @@ from lmsbuild.base.errors import FileError, GitError, TreeStateError
 from lmsbuild.base.git import NOTHING, checkout_git, has_git
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import checkout
+from lmsbuild.checkout.arranging import popped
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.places import environment
 from lmsbuild.tags.frameworks import Target
@@ -141,6 +142,9 @@ def users_work(checkout: Path) -> str:
         changes = user.changes()
         if changes:
             return f"{changes[0][3:]} is not committed; give --force to remove it all the same"
+        off = popped(user)
+        if off:
+            return f"has popped patches ({off[0].name}); give --force to remove it all the same"
         base, before, applied = (recorded(user, name) for name in ("base", "before", "applied"))
         if base == NOTHING:
             return "not made by lmsbuild; give --force to remove it all the same"
