@@ -390,6 +390,13 @@ def conflict(tool: Tool) -> dict[str, str]:
     return before
 
 
+def test_a_conflict_is_foreseen(tool: Tool) -> None:
+    before = snapshot(tool.checkout)
+    done = tool("reorder", "4", "--before", "1", "--dry-run")
+    assert states(done) == ["applied", "conflict", *["not reached"] * 3]
+    assert snapshot(tool.checkout) == before
+
+
 def test_a_conflict_and_continue(tool: Tool) -> None:
     before = conflict(tool)
     status = tool("status")["checkouts"][0]

@@ -41,7 +41,14 @@ from lmsbuild.checkout.switch import CheckoutTransaction, check_unchanged, recor
 from lmsbuild.series.format import commit_patch, file_name, mail_of
 from lmsbuild.series.mail import Mail, joined
 from lmsbuild.series.merge import Versions
-from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, PatchState, is_empty
+from lmsbuild.series.patchstate import (
+    APPLIED,
+    EMPTY,
+    NOT_REACHED,
+    UPSTREAM,
+    PatchState,
+    is_empty,
+)
 from lmsbuild.series.scratch import Scratch, scratch
 from lmsbuild.series.series import Series, check_preimage, series_of
 from lmsbuild.series.standing import Standing, stand
@@ -330,7 +337,7 @@ def _foresee(stack: Stack, way: Arranging, plan: Plan) -> None:
                 check_unchanged(user, change)
     if stopped and way.stopped:
         way.done.append(way.stopped)
-        way.done += [PatchState(step.name, "not reached") for step in way.wanted[1:]]
+        way.done += [PatchState(step.name, NOT_REACHED) for step in way.wanted[1:]]
 
 
 def _arranged(user: Repository, way: Arranging, *, dry_run: bool = False) -> Arranged:
