@@ -9,9 +9,10 @@ namespace lms {
 // An eviction that could be made now, as far as its price depends on it.
 struct Eviction {
   std::size_t bytes;
-  bool clean;            // its host copy is valid: the eviction copies nothing
-  std::uint64_t age;     // in ops, since it was last used
-  std::uint64_t oldest;  // the age of what was used least recently of all
+  bool clean;  // its host copy is valid: the eviction copies nothing
+  // In ops, since it was last used; where its next use is known, a later one makes it older.
+  std::uint64_t age;
+  std::uint64_t oldest;  // the greatest age of all
 };
 
 // What it costs to make room, in bytes of copies: which victims are chosen depends on it, and

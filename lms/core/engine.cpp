@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "rhythm.h"
 #include "victims.h"
 
 namespace lms {
@@ -28,6 +29,7 @@ struct Engine::Entry {
   std::uint64_t order = 0;  // among all that came to be idle
   Moment last_use{0, 0};
   std::uint64_t last_clock = 0;  // the engine's clock then
+  Rhythm rhythm;                 // of its uses by ops, on the engine's clock
   std::size_t bytes = 0;         // as last located
   int device = 0;
   int pins = 0;
@@ -101,6 +103,7 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
       frame.pins_[first + i].entry->in_place = true;
       continue;
     }
+    note_use_(frame.pins_[first + i].entry);
     if (uses[i].access == Access::kOverwrite && old != nullptr) {
       if (last != count)
         bring_in_(frame.pins_[first + last].entry, Access::kWrite, uses[last].stream);
@@ -173,6 +176,7 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = track_(key);
   use_on_(entry, stream);
+  note_use_(entry);
   if (frame != nullptr) {
     trim_(frame);
     frame->pins_.push_back({entry, stream});
@@ -353,17 +357,44 @@ std::uint64_t Engine::age_(const Entry* entry) const {
   return std::max(own, all / std::max<std::size_t>(open_lanes_, 1));
 }
 
+// What is too small moves so rarely that its rhythm is not worth the memory.
+void Engine::note_use_(Entry* entry) {
+  if (entry->bytes >= min_bytes_) entry->rhythm.use(clock_);
+}
+
+// Of those whose next use is known, the age that each would have if the one used latest from now
+// on had been used first: what is used in a cycle would else leave just before it is used. Against
+// the others, of which the future is as long as the past, they stand as before.
+std::vector<std::uint64_t> Engine::ages_(const std::vector<Entry*>& entries) const {
+  std::vector<std::uint64_t> ages, known_ages;
+  std::vector<std::pair<std::uint64_t, std::size_t>> known;  // until the next use, whose
+  ages.reserve(entries.size());
+  for (const Entry* entry : entries) {
+    const std::uint64_t age = age_(entry), until = entry->rhythm.until_next(clock_);
+    if (until != Rhythm::kUnknown) {
+      known.emplace_back(until, ages.size());
+      known_ages.push_back(age);
+    }
+    ages.push_back(age);
+  }
+  std::sort(known.begin(), known.end());
+  std::sort(known_ages.begin(), known_ages.end());
+  for (std::size_t i = 0; i < known.size(); ++i) ages[known[i].second] = known_ages[i];
+  return ages;
+}
+
 std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& cost) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::vector<Candidate> result;
   const std::vector<Entry*> idle = idle_on_(device, sizes);
-  std::uint64_t oldest = 0;
-  for (const Entry* entry : idle) oldest = std::max(oldest, age_(entry));
-  for (Entry* entry : idle) {
+  const std::vector<std::uint64_t> ages = ages_(idle);
+  const std::uint64_t oldest = idle.empty() ? 0 : *std::max_element(ages.begin(), ages.end());
+  for (std::size_t i = 0; i < idle.size(); ++i) {
+    Entry* entry = idle[i];
     if (!evictable_(entry) || !backend_.acquire(entry->key)) continue;
     const Extent extent = backend_.locate(entry->key);
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
-    const Eviction eviction{extent.bytes, static_cast<bool>(entry->copy), age_(entry), oldest};
+    const Eviction eviction{extent.bytes, static_cast<bool>(entry->copy), ages[i], oldest};
     result.push_back({entry->key, extent, cost.evict(eviction), entry->last_use});
   }
   return result;

@@ -297,6 +297,8 @@ class Engine {
   std::vector<Entry*> idle_on_(int device, Sizes sizes);
   IdleLists& idle_lists_(int device);
   std::uint64_t age_(const Entry* entry) const;
+  std::vector<std::uint64_t> ages_(const std::vector<Entry*>& entries) const;
+  void note_use_(Entry* entry);
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
   void pin_(Entry* entry);

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lms {
+
+// When a storage is used next, by when it was used before. What a loop keeps for long, as
+// parameters and the optimiser's state, each iteration uses in the same places: the gaps between
+// the uses repeat. Of what lives for one iteration nothing repeats, and nothing is said.
+//
+// Time is in ops. Says what is likely, and stops as soon as a use does not come when it should.
+class Rhythm {
+ public:
+  static constexpr std::uint64_t kUnknown = UINT64_MAX;
+
+  // Gaps after which they repeat. Trades memory, and time when they do not, for storages that are
+  // used more often in each iteration.
+  static constexpr std::size_t kLongestPeriod = 16;
+
+  // It is used. Several uses in one op are one.
+  void use(std::uint64_t now) {
+    if (last_ != kUnknown && now > last_) add_(now - last_);
+    last_ = now;
+  }
+
+  // In how many ops it is used; kUnknown when its gaps do not repeat, or it should have been.
+  std::uint64_t until_next(std::uint64_t now) const {
+    if (period_ == 0) return kUnknown;
+    const std::uint64_t gap = gaps_[gaps_.size() - period_];
+    const std::uint64_t since = now - last_;
+    if (since <= gap) return gap - since;
+    return alike_(since, gap) ? 0 : kUnknown;
+  }
+
+ private:
+  static constexpr std::size_t kKept = 4 * kLongestPeriod;  // and half of them at least
+
+  // An iteration may have a few ops more than the one before: one that lacked room begins anew.
+  static bool alike_(std::uint64_t a, std::uint64_t b) {
+    const std::uint64_t more = std::max(a, b), less = std::min(a, b);
+    return more - less <= 1 + more / 8;
+  }
+
+  void add_(std::uint64_t gap) {
+    gaps_.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(gap, UINT32_MAX)));
+    if (gaps_.size() > kKept) gaps_.erase(gaps_.begin(), gaps_.begin() + kKept / 2);
+    if (period_ == 0 || !alike_(gaps_.back(), gaps_[gaps_.size() - 1 - period_])) period_ = find_();
+  }
+
+  // How many of the last gaps, one after the other, are as they were a period before.
+  std::size_t repeats_(std::size_t period) const {
+    std::size_t count = 0;
+    for (std::size_t i = gaps_.size(); i-- > period; ++count) {
+      if (!alike_(gaps_[i], gaps_[i - period])) break;
+    }
+    return count;
+  }
+
+  // The one that repeats for longest, and of all its gaps at least; else 0. Of several the
+  // shortest.
+  std::size_t find_() const {
+    std::size_t best = 0, most = 0;
+    for (std::size_t period = 1; period <= kLongestPeriod; ++period) {
+      const std::size_t repeats = repeats_(period);
+      if (repeats >= period && repeats > most) {
+        best = period;
+        most = repeats;
+      }
+    }
+    return best;
+  }
+
+  std::vector<std::uint32_t> gaps_;  // the last of them
+  std::uint64_t last_ = kUnknown;
+  std::size_t period_ = 0;  // 0: none is known
+};
+
+}  // namespace lms
