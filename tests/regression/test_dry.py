@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lms_device import MIB, TOOLS
 
-from simcuda import trace
+from simcuda import bounds, trace
 
 GIB = 1 << 30
 DRY = {"SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": "v100-32gb-pcie3"}
@@ -110,6 +110,31 @@ def test_true_sizes_train_beyond_memory(child: Any) -> None:
     assert times["now"] >= max(times["compute"], times["in"], times["out"])
 
 
+# Of docs/bounds.md: at a quarter of its peak no swapper of storages could run the operator.
+@pytest.mark.parametrize(
+    ("model", "size", "peak", "memory", "impossible"),
+    [
+        ("gpt2", 16, 36.0, 9.22, "aten::_log_softmax_backward_data needs 9.2"),
+        ("unet3d", 256, 35.9, 10.25, "aten::convolution_backward needs 10 GiB"),
+    ],
+    ids=["gpt2", "unet3d"],
+)
+def test_hardly_more_than_its_largest_operator_needs_is_enough(
+    child: Any, tmp_path: Path, model: str, size: int, peak: float, memory: float, impossible: str
+) -> None:
+    code = f"""
+    torch.cuda.lms.enable(host_limit="200G")
+    model = models.WORKLOADS[{model!r}]
+    train(model.build(1), *model.batch({size}, 1), 2)
+    print(json.dumps(simcuda.device.peak))
+    """
+    file = tmp_path / "trace"
+    assert child(code, int(memory * GIB), dry=True, SIMCUDA_TRACE=str(file)) <= memory * GIB
+    problem = bounds.problem_of(trace.read(file), minimum=MIB)
+    with pytest.raises(bounds.TooSmallError, match=impossible):
+        bounds.bounds(problem, int(peak / 4 * GIB))
+
+
 # The workspace of the product comes to lie in what a large tensor has left, and stays there.
 PRODUCT = """
     torch.cuda.lms.enable(min_size=0)
@@ -196,3 +221,24 @@ def test_what_trains_in_some_memory_trains_in_more(
     trains = child(code, capacities[-1] * MIB, dry=True)
     assert trains == [*capacities][-len(trains) :]
     assert 0 < len(trains) < len(capacities)
+
+
+CYCLE = """
+    torch.cuda.lms.enable(host_limit="1G")
+    tensors = [torch.ones(3 << 18, device="cuda") for _ in range(40)]
+    rounds = []
+    for _ in range(8):
+        before = torch.cuda.lms.stats()["lms.paged_in"]
+        for tensor in tensors:
+            tensor.{use}
+        rounds.append(torch.cuda.lms.stats()["lms.paged_in"] - before)
+    print(json.dumps(rounds))
+    """
+
+
+@pytest.mark.parametrize("use", ["sum()", "add_(1)"], ids=["read", "written"])
+def test_what_a_cycle_comes_to_next_stays(child: Any, use: str) -> None:
+    """40 tensors of 3 MiB in 90 MiB: by the order of their last use each would be out."""
+    rounds = child(CYCLE.format(use=use), 90 * MIB, dry=True)
+    assert rounds[0] > 17  # as nothing is known yet
+    assert max(rounds[3:]) <= 17
