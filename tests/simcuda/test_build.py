@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from simcuda import SimcudaError, builder
+from simcuda import SimcudaError, builder, statics, stubs
 
 
 def make(work: Path, say: builder.Progress) -> None:
@@ -48,3 +50,44 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     with pytest.raises(SimcudaError, match="because of No space left on device"):
         builder._kept(tmp_path / "mine", key, full, None)
     assert [path.name for path in tmp_path.iterdir()] == [".mine.lock"]
+
+
+def library(folder: Path, name: str, source: str, *options: str) -> Path:
+    path = folder / name
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", *options, "-o", str(path)]
+    subprocess.run(command, input=source, text=True, check=True)
+    return path
+
+
+def test_a_library_that_another_would_bring_has_a_stand_in(tmp_path: Path) -> None:
+    library(
+        tmp_path,
+        "libuser.so",
+        "int cublasLtMatmul(void), ncclSend(void);"
+        "int use(void) { return cublasLtMatmul() + ncclSend(); }",
+    )
+    library(tmp_path, "libgiver.so", "int ncclSend(void) { return 0; }")
+    (found,) = stubs.needed_libraries(tmp_path)
+    assert (found.soname, list(found.functions)) == ("libcublasLt.so", ["cublasLtMatmul"])
+
+
+def test_a_runtime_within_a_library_jumps_into_the_simulated_one(tmp_path: Path) -> None:
+    own = """
+        static __attribute__((noinline)) int cudaGetDevice(int* d) { *d = 7; return *d * 3 + 1; }
+        static __attribute__((noinline)) int cudaOwn(int* d) { *d = 5; return *d + 1; }
+        int device(void) { int d; cudaGetDevice(&d); return d; }
+        int other(void) { int d; cudaOwn(&d); return d; }
+    """
+    user = ctypes.CDLL(str(library(tmp_path, "libtorch_python.so", own, "-O0")))
+    simulated = "int cudaGetDevice(int* d) { *d = 2; return 0; }"
+    runtime = ctypes.CDLL(str(library(tmp_path, "libcudart.so", simulated)))
+    assert (user.device(), user.other()) == (7, 5)
+    assert statics.redirect(tmp_path, runtime) == 1
+    assert (user.device(), user.other()) == (2, 5)
+
+
+def test_a_function_too_short_for_a_jump_is_told(tmp_path: Path) -> None:
+    short = '__attribute__((visibility("default"))) int cudaGetDevice(int* d) { return 0; }'
+    loaded = ctypes.CDLL(str(library(tmp_path, "libc10_cuda.so", short, "-O1")))
+    with pytest.raises(SimcudaError, match=r"its cudaGetDevice has \d+ bytes, and a jump needs 13"):
+        statics.redirect(tmp_path, loaded)

@@ -216,8 +216,7 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
         units.append((source, ["-O1", "-DNDEBUG", abi, *against]))
     say(f"compiling for torch {torch.version}")
     tools = Tools(compiler())
-    soname = f"libcudart.so.{torch.cuda_major}"
-    preload, kernels = _build(tools, folders, soname, work, jobs, say, units)
+    preload, kernels = _build(tools, folders, torch.cudart, work, jobs, say, units)
     cudart = preload[0]
     parts: list[str | Path]
     for library in stubs.needed_libraries(torch.lib):
@@ -229,7 +228,10 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
         preload.append(library.soname)
     say(f"made {len(preload)} stand-in libraries")
 
-    torch_libs = ["-ltorch_cpu", "-lc10", "-lc10_cuda", "-ltorch_cuda"]
+    # Some releases have the CUDA part in two libraries.
+    parts_of_cuda = [f"torch_cuda{part}" for part in ("", "_cpp", "_cu")]
+    names = ["torch_cpu", "c10", "c10_cuda", *parts_of_cuda]
+    torch_libs = [f"-l{name}" for name in names if (torch.lib / f"lib{name}.so").exists()]
     search = [f"-L{torch.lib}", f"-Wl,-rpath-link,{work}", f"-Wl,-rpath-link,{torch.lib}"]
     _link(
         tools.cxx,

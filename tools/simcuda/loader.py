@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import dry
+from . import dry, statics
 from .builder import Build, build, build_for_tensorflow
 from .config import Settings
 from .device import Device
@@ -24,6 +24,7 @@ from .errors import SimcudaError
 from .order import Checker, Suppression, read_suppressions
 from .profiles import SUFFIX
 from .profiles import profile as read_profile
+from .torchinfo import find_torch
 from .trace import write_header
 
 HOOK = Path(__file__).resolve().parent / "hook"
@@ -185,6 +186,10 @@ def install() -> int:
         raise SimcudaError("no simulated device is loaded; call simcuda.load() before import torch")
     if _installed:
         return 0
+    torch = find_torch()
+    assert torch is not None and device._runtime is not None
+    if torch.cuda_major < 12:
+        statics.redirect(torch.lib, device._runtime)
     _kernels = ctypes.CDLL(str(_build.kernels))
     count = int(_kernels.simcuda_install_kernels(int(_dry)))
     _installed = True
@@ -215,12 +220,21 @@ def _turn_off_what_is_not_simulated() -> None:
 
     torch.backends.cudnn.enabled = False
     if not _dry:  # where it is dry, the device's capability decides
-        torch.backends.cuda.enable_flash_sdp(False)
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
+        _turn_off_attention("flash", "mem_efficient")
+    _turn_off_attention("cudnn")
     # The profiler has nothing to measure on the device.
     for module in (torch.autograd, torch.autograd.profiler):
         module._supported_activities = lambda: {torch.profiler.ProfilerActivity.CPU}
+
+
+def _turn_off_attention(*kinds: str) -> None:
+    """Fused attention, of which a release has some kinds or none."""
+    import torch
+
+    for kind in kinds:
+        enable = getattr(torch.backends.cuda, f"enable_{kind}_sdp", None)
+        if enable is not None:
+            enable(False)
 
 
 def _share_with_children(made: Build) -> None:

@@ -66,7 +66,25 @@ def needed_libraries(lib: Path) -> list[Library]:
             if version == soname or (".so" not in version and re.match(prefix, symbol)):
                 library.functions[symbol] = version
         libraries.append(library)
-    return libraries
+    return [*libraries, *_needed_indirectly(lib, libraries, imported)]
+
+
+def _needed_indirectly(
+    lib: Path, libraries: list[Library], imported: set[tuple[str, str]]
+) -> list[Library]:
+    """Those that none in `lib` names, because another of them brings it: cuBLAS its cublasLt."""
+    taken = {function for library in libraries for function in library.functions}
+    missing = {symbol: version for symbol, version in imported if symbol not in taken}
+    for path in lib.glob("*.so*"):
+        for line in _run("nm", "-D", "--defined-only", path).splitlines():
+            missing.pop(line.split()[-1].partition("@")[0], None)
+    found = []
+    for name in sorted(LIBRARIES.keys() - {library.name for library in libraries}):
+        prefix = re.compile(LIBRARIES[name][0])
+        functions = {f: version for f, version in missing.items() if prefix.match(f)}
+        if functions:
+            found.append(Library(f"lib{name}.so", name, functions))
+    return found
 
 
 _HANDLES = re.compile(r"cublas(Create|Destroy|SetStream|SetWorkspace|SetMathMode)(_v2)?")

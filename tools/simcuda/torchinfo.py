@@ -32,6 +32,11 @@ class Torch:
         return int(self.cuda.split(".")[0])
 
     @property
+    def cudart(self) -> str:
+        """The CUDA runtime's file name, which is the version of its symbols, too."""
+        return f"libcudart.so.{self.cuda_major}" + (".0" if self.cuda_major == 11 else "")
+
+    @property
     def header_wheels(self) -> list[str]:
         """Requirements for the wheels with the CUDA headers of this torch."""
         if self.cuda_major < 13:

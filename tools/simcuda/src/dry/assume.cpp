@@ -12,6 +12,8 @@
 #include <map>
 #include <mutex>
 
+#include "../kernels/versions.h"
+
 namespace simcuda::dry {
 namespace {
 
@@ -183,8 +185,8 @@ void assume_masks(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   if (schema.name() != "aten::index" && schema.name() != "aten::_unsafe_index") return;
   auto indices = stack[1].toOptionalTensorList();
   bool any = false;
-  c10::List<std::optional<Tensor>> changed;
-  for (const std::optional<Tensor>& index : indices) {
+  c10::List<Optional<Tensor>> changed;
+  for (const Optional<Tensor>& index : indices) {
     if (!index || !is_mask(*index)) {
       changed.push_back(index);
       continue;

@@ -92,7 +92,7 @@ void DryKernel::touch(const IValue* values) const {
       if (written_[i] != written) continue;
       for_each_tensor(values[i], [&](const Tensor& t) {
         if (!is_dense_cuda(t)) return;
-        if (written) t.storage().unsafeGetStorageImpl()->mutable_data();
+        if (written) writable_data_of(t.storage());
         check_addressable(t, operands_.op());
       });
     }
@@ -278,7 +278,7 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   TORCH_CHECK(is_dense_cuda(to) && is_dense_cuda(from),
               "the dry device refuses: copy_ of a tensor that is not dense");
   Tensor source = from.expand_as(to);
-  to.storage().unsafeGetStorageImpl()->mutable_data();
+  writable_data_of(to.storage());
   check_addressable(to, kName);
   check_addressable(source, kName);
   if (simcuda_order_on() && to.numel() > 0) {

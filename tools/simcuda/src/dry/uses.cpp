@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "uses.h"
 
-#include <c10/cuda/CUDACachingAllocator.h>
+#include <simcuda.h>
 
 #include <mutex>
 #include <unordered_map>
+
+#include "../kernels/versions.h"
 
 namespace simcuda::dry {
 namespace {
@@ -60,38 +62,8 @@ TracedCopies::TracedCopies(void* stream, c10::Device device, const std::string& 
 
 TracedCopies::~TracedCopies() { simcuda_trace_op_end(); }
 
-bool trace_allocator() {
-  using c10::cuda::CUDACachingAllocator::TraceEntry;
-  auto tell = [](const TraceEntry& entry) {
-    auto say = [&](int event) {
-      simcuda_trace_memory(event, entry.device_, static_cast<uintptr_t>(entry.addr_), entry.size_,
-                           entry.stream_);
-    };
-    switch (entry.action_) {
-      case TraceEntry::ALLOC:
-        return say(SIMCUDA_ALLOCATED);
-      case TraceEntry::FREE_COMPLETED:
-        return say(SIMCUDA_FREED);
-      case TraceEntry::SEGMENT_ALLOC:
-      case TraceEntry::SEGMENT_MAP:
-        return say(SIMCUDA_SEGMENT);
-      case TraceEntry::SEGMENT_FREE:
-      case TraceEntry::SEGMENT_UNMAP:
-        return say(SIMCUDA_SEGMENT_GONE);
-      default:
-        return;
-    }
-  };
-  try {
-    c10::cuda::CUDACachingAllocator::get()->attachAllocatorTraceTracker(tell);
-  } catch (const c10::Error&) {
-    return false;  // an allocator that is not torch's own
-  }
-  return true;
-}
-
 }  // namespace simcuda::dry
 
 extern "C" __attribute__((visibility("default"))) int simcuda_trace_allocator() {
-  return simcuda::dry::trace_allocator();
+  return simcuda::trace_allocator();
 }

@@ -31,7 +31,4 @@ class TracedCopies {
   TracedCopies& operator=(const TracedCopies&) = delete;
 };
 
-// Tells the trace what torch's allocator does, from now on. Whether there is one that tells.
-bool trace_allocator();
-
 }  // namespace simcuda::dry

@@ -38,8 +38,8 @@ const Facts& facts_of(const at::RecordFunction& function) {
   thread_local std::unordered_map<const char*, Facts> known;
   auto [entry, fresh] = known.try_emplace(function.name());
   Facts& facts = entry->second;
-  auto name = fresh ? function.operator_name() : std::nullopt;
-  auto op = name ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
+  auto name = fresh ? function.operator_name() : nothing;
+  auto op = name ? c10::Dispatcher::singleton().findSchema(*name) : nothing;
   if (!op) return facts;
   facts.name = name->name;
   bool reads = op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || name->name == "aten::copy_";
@@ -72,9 +72,8 @@ std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& function)
       if (!t.is_cpu() || t.layout() != c10::kStrided || t.numel() == 0 || !t.has_storage()) return;
       const void* base = t.storage().unsafeGetStorageImpl()->data();
       if (!simcuda_order_pinned(base)) return;
-      views.push_back({t.const_data_ptr(), static_cast<size_t>(t.element_size()),
-                       static_cast<int>(t.dim()), t.sizes().data(), t.strides().data(),
-                       facts.written[i]});
+      views.push_back({data_of(t), static_cast<size_t>(t.element_size()), static_cast<int>(t.dim()),
+                       t.sizes().data(), t.strides().data(), facts.written[i]});
     });
   }
   if (elsewhere || views.empty()) return nullptr;

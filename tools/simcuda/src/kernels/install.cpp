@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operators are simulated: all of aten that have a CUDA kernel of their own.
-#include <c10/util/Exception.h>
 #include <simcuda.h>
 
 #include <memory>
@@ -10,6 +9,7 @@
 #include "../dry/kernel.h"
 #include "../dry/values.h"
 #include "kernels.h"
+#include "versions.h"
 
 namespace simcuda {
 namespace {
@@ -118,11 +118,6 @@ int install_key(DispatchKey cuda, DispatchKey cpu, bool dry) {
   return installed;
 }
 
-// Overriding torch's kernels is the point here; its warning about it is not wanted.
-struct Silent : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 }  // namespace
 
 bool is_view(const c10::FunctionSchema& schema) {
@@ -132,13 +127,9 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-}  // namespace simcuda
+namespace {
 
-// Returns the number of operators that run on the simulated device from now on.
-extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels(int dry) {
-  using namespace simcuda;
-  Silent silent;
-  c10::WarningUtils::WarningHandlerGuard guard(&silent);
+int install(bool dry) {
   int installed = install_key(DispatchKey::CUDA, DispatchKey::CPU, dry);
   auto& special = library(DispatchKey::CUDA);
   if (dry) {
@@ -157,4 +148,14 @@ extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels(in
   register_recurrent_layers(autograd);
   if (simcuda_order_on()) observe_host_use();
   return installed;
+}
+
+}  // namespace
+
+}  // namespace simcuda
+
+// Returns the number of operators that run on the simulated device from now on.
+extern "C" __attribute__((visibility("default"))) int simcuda_install_kernels(int dry) {
+  // Overriding torch's kernels is the point here; its warning about it is not wanted.
+  return simcuda::silently([dry] { return simcuda::install(dry); });
 }

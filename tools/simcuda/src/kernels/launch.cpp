@@ -6,13 +6,14 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <simcuda.h>
 
 #include <cstring>
+
+#include "versions.h"
 
 namespace simcuda {
 namespace {
@@ -59,7 +60,7 @@ bool on_device() { return t_on_device > 0; }
 
 void Elements::write() const {
   if (source_.is_non_overlapping_and_dense()) {
-    memcpy(target_, source_.const_data_ptr(), source_.nbytes());
+    memcpy(target_, data_of(source_), source_.nbytes());
   } else {
     write_dim(0, 0);
   }
@@ -68,7 +69,7 @@ void Elements::write() const {
 void Elements::write_dim(size_t dim, int64_t offset) const {
   if (dim == static_cast<size_t>(source_.dim())) {
     auto bytes = offset * static_cast<int64_t>(source_.element_size());
-    memcpy(target_ + bytes, static_cast<const char*>(source_.const_data_ptr()) + bytes,
+    memcpy(target_ + bytes, static_cast<const char*>(data_of(source_)) + bytes,
            source_.element_size());
     return;
   }
@@ -155,7 +156,7 @@ void Launch::end() {
 
 void Launch::will_write(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda()) return;
-  if (is_cuda_dense(tensor)) tensor.storage().unsafeGetStorageImpl()->mutable_data();
+  if (is_cuda_dense(tensor)) writable_data_of(tensor.storage());
 }
 
 Launch::Memory& Launch::memory_of(const Tensor& tensor, bool written) {
@@ -198,9 +199,9 @@ Tensor Launch::dense_to_cpu(const Tensor& tensor, bool written) {
 
 Tensor Launch::sparse_to_cpu(const Tensor& tensor, bool written) {
   auto* impl = sparse_impl(tensor);
-  Tensor cpu = at::_sparse_coo_tensor_unsafe(
-      dense_to_cpu(impl->indices(), written), dense_to_cpu(impl->values(), written), tensor.sizes(),
-      tensor.options().device(c10::kCPU), tensor.is_coalesced());
+  Tensor cpu =
+      sparse_coo(dense_to_cpu(impl->indices(), written), dense_to_cpu(impl->values(), written),
+                 tensor.sizes(), tensor.options().device(c10::kCPU), tensor.is_coalesced());
   arguments_.push_back({tensor, cpu, written});
   return cpu;
 }
@@ -222,7 +223,7 @@ Tensor Launch::to_cpu(const Tensor& tensor, bool written) {
     if (a.device.is_same(tensor)) return a.cpu;
   }
   if (tensor.is_sparse()) return sparse_to_cpu(tensor, written);
-  if (at::sparse_csr::is_sparse_compressed(tensor)) return compressed_to_cpu(tensor, written);
+  if (is_compressed(tensor)) return compressed_to_cpu(tensor, written);
   TORCH_CHECK(is_cuda_dense(tensor), "simcuda: ", op_, " on a tensor of type ", tensor.toString(),
               " has no simulation");
   return dense_to_cpu(tensor, written);
@@ -231,7 +232,7 @@ Tensor Launch::to_cpu(const Tensor& tensor, bool written) {
 void Launch::store(const Tensor& target, const Tensor& source) {
   if (target.numel() == 0) return;
   auto offset = target.storage_offset() * static_cast<int64_t>(target.element_size());
-  stores_.emplace_back(static_cast<char*>(target.storage().mutable_data()) + offset, source);
+  stores_.emplace_back(static_cast<char*>(writable_data_of(target.storage())) + offset, source);
 }
 
 void Launch::finish() {
@@ -390,10 +391,10 @@ Tensor Launch::to_device(const Tensor& result) {
   if (result.is_sparse()) {
     auto* impl = sparse_impl(result);
     Tensor indices = dense_to_device(impl->indices()), values = dense_to_device(impl->values());
-    return at::_sparse_coo_tensor_unsafe(indices, values, result.sizes(),
-                                         result.options().device(device_), result.is_coalesced());
+    return sparse_coo(indices, values, result.sizes(), result.options().device(device_),
+                      result.is_coalesced());
   }
-  if (at::sparse_csr::is_sparse_compressed(result)) {
+  if (is_compressed(result)) {
     auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(result);
     auto values = at::sparse_csr::get_sparse_csr_impl(result)->values();
     return at::_sparse_compressed_tensor_unsafe(

@@ -3,6 +3,7 @@
 
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <optional>
 #include <unordered_set>
 
 namespace simcuda {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "versions.h"
+
 namespace simcuda {
 
 // Visits the tensors in a value.
@@ -18,7 +20,7 @@ void for_each_tensor(const c10::IValue& value, Visit visit) {
   } else if (value.isTensorList()) {
     for (const at::Tensor& t : value.toTensorList()) visit(t);
   } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
+    for (const Optional<at::Tensor>& t : value.toOptionalTensorList()) {
       if (t) visit(*t);
     }
   }
@@ -34,9 +36,9 @@ void replace_tensors(c10::IValue& value, Change change) {
     for (const at::Tensor& t : value.toTensorList()) list.push_back(change(t));
     value = list;
   } else if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
-      list.push_back(t ? std::optional<at::Tensor>(change(*t)) : std::nullopt);
+    c10::List<Optional<at::Tensor>> list;
+    for (const Optional<at::Tensor>& t : value.toOptionalTensorList()) {
+      list.push_back(t ? Optional<at::Tensor>(change(*t)) : nothing);
     }
     value = list;
   }

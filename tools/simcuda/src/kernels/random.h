@@ -3,7 +3,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
-#include <ATen/cuda/PhiloxCudaState.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 
 #include <optional>
 

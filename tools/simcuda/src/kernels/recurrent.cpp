@@ -143,21 +143,21 @@ std::tuple<Tensor, Tensor> simple(const Tensor& input, const Tensor& hx, TensorL
 
 // ---- the fused cells, which packed sequences and the cell modules use
 
-Tensor with_bias(const Tensor& gates, const std::optional<Tensor>& bias) {
+Tensor with_bias(const Tensor& gates, const Optional<Tensor>& bias) {
   return bias && bias->defined() ? gates + *bias : gates;
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                             const Tensor& cx, const std::optional<Tensor>& b_ih,
-                                             const std::optional<Tensor>& b_hh) {
+                                             const Tensor& cx, const Optional<Tensor>& b_ih,
+                                             const Optional<Tensor>& b_hh) {
   Tensor gates = with_bias(hidden_gates, b_hh) + with_bias(input_gates, b_ih);
   auto [hy, cy] = lstm(gates, cx);
   return {hy, cy, gates};
 }
 
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                    const Tensor& hx, const std::optional<Tensor>& b_ih,
-                                    const std::optional<Tensor>& b_hh) {
+                                    const Tensor& hx, const Optional<Tensor>& b_ih,
+                                    const Optional<Tensor>& b_hh) {
   Tensor hidden = b_hh ? with_bias(hidden_gates, b_hh) : hidden_gates.clone();
   return {gru(with_bias(input_gates, b_ih), hidden, hx), input_gates};
 }

@@ -56,8 +56,7 @@ Tensor dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
   return grad * (scale == 0 ? noise : noise.div_(1 / scale));
 }
 
-std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
-                                          std::optional<bool> train) {
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, Optional<bool> train) {
   at::AutoDispatchBelowADInplaceOrView below;
   c10::cuda::CUDAGuard guard(input.device());
   static const std::string kName = "aten::native_dropout";

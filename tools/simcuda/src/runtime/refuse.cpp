@@ -166,10 +166,6 @@ SIMCUDA_CUDA cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void
                                           size_t, cudaStream_t stream) {
   return launch(function, arguments, stream);
 }
-SIMCUDA_CUDA cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
-                                             void** arguments) {
-  return launch(function, arguments, config->stream);
-}
 SIMCUDA_CUDA cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3, dim3,
                                                      void** arguments, size_t,
                                                      cudaStream_t stream) {

@@ -11,8 +11,16 @@
 
 using namespace simcuda;
 
-// ---- launches: CUDA 13's compiler makes a handle of the kernel first
+// ---- launches: with attributes since CUDA 11.8; CUDA 13's compiler makes a handle of the kernel
+// first
 
+#if CUDART_VERSION >= 11080
+SIMCUDA_CUDA cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
+                                             void** arguments) {
+  return cudaLaunchKernel(function, config->gridDim, config->blockDim, arguments,
+                          config->dynamicSmemBytes, config->stream);
+}
+#endif
 #if CUDART_VERSION >= 13000
 SIMCUDA_CUDA cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
