@@ -229,6 +229,39 @@ def test_library_that_needs_more_is_refused(world: World, official: Path, consol
     refused(world, console, WheelError, r"libcore\.so does not fit because it needs libz")
 
 
+Z = 'variable = "CORE_SRCS" }'
+
+
+def test_library_may_differ_where_that_is_said(
+    world: World, official: Path, console: Console, tmp_path: Path
+) -> None:
+    """It needs one more, by the name under which the wheel would bring it."""
+    bundled = 'bundled = { "libz.so.1" = "libz-1a2b.so.1" }'
+    toml_replace(world, Z, f'{Z}\nlink = ["z"]\n{bundled}\ndiffers = ["libz-1a2b.so.1"]')
+    member = "alpha/lib/libcore.so"
+    wheelfile.extract(build(world, console).wheel, [member], tmp_path)
+    command = ["readelf", "--wide", "--dynamic", str(tmp_path / member)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "[libz-1a2b.so.1]" in text and "[libz.so.1]" not in text
+
+
+@pytest.mark.parametrize(
+    ("said", "because"),
+    [
+        ('differs = ["libz.so.1"]', r"libcore\.so does not fit .* correct `link` or `differs`"),
+        (
+            'bundled = { "libz.so.1" = "liby.so.1" }',
+            r"needs? liby\.so\.1 because .*libz\.so\.1 is not",
+        ),
+    ],
+)
+def test_a_difference_that_is_none_is_refused(
+    world: World, official: Path, console: Console, said: str, because: str
+) -> None:
+    toml_replace(world, Z, f"{Z}\n{said}")
+    refused(world, console, WheelError, because)
+
+
 def test_a_compiler_that_does_not_work_is_named(
     world: World, official: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

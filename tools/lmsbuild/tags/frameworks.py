@@ -178,6 +178,9 @@ class Library(Model):
     defines: list[str] = []
     exports: list[str] = []  # with `official`: symbols (with *) beside those that it replaces
     link: list[Word] = []  # names of libraries for -l, in order
+    bundled: dict[FileName, FileName] = {}  # a needed library, as the wheel brings it
+    # Needed libraries that it alone has, or the official one alone, on purpose.
+    differs: list[FileName] = []
 
     @property
     def name(self) -> str:

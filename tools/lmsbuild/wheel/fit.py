@@ -118,10 +118,10 @@ def _check_library(
     elif library.path == library.like:
         ours = {name for name in new.needed if not _SYSTEM.match(name)}
         theirs = {name for name in like.needed if not _SYSTEM.match(name)}
-        if ours != theirs:
+        if ours ^ theirs != set(library.differs):
             raise WheelError(
                 f"{library.name} does not fit because it needs {', '.join(sorted(ours))}, the "
-                f"official one {', '.join(sorted(theirs))}; correct `link` in tag.toml"
+                f"official one {', '.join(sorted(theirs))}; correct `link` or `differs` in tag.toml"
             )
     if new.soname != library.name or new.rpath != like.rpath or new.is_runpath != like.is_runpath:
         raise WheelError(

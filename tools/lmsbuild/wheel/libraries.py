@@ -89,8 +89,21 @@ def link_all(
             runpath=like.is_runpath,
             exports=exports,
         )
+        _name_as_bundled(library, out)
         built[library.path] = out
     return built
+
+
+def _name_as_bundled(library: Library, file: Path) -> None:
+    """Have it need what the wheel brings under a name of its own, where the loader looks."""
+    for needed, name in library.bundled.items():
+        done = log.run([patchelf(), "--replace-needed", needed, name, str(file)])
+        if done.returncode != 0 or name not in elf.read(file).needed:
+            raise WheelError(
+                f"{library.name} cannot need {name} because patchelf says "
+                f"{done.stderr.strip() or f'nothing, and {needed} is not needed'}; correct "
+                "`bundled` in tag.toml"
+            )
 
 
 def _replaced(inputs: Inputs, library: Library, objects: list[Path]) -> list[str]:
