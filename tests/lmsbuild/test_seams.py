@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's versions spell differently is spelled in lms/pytorch/compat alone."""
+"""What PyTorch's versions spell differently is spelled in lms/pytorch/compat alone, in Python in
+versions.py."""
 
 from __future__ import annotations
 
@@ -10,8 +11,12 @@ import pytest
 
 PYTORCH = Path(__file__).parents[2] / "lms/pytorch"
 COMPAT = PYTORCH / "compat"
+PATCHES = Path(__file__).parents[2] / "patches/pytorch"
 # By seam: what only its implementations may name.
 SPELLINGS = {
+    "allocator": ("CUDACachingAllocator::getMemoryFraction", "is_expandable"),
+    "random": ("get_offset(", "set_offset(", "get_state("),
+    "silence": ("WarningHandler",),
     "storage": (
         "_mutable_data_ptr_no_checks", "set_data_ptr_noswap", "weak_intrusive_ptr", "reclaim_copy",
         "is_cow_data_ptr", "release_data_and_set_meta_custom_data_ptr_error_msg_",
@@ -32,15 +37,41 @@ def implementations(seam: str) -> list[Path]:
     return sorted(COMPAT.glob(f"{seam}_*"))
 
 
+# What the hook of a tag implements, because nothing in the tree has it.
+OF_HOOKS = {"allocator_torch1.h": "memory_fraction"}
+
+
+def chosen(seam: str) -> list[Path]:
+    """What implementations.h chooses from; where it does not, the one that there is."""
+    lines = (COMPAT / "implementations.h").read_text()
+    names = re.findall(rf"^#define LMS_\w+ <\S+/compat/({seam}_\w+\.h)>$", lines, re.MULTILINE)
+    return [COMPAT / name for name in names] or implementations(seam)
+
+
+def with_included(file: Path) -> str:
+    parts = re.findall(r"#include <\S+/compat/(\w+_\w+\.h)>", code(file))
+    return code(file) + "".join(code(COMPAT / part) for part in parts)
+
+
 @pytest.mark.parametrize("seam", SPELLINGS)
-def test_a_seam_is_a_contract_and_its_implementation(seam: str) -> None:
+def test_a_seam_is_a_contract_and_its_implementations(seam: str) -> None:
     contract = COMPAT / f"{seam}.h"
     text = contract.read_text()
     assert re.search(r"^// Seam: ", text, re.MULTILINE) and len(text.splitlines()) < 60
-    assert "#if" not in text and len(implementations(seam)) == 1
+    assert "#if" not in text
     names = re.findall(r"\b(\w+)\([^;{}]*\)(?: noexcept)?;", code(contract))
-    done = "".join(code(file) for file in implementations(seam))
-    assert names and not [name for name in names if f" {name}(" not in done]
+    assert names and len(chosen(seam)) == (1 if seam == "interception" else 2)
+    for file in chosen(seam):
+        done = with_included(file)
+        missing = [name for name in names if f" {name}(" not in done]
+        assert missing == [name for of, name in OF_HOOKS.items() if of == file.name]
+
+
+def test_every_implementation_is_chosen_or_part_of_one() -> None:
+    all_chosen = [file for seam in SPELLINGS for file in chosen(seam)]
+    used = "".join(code(file) for file in all_chosen)
+    spare = {file for seam in SPELLINGS for file in implementations(seam)} - {*all_chosen}
+    assert spare and all(f"/{file.name}>" in used for file in spare)
 
 
 @pytest.mark.parametrize("seam", SPELLINGS)
@@ -53,12 +84,15 @@ def test_nothing_else_knows_how_it_is_done(seam: str) -> None:
         assert not found, f"{file.name} names {found}: only compat/{seam}_* may"
 
 
-def test_the_complete_build_compiles_and_installs_all_of_the_runtime() -> None:
+@pytest.mark.parametrize(
+    "hook", sorted(PATCHES.glob("v*/*-Build-the-Large-Model-Support-runtime.patch")), ids=str
+)
+def test_the_complete_build_compiles_and_installs_all_of_the_runtime(hook: Path) -> None:
     """CMake stops at a file that is listed and is not there; an overlay does not ask it."""
-    patches = Path(__file__).parents[2] / "patches/pytorch"
-    (runtime,) = (patches / "runtime").glob("*.patch")
+    (runtime,) = (PATCHES / "runtime").glob("*.patch")
     made = set(re.findall(r"^\+\+\+ b/c10/cuda/(lms/\S+)$", runtime.read_text(), re.MULTILINE))
-    hook = (patches / "v2.6.0/0003-Build-the-Large-Model-Support-runtime.patch").read_text()
-    assert set(re.findall(r"^\+ +(lms/\S+\.(?:cpp|h))$", hook, re.MULTILINE)) == made
-    installed = set(re.findall(r'^\+ +"include/c10/cuda/(lms/\S*)\*\.h",$', hook, re.MULTILINE))
+    added = hook.read_text()
+    assert set(re.findall(r"^\+ +(lms/\S+\.(?:cpp|h))$", added, re.MULTILINE)) == made
+    headers = r"""^\+ +["']include/c10/cuda/(lms/\S*)\*\.h["'],$"""
+    installed = set(re.findall(headers, added, re.MULTILINE))
     assert installed == {f"{Path(name).parent}/" for name in made if name.endswith(".h")}

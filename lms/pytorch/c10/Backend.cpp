@@ -64,7 +64,7 @@ class DrainOnError {
 
 void* alloc(size_t bytes, cudaStream_t stream) {
   const PageInScope scope;
-  return CUDACachingAllocator::get()->raw_alloc_with_stream(bytes, stream);
+  return CUDACachingAllocator::raw_alloc_with_stream(bytes, stream);
 }
 
 // Who may be using a block, and until when.
@@ -444,7 +444,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     *arrival = set_mark(host->device, user);  // after the copy out, which the range waits for
   }
   for (const CUDAStream& shared : host->shared) {
-    CUDACachingAllocator::get()->recordStream(pointer, shared);
+    CUDACachingAllocator::recordStream(pointer, shared);
   }
   if (poison_) {
     allow_access(storage);

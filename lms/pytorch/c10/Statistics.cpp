@@ -5,6 +5,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/allocator.h>
 #include <c10/cuda/lms/core/report.h>
 
 #include <algorithm>
@@ -30,30 +31,24 @@ constexpr ::lms::Words kWords = {
     "torch.cuda.lms.pin() or collectives",
     "not of tensors that it knows (made by this operator so far, or workspaces, or made while it "
     "was off and not used since: torch.cuda.lms.pin() makes these known)",
-    "let go of what cannot move, as named above, or set "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "let go of what cannot move, as named above, or use smaller inputs",
     "let go of what the operator does not use and cannot move, as named above",
     ": it would fit alone"};
 
-// Instead of the last but two, where that is set.
-constexpr char kJoinExpandable[] =
-    "let go of what cannot move, as named above, or use smaller inputs";
+// Instead of the last but two, where that would help.
+constexpr char kExpand[] =
+    "let go of what cannot move, as named above, or set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
 
 // Of the allocator: up to State::kSmallBytes requests are in segments of their own, of one granule.
 constexpr size_t kGranule = size_t{2} << 20;
-
-bool expandable_segments() {
-  const auto snapshot = CUDACachingAllocator::snapshot();
-  return std::any_of(snapshot.segments.begin(), snapshot.segments.end(),
-                     [](const auto& segment) { return segment.is_expandable; });
-}
 
 // Bytes that the allocator holds on the device or, within all limits, could.
 size_t attainable(DeviceIndex device, size_t reserved) {
   const CUDAGuard guard(device);
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const double fraction = CUDACachingAllocator::getMemoryFraction(device);
+  const double fraction = memory_fraction(device);
   const auto allowed = static_cast<size_t>(fraction * static_cast<double>(total));
   const size_t limit = device_limit();
   return std::min({reserved + free, allowed, limit == 0 ? SIZE_MAX : limit});
@@ -152,8 +147,8 @@ std::string describe(DeviceIndex device, size_t wanted) {
     report.own_complete = false;
   }
   ::lms::Words words = kWords;
-  if (wanted > 0 && expandable_segments()) {
-    words.join = kJoinExpandable;
+  if (wanted > 0 && lacks_expandable_segments()) {
+    words.join = kExpand;
   }
   if (capture_underway()) {
     words.immovable = "cannot move while a CUDA graph is captured";

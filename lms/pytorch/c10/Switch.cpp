@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kFirstGrace{100};
 // Waits for the devices that hold memory of the allocator.
 void synchronize_devices() {
   for (DeviceIndex device = 0; device < device_count(); ++device) {
-    const auto stats = CUDACachingAllocator::get()->getDeviceStats(device);
+    const auto stats = CUDACachingAllocator::getDeviceStats(device);
     if (stats.reserved_bytes[0].current > 0) {
       CUDAGuard guard(device);
       device_synchronize();

@@ -7,6 +7,8 @@
 #include <ATen/ops/empty_strided_ops.h>
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
+#include <torch/csrc/lms/compat/optional.h>
+#include <torch/csrc/lms/compat/silence.h>
 #include <torch/csrc/lms/foreach.h>
 #include <torch/csrc/lms/storages.h>
 #include <torch/library.h>
@@ -15,7 +17,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -128,7 +129,7 @@ class Call {
         return (*stack_)[i].toCustomClass<c10d::Work>();
       }
     }
-    return nullptr;
+    return {};
   }
 
  private:
@@ -206,9 +207,9 @@ at::Tensor noted(const Make& make) {
   return made;
 }
 
-at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
-                 std::optional<at::Layout> layout, std::optional<at::Device> device,
-                 std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+at::Tensor empty(c10::SymIntArrayRef size, Optional<at::ScalarType> dtype,
+                 Optional<at::Layout> layout, Optional<at::Device> device, Optional<bool> pin,
+                 Optional<at::MemoryFormat> format) {
   const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
   return noted([&] {
     return at::_ops::empty_memory_format::redispatch(keys, size, dtype, layout, device, pin,
@@ -217,26 +218,21 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
-                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                         std::optional<at::Device> device, std::optional<bool> pin) {
+                         Optional<at::ScalarType> dtype, Optional<at::Layout> layout,
+                         Optional<at::Device> device, Optional<bool> pin) {
   const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
   return noted([&] {
     return at::_ops::empty_strided::redispatch(keys, size, stride, dtype, layout, device, pin);
   });
 }
 
-class Silent final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
 void hook_factories() {
-  Silent silent;  // to replace a kernel is worth a warning
-  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   static auto* const library = new torch::Library(torch::Library::IMPL, "aten",
                                                   DispatchKey::BackendSelect, __FILE__, __LINE__);
-  library->impl("empty.memory_format", TORCH_FN(empty));
-  library->impl("empty_strided", TORCH_FN(empty_strided));
+  silently([] {  // to replace a kernel is worth a warning
+    library->impl("empty.memory_format", TORCH_FN(empty));
+    library->impl("empty_strided", TORCH_FN(empty_strided));
+  });
 }
 
 // Composite operators only call others, which are hooked themselves; factories have a kernel of

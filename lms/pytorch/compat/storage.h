@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/StorageImpl.h>
+#include <c10/cuda/lms/compat/implementations.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
@@ -35,10 +36,11 @@ bool drop_memory(StorageImpl* storage);
 // Whether the bytes are others' as well, so that a write would give the storage a block of its own.
 bool shares_bytes(const DataPtr& pointer) noexcept;
 
-// Any access by the framework's own accessors raises `why`; and the end of that.
+// Any access by the framework's own accessors raises `why`; and the end of that. Nothing where a
+// version has no such thing.
 void refuse_access(StorageImpl* storage, const char* why);
 void allow_access(StorageImpl* storage);
 
 }  // namespace c10::cuda::lms
 
-#include <c10/cuda/lms/compat/storage_torch2.h>
+#include LMS_STORAGE

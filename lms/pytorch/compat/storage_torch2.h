@@ -5,6 +5,7 @@
 // where PyTorch is unpatched.
 
 #include <c10/core/impl/COW.h>
+#include <c10/cuda/lms/compat/storage_weak.h>
 
 #include <atomic>
 #include <cstdint>
@@ -20,26 +21,9 @@ struct Grant {
   friend typename Tag::Type member(Tag) { return Member; }
 };
 
-using WeakStorage = weak_intrusive_ptr<StorageImpl>;
-
 }  // namespace detail
 
 // ---- references
-
-inline void add_weak(StorageImpl* storage) noexcept { raw::weak_intrusive_ptr::incref(storage); }
-
-inline void drop_weak(StorageImpl* storage) noexcept { detail::WeakStorage::reclaim(storage); }
-
-inline bool expired(StorageImpl* storage) noexcept {
-  auto weak = detail::WeakStorage::reclaim(storage);
-  const bool expired = weak.expired();
-  weak.release();
-  return expired;
-}
-
-inline intrusive_ptr<StorageImpl> reference_to(StorageImpl* storage) {
-  return intrusive_ptr<StorageImpl>::reclaim_copy(storage);
-}
 
 #if __has_include(<torch/headeronly/version.h>)  // since PyTorch 2.10 a reference may need the GIL
 
@@ -71,10 +55,7 @@ inline intrusive_ptr<StorageImpl> try_lock(StorageImpl* storage) {
 #else
 
 inline intrusive_ptr<StorageImpl> try_lock(StorageImpl* storage) {
-  auto weak = detail::WeakStorage::reclaim(storage);
-  auto strong = weak.lock();
-  weak.release();
-  return strong;
+  return detail::lock_weak(storage);
 }
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/cuda/lms/compat/implementations.h>
 #include <c10/cuda/lms/compat/storage.h>
 
 #include <cstdint>
@@ -31,4 +32,4 @@ bool may_be_guarded(const DataPtr& pointer);
 
 }  // namespace c10::cuda::lms
 
-#include <c10/cuda/lms/compat/write_barrier_cow.h>
+#include LMS_WRITE_BARRIER

@@ -9,6 +9,7 @@
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/collective.h>
 #include <torch/csrc/lms/compat/interception.h>
+#include <torch/csrc/lms/compat/optional.h>
 #include <torch/csrc/lms/storages.h>
 #include <torch/library.h>
 
@@ -144,7 +145,7 @@ TORCH_LIBRARY(lms, m) {
   m.def("end_capture() -> ()", [] { engine::end_capture(); });
   m.def("begin_group() -> ()", &begin_group);
   m.def("end_group(__torch__.torch.classes.c10d.Work? work) -> ()",
-        [](const std::optional<Work>& work) { end_group(work.value_or(nullptr)); });
+        [](const Optional<Work>& work) { end_group(work.value_or(Work())); });
   m.def("abandon_group() -> ()", &abandon_group);
   m.def("waited_for(__torch__.torch.classes.c10d.Work work) -> ()", &waited_for);
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);

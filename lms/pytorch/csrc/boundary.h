@@ -9,6 +9,7 @@
 #include <c10/cuda/lms/core/crowd.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/lms/collective.h>
+#include <torch/csrc/lms/compat/random.h>
 #include <torch/csrc/lms/foreach.h>
 #include <torch/csrc/lms/op_facts.h>
 #include <torch/csrc/lms/operands.h>
@@ -142,7 +143,7 @@ uint64_t numbers_taken(const Call& call, const OpFacts& facts, c10::Device devic
   }
   at::Generator generator = call.generator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_offset();
+  return random_offset(&generator);
 }
 
 // Puts back what the call has taken since. False when that may be another op's.
@@ -150,10 +151,10 @@ template <class Call>
 bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint64_t taken) {
   at::Generator generator = call.generator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
-  if (generator.get_offset() == taken) {
+  if (random_offset(&generator) == taken) {
     return true;
   }
-  return random.if_alone([&] { generator.set_offset(taken); });
+  return random.if_alone([&] { set_random_offset(&generator, taken); });
 }
 
 // One that may be run again is, when it found no room: without the pins of other threads' ops and

@@ -83,7 +83,7 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(const Work& work) {
   try {
     return work->getFuture();
   } catch (const c10::Error&) {
-    return nullptr;
+    return {};
   }
 }
 

@@ -10,7 +10,18 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 import torch
 
-from . import collectives, fusion, graphs, launches, library, pointers, profiling, sizes, statistics
+from . import (
+    collectives,
+    fusion,
+    graphs,
+    launches,
+    library,
+    pointers,
+    profiling,
+    sizes,
+    statistics,
+    versions,
+)
 
 Size = Union[int, str]
 
@@ -211,13 +222,12 @@ def _on_devices(target: Union[torch.Tensor, torch.nn.Module]) -> List[torch.Tens
 
 def _with_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensor, or those that a wrapper (a DTensor, say) holds its values in."""
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # imports torch
-
-    if is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-            yield from _with_memory(getattr(tensor, name))
-    else:
+    held = versions.parts(tensor)
+    if held is None:
         yield tensor
+    else:
+        for part in held:
+            yield from _with_memory(part)
 
 
 def _require_memory(tensor: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import torch
 
-from . import library
+from . import library, versions
 
 _LAUNCHING = (
     "_nccl_all_gather", "_nccl_all_reduce", "_nccl_broadcast", "_nccl_reduce",
@@ -35,7 +35,7 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
             work = function(*args, **kwargs)
             if isinstance(work, torch.distributed.Work):
                 _watch(type(work))
-                boxed = work.boxed()
+                boxed = versions.boxed(work)
         except BaseException:
             library.ops().abandon_group()
             raise
@@ -49,7 +49,9 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         done = function(self, *args, **kwargs)
-        library.ops().waited_for(self.boxed())
+        boxed = versions.boxed(self)
+        if boxed is not None:
+            library.ops().waited_for(boxed)
         return done
 
     wrapper._lms_waiting = True  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from . import launches, library
+from . import launches, library, versions
 
 # What is done with a pointer that is never followed. A storage may move between two looks, and
 # another take its place, so what compares pointers gets what names the memory for good.
@@ -62,7 +62,7 @@ def _use() -> Optional[str]:
 def _identity_of_tensor(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
-    start = _identity_of_storage(tensor.untyped_storage())
+    start = _identity_of_storage(versions.storage_of(tensor))
     return start + tensor.storage_offset() * tensor.element_size()
 
 
@@ -134,7 +134,7 @@ def _note(tensor: torch.Tensor) -> None:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     _given_away[:] = [kept for kept in _given_away if not kept.expired()]
-    _given_away.append(StorageWeakRef(tensor.untyped_storage()))
+    _given_away.append(StorageWeakRef(versions.storage_of(tensor)))
 
 
 def _expose_noted() -> None:
@@ -199,7 +199,7 @@ def _iterating(function: Callable[..., Any]) -> Callable[..., Any]:
     written meanwhile is seen."""
 
     def elements(storage: Any) -> Iterator[Any]:
-        view = [view_of(getattr(storage, "_untyped_storage", storage))]
+        view = [view_of(versions.untyped(storage))]
         library.ops().pin_all(view)
         try:
             yield from function(storage)

@@ -9,7 +9,7 @@ import importlib
 import threading
 from typing import Any, Callable, Iterator
 
-from . import library, objects
+from . import library, objects, versions
 
 _lock = library.over_forks(threading.Lock())
 _running = 0
@@ -46,26 +46,17 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-# What begins and ends one, by module.
-_PROFILERS = {
-    "torch.autograd.profiler": ("_enable_profiler", "_disable_profiler"),
-    "torch.profiler.profiler": (
-        "_enable_execution_trace_observer",
-        "_disable_execution_trace_observer",
-    ),
-}
-
-
 def _already() -> Iterator[bool]:
     """For each profiler, or what may be one, whether it runs."""
-    yield importlib.import_module("torch.autograd.profiler")._is_profiler_enabled
-    for each in objects.instances(importlib.import_module("torch.profiler").ExecutionTraceObserver):
-        yield each._execution_trace_running
+    yield versions.profiling()
+    kind, running = versions.execution_observers()
+    for each in objects.instances(kind):
+        yield getattr(each, running)
 
 
 def install() -> None:
     """From now on no look raises while a profiler runs, also one that does already."""
-    for name, (begin, end) in _PROFILERS.items():
+    for name, begin, end in versions.profilers():
         module = importlib.import_module(name)
         setattr(module, begin, _starting(getattr(module, begin)))
         setattr(module, end, _ending(getattr(module, end)))

@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional, Union
 
 import torch
 
-from . import library
+from . import library, versions
 
 Device = Optional[Union[torch.device, int]]
 
@@ -88,7 +88,7 @@ _forgotten: Dict[int, Dict[str, int]] = {}
 def _routes_of_allocator(device: int) -> Dict[str, int]:
     s = _flat(torch._C._cuda_memoryStats(device))
     retried = max(0, s["num_alloc_retries"] - s["num_ooms"])
-    fresh = max(0, s["num_device_alloc"] - retried)
+    fresh = max(0, versions.device_allocations(s) - retried)
     cached = max(0, s["allocation.all.allocated"] - fresh - retried)
     counts = {"freelist": cached, "cudamalloc": fresh, "cudamalloc_retry": retried}
     forgotten = _forgotten.get(device, {})
@@ -97,7 +97,7 @@ def _routes_of_allocator(device: int) -> Dict[str, int]:
 
 def before_loading() -> None:
     """The library counts allocations from now on."""
-    if torch.cuda.get_allocator_backend() != "native":
+    if not versions.native_allocator():
         return  # refused when it is enabled; a pluggable one has no statistics to read
     for device in range(torch.cuda.device_count()):
         _earlier[device] = _routes_of_allocator(device)

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The caching allocator of PyTorch 2.6 and later; included by allocator.h.
+
+#include <algorithm>
+
+namespace c10::cuda::lms {
+
+inline double memory_fraction(DeviceIndex device) {
+  return CUDACachingAllocator::getMemoryFraction(device);
+}
+
+inline bool lacks_expandable_segments() {
+  const auto snapshot = CUDACachingAllocator::snapshot();
+  return std::none_of(snapshot.segments.begin(), snapshot.segments.end(),
+                      [](const auto& segment) { return segment.is_expandable; });
+}
+
+}  // namespace c10::cuda::lms

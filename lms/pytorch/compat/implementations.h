@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Which implementation of each seam this version of PyTorch takes.
+#if __has_include(<c10/core/impl/COW.h>)  // 2.6 and later, of those that the runtime is for
+#define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch2.h>
+#define LMS_RANDOM <torch/csrc/lms/compat/random_torch2.h>
+#define LMS_SILENCE <torch/csrc/lms/compat/silence_torch2.h>
+#define LMS_STORAGE <c10/cuda/lms/compat/storage_torch2.h>
+#define LMS_WRITE_BARRIER <c10/cuda/lms/compat/write_barrier_cow.h>
+#else  // 1.13
+#define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch1.h>
+#define LMS_RANDOM <torch/csrc/lms/compat/random_torch1.h>
+#define LMS_SILENCE <torch/csrc/lms/compat/silence_torch1.h>
+#define LMS_STORAGE <c10/cuda/lms/compat/storage_torch1.h>
+#define LMS_WRITE_BARRIER <c10/cuda/lms/compat/write_barrier_none.h>
+#endif

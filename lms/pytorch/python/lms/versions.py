@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch's versions spell differently, or do not have: from 1.13 on."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+# Of a TypedStorage, the one that has the bytes.
+_UNTYPED = "_untyped_storage" if hasattr(torch.Tensor, "untyped_storage") else "_storage"
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    if hasattr(torch.Tensor, "untyped_storage"):
+        return tensor.untyped_storage()
+    found: torch.UntypedStorage = tensor._storage()  # type: ignore[attr-defined]
+    return found
+
+
+def untyped(storage: Any) -> torch.UntypedStorage:
+    """Of a storage of either kind."""
+    if isinstance(storage, torch.UntypedStorage):
+        return storage
+    found: torch.UntypedStorage = getattr(storage, _UNTYPED)
+    return found
+
+
+def native_allocator() -> bool:
+    """Whether the caching allocator is PyTorch's native one; before 2.0 there is no other."""
+    get_backend = getattr(torch.cuda, "get_allocator_backend", None)
+    return get_backend is None or get_backend() == "native"
+
+
+def device_allocations(stats: Dict[str, int]) -> int:
+    """How often the allocator has asked the device for memory, by its flat statistics."""
+    return stats.get("num_device_alloc", stats["segment.all.allocated"])
+
+
+def parts(tensor: torch.Tensor) -> Optional[List[torch.Tensor]]:
+    """The tensors that a wrapper (a DTensor, say) holds its values in; None when it is none."""
+    try:
+        # imports torch
+        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+    except ImportError:
+        return None
+    if not is_traceable_wrapper_subclass(tensor):
+        return None
+    return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+
+
+def boxed(work: Any) -> Optional[Any]:
+    """A work of torch.distributed, as an operator takes it. None: it cannot be given to one."""
+    return work.boxed() if hasattr(work, "boxed") else None
+
+
+def _observer() -> str:
+    """What the class of those that write down what is executed calls that."""
+    return "Trace" if hasattr(torch.profiler, "ExecutionTraceObserver") else "Graph"
+
+
+def profilers() -> Iterator[Tuple[str, str, str]]:
+    """A module, and its functions that begin and end a profiler."""
+    yield "torch.autograd.profiler", "_enable_profiler", "_disable_profiler"
+    begin, end = (
+        f"_{act}_execution_{_observer().lower()}_observer" for act in ("enable", "disable")
+    )
+    yield "torch.profiler.profiler", begin, end
+
+
+def execution_observers() -> Tuple[Any, str]:
+    """Their class, and its attribute that says whether one runs."""
+    kind = _observer()
+    running = f"_execution_{kind.lower()}_running"
+    return getattr(torch.profiler, f"Execution{kind}Observer"), running
+
+
+def profiling() -> bool:
+    """Whether a profiler runs; of versions that do not say, whether one may."""
+    module: Any = torch.autograd.profiler
+    if hasattr(module, "_is_profiler_enabled"):
+        return bool(module._is_profiler_enabled)
+    return bool(torch._C._autograd._profiler_enabled())
