@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from lmsbuild_world import World, leave, small_disk, write
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, EngineError, RebuildError
+from lmsbuild.series.series import series_of
 from lmsbuild.ship import pipeline
 from lmsbuild.ship import release as releases
 from lmsbuild.ship.choices import Choices
@@ -51,7 +53,7 @@ def test_everything_is_in_one_folder(made: Release, world: World) -> None:
     assert not list(made.folder.parent.glob(".release-*"))
 
 
-def test_bill_of_materials(made: Release) -> None:
+def test_bill_of_materials(made: Release, world: World) -> None:
     file = next(made.folder.glob("*.cdx.json"))
     validator = JsonStrictValidator(SchemaVersion.V1_6)
     assert validator.validate_str(file.read_text()) is None
@@ -59,6 +61,11 @@ def test_bill_of_materials(made: Release) -> None:
     about = json.loads(file.read_text())
     root = about["metadata"]["component"]
     assert root["pedigree"]["ancestors"][0]["purl"] == "pkg:pypi/alpha@1.0"
+    diffs = [patch["diff"]["text"] for patch in root["pedigree"]["patches"]]
+    assert all(diff["encoding"] == "base64" for diff in diffs)
+    assert sorted(base64.b64decode(diff["content"]) for diff in diffs) == sorted(
+        patch.data for patch in series_of(world.target).patches
+    )
     names = {component["name"] for component in about["components"]}
     assert {"alpha/lib/libcore.so", "compiler", "linker"} <= names
     wheel = next(a for a in made.artefacts if a.kind == "wheel")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import uuid
 import warnings
@@ -11,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from cyclonedx.model import AttachedText, HashAlgorithm, HashType
+from cyclonedx.model import AttachedText, Encoding, HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import (
     Component,
@@ -50,7 +51,7 @@ def render(target: Target, series: Series, wheel: Path, manifest: Mapping[str, A
         patches=[
             Patch(
                 type=PatchClassification.UNOFFICIAL,
-                diff=Diff(text=AttachedText(content=patch.name)),
+                diff=Diff(text=_attached(patch.data)),
             )
             for patch in series.patches
         ],
@@ -99,6 +100,15 @@ def _requirements(wheel: Path) -> Iterator[Component]:
             purl=PackageURL("pypi", None, requirement.name.lower()),
             bom_ref=f"requires:{line}",
         )
+
+
+def _attached(diff: bytes) -> AttachedText:
+    """The very bytes: a patch may hold what is no UTF-8."""
+    return AttachedText(
+        content=base64.b64encode(diff).decode(),
+        content_type="text/x-diff",
+        encoding=Encoding.BASE_64,
+    )
 
 
 def _package(file: str, digest: str, scope: ComponentScope | None = None) -> Component:
