@@ -11,6 +11,7 @@ import tree_sitter
 import tree_sitter_groovy
 from click.testing import CliRunner
 from lmsbuild_world import REPOSITORY, World, write
+from ruamel.yaml import YAML
 
 from lmsbuild.base.errors import ConfigError, SeriesError, UsageError
 from lmsbuild.base.project import Project
@@ -119,6 +120,23 @@ def test_pipelines_keep_the_published_schema(
     broken.write_text(file.read_text().replace(key, "wrong-" + key))
     bad = _schema(broken, *options)
     assert bad.returncode == 1 and "wrong-" in bad.stdout
+
+
+def test_what_github_runs_for_whom() -> None:
+    """No long build on main is cancelled, and no fork's code gets to a runner of the project."""
+    workflow = YAML(typ="safe").load(REPOSITORY / "ci" / matrix.PIPELINES["github"])
+    cancelled = workflow["concurrency"]["cancel-in-progress"]
+    assert cancelled == "${{ github.ref != 'refs/heads/main' }}"
+    jobs = workflow["jobs"]
+    assert jobs["check"]["runs-on"] == "ubuntu-24.04"
+    own = "github.event.pull_request.head.repo.full_name == github.repository"
+    assert jobs["wheel"]["if"] == f"github.event_name != 'pull_request' || {own}"
+    steps = [step for job in jobs.values() for step in job["steps"] if "uses" in step]
+    for step in steps:
+        if step["uses"].startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+        if step["uses"].startswith("actions/upload-artifact@"):
+            assert step["with"]["retention-days"] == 30
 
 
 def test_jenkinsfile_is_groovy() -> None:
