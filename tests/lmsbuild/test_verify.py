@@ -66,7 +66,14 @@ def test_finds_the_code_in_the_cache_and_where_the_user_stands(
     assert verify(world.target, console).origin
 
 
-def test_real_series(real_project: Project) -> None:
+@pytest.mark.parametrize("cached", [True, False])
+def test_real_series(
+    real_project: Project, cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what code of the tags is here, and with none."""
+    if not cached:
+        monkeypatch.setenv("LMSBUILD_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("LMSBUILD_WORK", str(tmp_path / "work"))
     assert run(["verify", "--all"]) == 0
 
 

@@ -401,10 +401,12 @@ def _build(target: Target, series: Series, built: dict[str, bytes]) -> tuple[lis
             problem = compare_sources(library, text.decode(errors="replace"))
             problems += [problem] if problem else []
             continue
-        # Without the tag's code only what the series adds can be compared.
+        # Without the tag's code only what the series adds can be compared: its entries of a list,
+        # which no line of a call is.
         partly.append(file)
-        added = [line for p in touching for h in p.hunks_of(file) for line in h.texts("+")]
-        listed = sources(library, f"set({library.listed.variable}\n" + "\n".join(added) + ")")
+        texts = [line for p in touching for h in p.hunks_of(file) for line in h.texts("+")]
+        added = [line for line in texts if "(" not in line and ")" not in line]
+        listed = sources(library, "\n".join((f"set({library.listed.variable}", *added, ")")))
         missing = sorted(new & set(library.sources) - listed)
         if missing:
             problems.append(
