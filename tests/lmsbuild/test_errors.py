@@ -14,8 +14,9 @@ from lmsbuild_world import REPOSITORY, World
 
 from lmsbuild.__main__ import run
 from lmsbuild.base import errors
-from lmsbuild.base.errors import STOPPED, FileError, GitError, all_errors
+from lmsbuild.base.errors import STOPPED, EmulationError, FileError, GitError, all_errors
 from lmsbuild.base.git import Git
+from lmsbuild.places import docker
 
 PACKAGE = REPOSITORY / "tools" / "lmsbuild"
 FORM = re.compile(r"\S.* because .*\S; \S", re.DOTALL)
@@ -118,3 +119,16 @@ def test_a_pipe_that_breaks_elsewhere_is_no_silent_end(
     monkeypatch.setattr(Git, "run", broken)
     assert run(["refresh", "v1.0", "--runtime"]) == 1
     assert "error: lmsbuild stopped because of BrokenPipeError" in capsys.readouterr().err
+
+
+def test_remedy_for_missing_emulation_is_whole() -> None:
+    """The packages alone register nothing where binfmt_misc is not mounted, as in a container."""
+    found = docker.failure("cannot run a step", "exec /bin/sh: exec format error")
+    assert isinstance(found, EmulationError)
+    documented = (REPOSITORY / "docs/shipping.md").read_text()
+    for part in (
+        "qemu-user-static binfmt-support",
+        "mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc",
+        "update-binfmts --enable",
+    ):
+        assert part in str(found) and part in documented

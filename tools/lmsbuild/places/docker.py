@@ -145,9 +145,10 @@ def failure(what: str, said: str, base: str = "", output: str = "") -> LmsbuildE
     about = f"{said}\n{output}"
     if _EMULATION.search(about):
         return EmulationError(
-            f"{what} because programs of another architecture cannot be run here ({said}); install "
-            "qemu-user-static and binfmt-support (Debian), or build on a machine of that "
-            "architecture",
+            f"{what} because programs of another architecture cannot be run here ({said}); enable "
+            "it (Debian: `apt-get install qemu-user-static binfmt-support`, `mount -t binfmt_misc "
+            "binfmt_misc /proc/sys/fs/binfmt_misc` where that is empty, `update-binfmts --enable`) "
+            "or build on a machine of that architecture",
             **details,
         )
     if _DISK.search(about):
