@@ -282,6 +282,26 @@ def test_squash(tool: Tool) -> None:
     assert "a second PATCH is missing" in tool("squash", "1", code=2)["message"]
 
 
+def test_squash_with_a_message(tool: Tool) -> None:
+    before = snapshot(tool.checkout)
+    wording = "Call the engine and count\n\nBoth are needed at once.\n\nTest: tests/b.py"
+    tool("squash", "1", "3", "4", "--message", wording)
+    text = plain_git(tool.checkout, "log", "-1", "--format=%B", "HEAD~1")
+    assert text.splitlines() == [
+        "Call the engine and count", "", "Both are needed at once.", "",
+        "Test: tests/b.py", "Test: tests/a.py",
+    ]  # fmt: skip
+    tool("undo")
+    tool.same(before)
+    for bad, why in (
+        (" \n", "it is empty"),
+        ("One\n\n---\nTwo", "'---'"),
+        ("caf\udce9", "it is not UTF-8"),
+    ):
+        assert why in tool("squash", "1", "3", "-m", bad, code=2)["message"]
+        tool.same(before)
+
+
 def test_messages_are_joined() -> None:
     def mail(message: str) -> Mail:
         return Mail("A", "a@b", "Thu, 1 Jan 2026 00:00:00 +0000", message)

@@ -39,7 +39,7 @@ from lmsbuild.checkout.picking import (
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import CheckoutTransaction, check_unchanged, recorded, state_of
 from lmsbuild.series.format import commit_patch, file_name, mail_of
-from lmsbuild.series.mail import Mail, joined
+from lmsbuild.series.mail import Mail, joined, reworded
 from lmsbuild.series.merge import Versions
 from lmsbuild.series.patchstate import (
     APPLIED,
@@ -218,14 +218,21 @@ def reordered(stack: Stack, moved: Sequence[int], at: int, *, after: bool) -> Pl
     return Plan(order[:count], order[count:])
 
 
-def squashed(stack: Stack, into: int, others: Sequence[int]) -> Plan:
-    """The patches `others` as a part of the one at `into`, with all that their messages say."""
+def squashed(stack: Stack, into: int, others: Sequence[int], wording: str | None = None) -> Plan:
+    """The patches `others` as a part of the one at `into`, with all that their messages say, or
+    with `wording` and their trailers."""
     if into in others:
         raise UsageError(
             f"{stack.all[into].name} cannot be squashed into itself because it is named twice; "
             "name other patches"
         )
-    message = joined([filled(stack, stack.all[at]).patch.mail for at in (into, *others)])
+    mails = [filled(stack, stack.all[at]).patch.mail for at in (into, *others)]
+    try:
+        message = joined(mails) if wording is None else reworded(wording, mails)
+    except ValueError as error:
+        raise UsageError(
+            f"--message {wording!r} cannot be a patch's message because {error}; give another"
+        ) from error
     parts = [replace(filled(stack, stack.all[at]), fold=True, message=message) for at in others]
     order: list[Step] = []
     count = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
@@ -85,14 +85,36 @@ def joined(mails: Sequence[Mail]) -> str:
     trailers: dict[str, None] = {}
     for number, mail in enumerate(mails):
         said += [mail.subject] if number else []
-        prose, _, last = mail.body.rpartition("\n\n")
-        if _TRAILERS.fullmatch(last):
-            trailers.update(dict.fromkeys(re.split(r"\n(?=\S)", last)))
-        else:
-            prose = mail.body
+        prose, own = _parted(mail)
+        trailers.update(dict.fromkeys(own))
         said += [prose] if prose else []
     parts = [mails[0].subject, *said, "\n".join(trailers)]
     return "\n\n".join(filter(None, parts))
+
+
+def reworded(message: str, mails: Sequence[Mail]) -> str:
+    """`message` with the trailers of `mails`, each once. Raises ValueError for what is no message
+    of a patch."""
+    try:
+        message.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it is not UTF-8") from error
+    spoken = replace(mails[0], message=_tidy(message))
+    if not spoken.subject:
+        raise ValueError("it is empty")
+    if spoken.hazard():
+        raise ValueError(f"`git am` would not give its line {spoken.hazard()!r} back")
+    prose, own = _parted(spoken)
+    trailers = dict.fromkeys([*own, *(line for mail in mails for line in _parted(mail)[1])])
+    return "\n\n".join(filter(None, (spoken.subject, prose, "\n".join(trailers))))
+
+
+def _parted(mail: Mail) -> tuple[str, list[str]]:
+    """What the body says, and its trailers."""
+    prose, _, last = mail.body.rpartition("\n\n")
+    if _TRAILERS.fullmatch(last):
+        return prose, re.split(r"\n(?=\S)", last)
+    return mail.body, []
 
 
 def quoted(patch: bytes) -> bytes:
