@@ -14,7 +14,7 @@ from lmsbuild_world import REPOSITORY
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import BenchError, DemoError
-from lmsbuild.places.device import Device
+from lmsbuild.places.device import Device, reason_of
 from lmsbuild.places.environment import Environment
 from lmsbuild.trials import demo
 from lmsbuild.trials.bench import Benchmark
@@ -151,3 +151,19 @@ def test_the_dry_benchmark_is_run_for_the_environment(tmp_path: Path, console: C
     ]  # fmt: skip
     assert said["SIMCUDA_CACHE"] == "c" and "SIMCUDA_DRY" not in said
     assert said["PYTHONPATH"] == str(program.parents[1])
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("compiled\na.cpp:3: error: no such type\ng++ failed", "a.cpp:3: error: no such type"),
+        (
+            "x.o: in f:\nx.cpp: undefined reference to `g()'\ncollect2: error: ld returned 1",
+            "x.cpp: undefined reference to `g()'",
+        ),
+        ("a\nkilled\n", "killed"),
+        ("", "nothing was said"),
+    ],
+)
+def test_what_a_compiler_says_is_the_reason(said: str, reason: str) -> None:
+    assert reason_of(said) == reason

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,9 @@ def _simulated(target: Target, console: Console) -> dict[str, str]:
     }
 
 
+_WRONG = re.compile(r": (fatal )?error: |undefined reference")
+
+
 def identity(target: Target) -> str:
     """Of the simulated device's code."""
     folder = target.project.tools / "simcuda"
@@ -146,9 +150,15 @@ def build_simulated(
     with console.task(f"building the simulated device for {environment.path.name}"):
         done = environment.run(command, _simulated(target, console), target.project.tools)
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise CompileError(
-            f"the simulated device was not built because {last}; see the full log",
+            f"the simulated device was not built because {reason_of(done.stderr)}; see "
+            "the full log",
             output=done.stderr,
         )
     return Path(done.stdout.strip().splitlines()[-1])
+
+
+def reason_of(said: str) -> str:
+    """The line of a compiler or linker that says what is wrong; the last says that something is."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["nothing was said"]
+    return next((line for line in lines if _WRONG.search(line)), lines[-1])
