@@ -188,3 +188,31 @@ def test_what_other_threads_may_be_running_is_refused(device: Any, kind: str) ->
     lms.enable()
     with torch.autocast("cpu"):
         assert not fuses(compiled)
+
+
+def test_a_mode_that_turns_it_on_when_it_is_asked(program: Any) -> None:
+    """PyTorch's modes see the operators of ours too, and may call anything."""
+    program(
+        """
+import torch
+from torch.overrides import TorchFunctionMode
+
+class Eager(TorchFunctionMode):
+    turned = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if "lms.active" in str(function) and Eager.turned < 3:
+            Eager.turned += 1
+            torch.cuda.set_enabled_lms(Eager.turned % 2 == 1)
+        return function(*args, **(kwargs or {}))
+
+x = torch.ones(1 << 20, device="cuda")
+torch.cuda.set_enabled_lms(True)
+torch.cuda.set_enabled_lms(False)
+with Eager():
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.set_enabled_lms(False)
+    torch.cuda.set_enabled_lms(True)
+assert Eager.turned == 3 and (x + 1 == 2).all().item()
+"""
+    )

@@ -145,7 +145,7 @@ def test_with_every_safeguard_the_tests_pass(rebuilder, stock):
     assert status == 0, output
 
 
-@pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda s: s.id)
+@pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=[s.id for s in SAFEGUARDS])
 def test_without_it_its_test_fails(rebuilder, stock, safeguard):
     runtime = (rebuilder.tree / RUNTIME).rglob("*.[hc]*")
     text = safeguards.without(safeguard, rebuilder.tree, runtime)

@@ -19,6 +19,7 @@ _lock = library.over_forks(threading.Lock())
 _wanted = True  # what the program asked for last
 _stopped = False
 _switching = 0  # how many threads turn Large Model Support on or off
+_changes = 0  # how often fusion was stopped, or one of them was done
 _override: Any = None  # PyTorch's own
 
 
@@ -68,8 +69,9 @@ def _compile_anew() -> None:
 def stop(what: str) -> None:
     """Nothing is fused from now on, also of what was compiled before. Raises RuntimeError, that
     `what` cannot be done, when another thread may be running that: it cannot be freed then."""
-    global _stopped
+    global _stopped, _changes
     with _lock:
+        _changes += 1
         if _stopped:
             return
         _override(False)
@@ -92,8 +94,13 @@ def stop(what: str) -> None:
 def settle() -> None:
     """Lets fusion be as the program wants it, unless tensors may move."""
     global _stopped
+    # Asked without the lock: a mode of the program's sees this operator and may turn Large Model
+    # Support on. Whoever did so meanwhile settles it instead.
+    before = _changes
+    if library.active():
+        return
     with _lock:
-        if _stopped and not _switching and not library.active():
+        if _stopped and not _switching and before == _changes:
             _override(_wanted)
             _stopped = False
 
@@ -101,7 +108,7 @@ def settle() -> None:
 @contextlib.contextmanager
 def following(on: bool) -> Iterator[None]:
     """Around the call that turns Large Model Support on or off."""
-    global _switching
+    global _switching, _changes
     with _lock:
         _switching += 1
     try:
@@ -111,6 +118,7 @@ def following(on: bool) -> Iterator[None]:
     finally:
         with _lock:
             _switching -= 1
+            _changes += 1
         settle()
 
 
