@@ -214,5 +214,6 @@ with Eager():
     torch.cuda.set_enabled_lms(False)
     torch.cuda.set_enabled_lms(True)
 assert Eager.turned == 3 and (x + 1 == 2).all().item()
-"""
+""",
+        timeout=60,
     )
