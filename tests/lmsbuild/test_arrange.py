@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -656,7 +657,7 @@ def test_the_examples_of_help_are_run(
         words = words.partition("#")[0].replace("v2.6.0", "v1.0").replace("offer-large", "twice")
         arguments = [
             str(tool.world.folder / word) if "." in word and word != "v1.0" else word
-            for word in words.split()[1:]
+            for word in shlex.split(words)[1:]
         ]
         if name == "push" and not tool.run("status")["checkouts"][0]["popped"]:
             tool("apply", "--to", "2")
