@@ -34,6 +34,7 @@ def calibrate(file: Path, *options: str, **settings: str) -> subprocess.Complete
 ODD = replace(
     profile("a100-80gb-pcie4"),
     memory=40 << 30,
+    host=300 << 30,
     context=0,
     flops={"fp64": 9e12, "fp32": 17e12, "tf32": 140e12, "half": 270e12},
     bandwidth=1500e9,
@@ -59,7 +60,7 @@ def figures(of: Profile) -> dict[str, float]:
     for name in ("convolution", "attention"):
         found[name] /= native.matmul
     del found["matmul"]
-    return {**found, "available": of.available}
+    return {**found, "available": of.available, "host": of.host}
 
 
 @pytest.mark.parametrize("one", [ODD, profile("v100-32gb-pcie3")], ids=lambda one: one.name)

@@ -187,6 +187,34 @@ def test_workspaces_are_taken(dry: Program, name: str, blas: int, tmp_path: Path
     assert dry(WORKSPACES, profile=name)[3] == [0, 0]  # none that has a source
 
 
+def test_a_sort_takes_memory_while_it_sorts(dry: Program) -> None:
+    """Of long rows: what torch's own kernels and cub have beside the result."""
+    code = """
+    def taken(*sizes, dim=-1):
+        x = torch.empty(*sizes, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        results = x.sort(dim)
+        own = sum(r.untyped_storage().nbytes() for r in results)
+        return torch.cuda.max_memory_allocated() - before - own
+    sizes = [(1 << 20,), (2, 1 << 20), (64, 1 << 15), (256, 1 << 13), (1024, 4096)]
+    print(json.dumps([*(taken(*each) for each in sizes), taken(1 << 13, 256, dim=0)]))
+    """
+    key, index, count = 4, 8, 1 << 20
+    alone, one, many = 2 * index + key, 3 * index + 2 * key, 2 * index + key
+    turned = many + 2 * key + index
+    expected = [
+        count * alone,
+        count * alone,
+        2 * count * one,
+        2 * count * many,
+        0,
+        2 * count * turned,
+    ]
+    assert dry(code) == expected
+    assert dry(code, workspaces="off") == [0] * 6
+
+
 def test_the_host_has_an_end(dry: Program, tmp_path: Path) -> None:
     """The profile's machine's, unless another is named."""
     file = tmp_path / "one.toml"
@@ -282,6 +310,10 @@ READS = """
                 pass
             w.tolist()
         torch.equal(w, w)
+        scaler.get_scale()
+        w.sum().cpu()
+        with torch.autograd.graph.save_on_cpu():
+            (w.sum() * w.sum()).backward()
         assert str(w.data) == "tensor([0., 0.], device='cuda:0')"
 
     first = train.__code__.co_firstlineno
@@ -295,7 +327,9 @@ READS = """
     """
 
 
-@pytest.mark.parametrize(("values", "lines"), [("report", [5, 7, 8]), ("error", [5]), ("off", [])])
+@pytest.mark.parametrize(
+    ("values", "lines"), [("report", [5, 7, 8, 9, 10]), ("error", [5]), ("off", [])]
+)
 def test_a_line_that_reads_a_value_is_named_once(
     dry: Program, values: str, lines: list[int]
 ) -> None:
@@ -313,7 +347,9 @@ def test_what_needs_values_is_refused(dry: Program) -> None:
     except NotImplementedError as error:
         print(json.dumps(str(error)))
     """
-    assert "refuses: DistributedDataParallel, because its processes agree by values" in dry(code)
+    said = dry(code)
+    assert "refuses: DistributedDataParallel, because its processes agree by values" in said
+    assert "; run the model without it, in one process" in said
 
 
 def test_nccl_is_refused(dry: Program) -> None:
@@ -658,6 +694,20 @@ def test_allocating_costs_time(dry: Program) -> None:
 
 
 # ---- the program
+
+
+def test_a_child_that_starts_elsewhere_has_the_same_profile(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.toml").write_text(to_toml(profile("h100-80gb-pcie5")))
+    code = """
+    import subprocess, sys
+    ask = "import torch; print(torch.cuda.get_device_capability())"
+    subprocess.run([sys.executable, "-c", ask], cwd="/", check=True)
+    """
+    monkeypatch.chdir(tmp_path)
+    done = run(code, env={"SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": "one.toml"})
+    assert done.stdout == "(9, 0)\n", done.stderr
 
 
 TRAIN = """

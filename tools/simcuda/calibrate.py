@@ -71,6 +71,12 @@ class Meter:
         """What time it is for the host."""
         return loader.device.times()["now"] / 1e9 if self.dry else time.perf_counter()
 
+    def host_memory(self) -> int:
+        """The machine's."""
+        if self.dry:
+            return loader.device.host_capacity
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
     def zeros(self, *sizes: int, kind: str = "float32") -> Any:
         return self.torch.zeros(*sizes, dtype=getattr(self.torch, kind), device="cuda")
 
@@ -149,7 +155,7 @@ def measure(name: str) -> Profile:
         name=name,
         memory=total,
         context=total - free,
-        host=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        host=meter.host_memory(),
         capability=(properties.major, properties.minor),
         multiprocessors=properties.multi_processor_count,
         nanoseconds={name: max(1, round(1e9 * taken)) for name, taken in seconds.items()},

@@ -8,11 +8,13 @@ that child processes get the device of their parent. What is given in the progra
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 from .errors import SimcudaError
 from .order import ORDER, QUERIES
-from .profiles import Profile, profile, read_profiles
+from .profiles import Profile, is_file, profile, read_profiles
 from .sizes import format_bytes, parse_bytes
 
 MODES = ("immediate", "lazy", "eager-copy", "late-write")
@@ -170,7 +172,15 @@ class Settings:
             stands_for = _profile(str(values.get("profile", "")))
             values.setdefault("memory", stands_for.available)
             values.setdefault("host_memory", stands_for.host)
-        return Settings(**values)  # type: ignore[arg-type]
+        return Settings(**values)._from_anywhere()  # type: ignore[arg-type]
+
+    def _from_anywhere(self) -> Settings:
+        """With whole paths, because children may start elsewhere."""
+        names = ["order_suppressions", "trace", *(["profile"] if is_file(self.profile) else [])]
+        whole: dict[str, Any] = {
+            name: str(Path(file).resolve()) for name in names if (file := getattr(self, name))
+        }
+        return replace(self, **whole)
 
     def export(self) -> None:
         """Put the settings into the environment, for the native runtime and for children."""

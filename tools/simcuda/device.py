@@ -40,6 +40,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "reset_peak": (None, [ctypes.c_int]),
     "host_used": (ctypes.c_size_t, []),
     "host_peak": (ctypes.c_size_t, []),
+    "host_capacity": (ctypes.c_size_t, []),
     "set_host_capacity": (None, [ctypes.c_size_t]),
     "mode": (ctypes.c_int, []),
     "set_mode": (None, [ctypes.c_int, ctypes.c_long]),
@@ -142,6 +143,11 @@ class Device:
     @property
     def host_peak(self) -> int:
         return int(self._call("host_peak"))
+
+    @property
+    def host_capacity(self) -> int:
+        """The limit of pinned host memory; 0: none."""
+        return int(self._call("host_capacity"))
 
     def set_host_capacity(self, size: int) -> None:
         """Limit pinned host memory; 0 lifts the limit."""

@@ -12,8 +12,16 @@ from types import FrameType
 from typing import Any
 
 _OURS = str(Path(__file__).resolve().parent)
-# It asks whether gradients overflowed, and 0 says that they did not.
-_KNOWING = str(Path("torch", "amp", "grad_scaler.py"))
+# What reads no value in order to branch, or asks whether gradients overflowed: 0 says they did not.
+_KNOWING = tuple(
+    str(Path("torch", *path))
+    for path in (
+        ("amp", "grad_scaler.py"),
+        ("autograd", "graph.py"),
+        ("nn", "modules", "module.py"),
+    )
+)
+_TELLING = "get_scale"  # of the first: the program gets the value
 
 _Listener = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
 _listener: Any = None  # kept: the kernels have its address
@@ -52,7 +60,7 @@ def _line(frame: FrameType | None) -> str | None:
     torch = str(Path(sys.modules["torch"].__file__ or "").parent)
     while frame is not None:
         code = frame.f_code
-        if code.co_filename.endswith(_KNOWING):
+        if code.co_filename.endswith(_KNOWING) and code.co_name != _TELLING:
             return None
         if not code.co_filename.startswith((_OURS, torch)):
             return f'File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}'
@@ -89,7 +97,8 @@ def prepare() -> None:
 def _refuse_ddp(*_: Any) -> None:
     raise NotImplementedError(
         "the dry device refuses: DistributedDataParallel, because its processes agree by values "
-        "on what they send, and every value is 0"
+        "on what they send, and every value is 0; run the model without it, in one process: memory "
+        "and time of a GPU are those, but for the buckets of gradients and their exchange"
     )
 
 

@@ -22,7 +22,6 @@ from .config import Settings
 from .device import Device
 from .errors import SimcudaError
 from .order import Checker, Suppression, read_suppressions
-from .profiles import SUFFIX
 from .profiles import profile as read_profile
 from .torchinfo import find_torch
 from .trace import write_header
@@ -90,13 +89,12 @@ def load(
         order=order,
         queries=queries,
         order_trace=order_trace,
-        # Children may start elsewhere.
-        order_suppressions=str(Path(order_suppressions).resolve()) if order_suppressions else None,
+        order_suppressions=str(order_suppressions) if order_suppressions else None,
         dry=dry,
-        profile=str(Path(profile).resolve()) if profile and profile.endswith(SUFFIX) else profile,
+        profile=profile,
         assume=assume,
         values=values,
-        trace=str(Path(trace).resolve()) if trace else None,
+        trace=str(trace) if trace else None,
         workspaces=workspaces,
         contents=contents,
         framework=framework or os.environ.get("SIMCUDA_FRAMEWORK") or _framework(),

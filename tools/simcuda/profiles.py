@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,7 +18,7 @@ else:  # nothing else is needed here beside torch, and pip has it
     from pip._vendor import tomli as tomllib
 
 from .errors import SimcudaError
-from .sizes import parse_bytes
+from .sizes import format_bytes, parse_bytes
 
 SUFFIX = ".toml"  # of a file with one profile, named by its path
 PROFILES = Path(__file__).with_name("profiles.toml")
@@ -27,6 +28,14 @@ MEASURED = "measured"  # a source that begins so is no data sheet
 NANOSECONDS = ("kernel", "copy", "op", "call", "malloc", "host_malloc")
 _SIZES = ("context", "host", "convolution_workspace")
 _EFFICIENCY = ("matmul", "convolution", "attention", "memory", "link")
+
+# What no machine is below or above: a figure beyond is a slip of the pen, or in another unit.
+_FLOPS = (1e9, 1e17)  # operations a second
+_RATE = (1e8, 1e15)  # bytes a second
+_LONGEST = 10**9  # nanoseconds of a launch, a copy or a call
+_LARGEST = 1 << 50  # bytes, of the device or of the host
+_MULTIPROCESSORS = 10_000
+_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 
 
 class Native(ctypes.Structure):
@@ -94,10 +103,15 @@ class Profile:
         )
 
 
+def is_file(name: str) -> bool:
+    """Whether it is the path of a profile."""
+    return name.endswith(SUFFIX)
+
+
 def profile(name: str, path: Path = PROFILES) -> Profile:
     """The profile of this name, or the one of a file NAME.toml. Raises SimcudaError, with the known
     ones, if there is none."""
-    if name.endswith(SUFFIX):
+    if is_file(name):
         found = list(read_profiles(Path(name)).values())
         if len(found) != 1:
             raise SimcudaError(
@@ -116,15 +130,16 @@ def profile(name: str, path: Path = PROFILES) -> Profile:
 def read_profiles(path: Path = PROFILES) -> dict[str, Profile]:
     """All profiles of a file. Raises SimcudaError on what is missing, unknown or out of range."""
     top = _Table(path.name, _parse(path))
-    sources = {name: str(text) for name, text in top.table("source").values.items()}
+    documents = top.table("source")
+    sources = {name: documents.text(name) for name in documents.values}
     assumed = top.table("assumed")
     efficiency = assumed.table("efficiency")
     common: dict[str, Any] = {
         **{name: assumed.size(name) for name in _SIZES},
         "duplex": assumed.whole("duplex", 1000),
-        "host_pin": assumed.number("host_pin"),
-        "nanoseconds": {name: assumed.whole(name) for name in NANOSECONDS},
-        "efficiency": {name: efficiency.number(name, 1) for name in _EFFICIENCY},
+        "host_pin": assumed.number("host_pin", *_RATE),
+        "nanoseconds": {name: assumed.whole(name, _LONGEST) for name in NANOSECONDS},
+        "efficiency": {name: efficiency.number(name, 1e-3, 1) for name in _EFFICIENCY},
     }
     why = assumed.text("why")
     gpus, links = top.table("gpu"), top.table("link")
@@ -139,8 +154,9 @@ def read_profiles(path: Path = PROFILES) -> dict[str, Profile]:
         gpu, link = table.choice("gpu", shapes), table.choice("link", speeds)
         memory = table.size("memory")
         table.end()
-        if memory <= common["context"]:
-            table.refuse("memory", "is not more than the driver's own")
+        for name_of, whose in (("context", "driver's own"), ("convolution_workspace", "workspace")):
+            if memory <= common[name_of]:
+                table.refuse("memory", f"is not more than the {whose} ({name_of})")
         of = {"gpu": gpu["source"], "link": link["source"], "assumed": why}
         figures = {k: v for k, v in {**gpu, **link}.items() if k != "source"}
         made[name] = Profile(name=name, memory=memory, sources=of, **figures, **common)
@@ -189,15 +205,15 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _gpu(table: _Table, sources: dict[str, str]) -> dict[str, Any]:
-    major, _, minor = table.text("capability").partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
+    capability = _CAPABILITY.fullmatch(table.text("capability"))
+    if not capability:
         table.refuse("capability", "is not written like 8.0")
     made = {
         "source": table.choice("source", sources),
-        "capability": (int(major), int(minor)),
-        "multiprocessors": table.whole("multiprocessors"),
-        "flops": {name: table.number(name) for name in _GPU if name != "bandwidth"},
-        "bandwidth": table.number("bandwidth"),
+        "capability": (int(capability[1]), int(capability[2])),
+        "multiprocessors": table.whole("multiprocessors", _MULTIPROCESSORS),
+        "flops": {name: table.number(name, *_FLOPS) for name in _GPU if name != "bandwidth"},
+        "bandwidth": table.number("bandwidth", *_RATE),
     }
     table.end()
     return made
@@ -206,8 +222,8 @@ def _gpu(table: _Table, sources: dict[str, str]) -> dict[str, Any]:
 def _link(table: _Table, sources: dict[str, str]) -> dict[str, Any]:
     made = {
         "source": table.choice("source", sources),
-        "link_in": table.number("in"),
-        "link_out": table.number("out"),
+        "link_in": table.number("in", *_RATE),
+        "link_out": table.number("out", *_RATE),
     }
     table.end()
     return made
@@ -220,7 +236,7 @@ class _Table:
         self.where, self.values = where, values
         self._taken: set[str] = set()
 
-    def refuse(self, name: str, problem: str) -> None:
+    def refuse(self, name: str, problem: str) -> NoReturn:
         raise SimcudaError(f"{self.where}: {name} {problem}")
 
     def _take(self, name: str, kind: type | tuple[type, ...], what: str) -> Any:
@@ -238,20 +254,27 @@ class _Table:
     def text(self, name: str) -> str:
         return str(self._take(name, str, "text"))
 
-    def number(self, name: str, most: float = 1e18) -> float:
-        value = float(self._take(name, (int, float), "a number"))
-        if not 0 < value <= most:
-            self.refuse(name, f"is {value:g}, not above 0 and at most {most:g}")
-        return value
+    def number(self, name: str, least: float, most: float) -> float:
+        value = self._take(name, (int, float), "a number")
+        if not least <= value <= most:
+            self.refuse(name, f"is {value}, not from {least:g} to {most:g}")
+        return float(value)
 
-    def whole(self, name: str, most: int = 10**9) -> int:
+    def whole(self, name: str, most: int) -> int:
         value = int(self._take(name, int, "a whole number"))
-        if not 0 < value <= most:
-            self.refuse(name, f"is {value}, not above 0 and at most {most}")
+        if not 1 <= value <= most:
+            self.refuse(name, f"is {value}, not from 1 to {most}")
         return value
 
     def size(self, name: str) -> int:
-        return parse_bytes(self.text(name))
+        text = self.text(name)
+        try:
+            size = parse_bytes(text)
+        except SimcudaError as error:
+            self.refuse(name, f"is wrong: {error}")
+        if size > _LARGEST:
+            self.refuse(name, f"is {text}, more than {format_bytes(_LARGEST)}")
+        return size
 
     def choice(self, name: str, known: dict[str, Any]) -> Any:
         value = self.text(name)

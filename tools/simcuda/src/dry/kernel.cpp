@@ -15,7 +15,6 @@
 #include "metas.h"
 #include "uses.h"
 #include "values.h"
-#include "workspace.h"
 
 namespace simcuda::dry {
 namespace {
@@ -57,7 +56,7 @@ void note_views(void* stream, c10::Device device, const std::string& op,
 }  // namespace
 
 DryKernel::DryKernel(const c10::FunctionSchema& schema)
-    : operands_(schema), keys_(schema), cost_(schema) {
+    : operands_(schema), keys_(schema), cost_(schema), workspaces_(schema, cost_) {
   for (const auto& argument : operands_.arguments()) written_.push_back(argument.written);
   for (const auto& argument : schema.arguments()) out_.push_back(argument.is_out());
   reads_ = schema.name() == "aten::equal";
@@ -248,7 +247,7 @@ void DryKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
       results.push_back(result.tensors.empty() ? result.value : make(result.tensors[0]));
     }
   }
-  const Workspace workspace(cost_);
+  const c10::DataPtr workspace = workspaces_.take(values);
   if (simcuda_order_on()) note(stream, device, values, results);
   Uses uses;
   if (simcuda_tracing()) uses = uses_of(values, results);
@@ -272,6 +271,8 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
     uses.add(from, kRead);
   }
   if (is_plain_copy(to, from)) {
+    // One number that the host waits for is one that the program goes by.
+    if (to.is_cpu() && to.numel() == 1 && !non_blocking) note_read(kName);
     TracedCopies copies(stream, device, kName, uses);
     return at::native::copy_(to, from, non_blocking);
   }

@@ -9,6 +9,7 @@
 #include "cost.h"
 #include "plan.h"
 #include "uses.h"
+#include "workspace.h"
 
 namespace simcuda::dry {
 
@@ -36,6 +37,7 @@ class DryKernel : public c10::OperatorKernel {
   bool reads_;                 // the host gets a value
   KeyMaker keys_;
   Cost cost_;
+  Workspaces workspaces_;
   Plans plans_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workspace.h"
 
+#include <ATen/WrapDimUtils.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <simcuda.h>
 
@@ -13,19 +14,54 @@ namespace at::cuda {
 }  // namespace at::cuda
 
 namespace simcuda::dry {
+namespace {
 
-Workspace::Workspace(const Cost& of) {
-  const SimcudaProfile& profile = *simcuda_dry();
-  if (!profile.workspaces) return;
-  size_t bytes = 0;
-  if (of.is_convolution()) bytes = static_cast<size_t>(profile.convolution_workspace);
-  if (of.is_product()) {
-    if (at::cuda::getCurrentCUDABlasHandle)
-      at::cuda::getCurrentCUDABlasHandle();  // which makes the workspace
-    else
-      bytes = at::cuda::getChosenWorkspaceSize();
+constexpr size_t kIndex = sizeof(int64_t);
+constexpr int64_t kSortedInPlace = 4096;     // rows of up to so many elements need nothing
+constexpr int64_t kSortedAlone = 1'000'000;  // rows that are sorted one after the other
+constexpr int64_t kFewRows = 128;            // rows below which all are sorted as one
+
+}  // namespace
+
+size_t bytes_to_sort(const at::Tensor& x, int64_t dim) {
+  if (x.dim() == 0 || x.numel() == 0) return 0;
+  dim = c10::maybe_wrap_dim(dim, x.dim());
+  const int64_t row = x.size(dim), rows = x.numel() / row;
+  if (row <= kSortedInPlace) return 0;
+  const auto count = static_cast<size_t>(x.numel()), key = static_cast<size_t>(x.element_size());
+  // Keys, values and indices once more, where rows do not lie together.
+  const size_t turned =
+      x.stride(dim) == 1 && x.is_non_overlapping_and_dense() ? 0 : count * (2 * key + kIndex);
+  // cub sorts pairs from one buffer to another and back; the indices to sort are made for it.
+  const size_t pair = key + kIndex;
+  if (rows == 1 || row >= kSortedAlone) return turned + static_cast<size_t>(row) * (kIndex + pair);
+  if (rows < kFewRows) return turned + count * (2 * kIndex + key + pair);
+  return turned + count * (kIndex + pair);
+}
+
+Workspaces::Workspaces(const c10::FunctionSchema& schema, const Cost& cost)
+    : product_(cost.is_product()),
+      convolution_(cost.is_convolution()),
+      sort_(schema.name() == "aten::sort") {
+  for (size_t i = 0; i < schema.arguments().size(); i++) {
+    if (schema.arguments()[i].name() == "dim") dim_ = i;
   }
-  if (bytes > 0) memory_ = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+}
+
+size_t Workspaces::bytes_of(const c10::IValue* values) const {
+  if (convolution_) return static_cast<size_t>(simcuda_dry()->convolution_workspace);
+  if (sort_) return bytes_to_sort(values[0].toTensor(), values[dim_].toInt());
+  if (product_ && !at::cuda::getCurrentCUDABlasHandle) return at::cuda::getChosenWorkspaceSize();
+  return 0;
+}
+
+c10::DataPtr Workspaces::take(const c10::IValue* values) const {
+  if (!simcuda_dry()->workspaces) return {};
+  if (product_ && at::cuda::getCurrentCUDABlasHandle)
+    at::cuda::getCurrentCUDABlasHandle();  // which makes the workspace
+  const size_t bytes = bytes_of(values);
+  if (bytes == 0) return {};
+  return c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
 }
 
 }  // namespace simcuda::dry

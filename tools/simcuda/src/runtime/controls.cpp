@@ -44,6 +44,11 @@ size_t simcuda_host_peak() {
   return state().host_peak;
 }
 
+size_t simcuda_host_capacity() {
+  Lock lock(state().mutex);
+  return state().host_capacity;
+}
+
 void simcuda_set_host_capacity(size_t bytes) {
   Lock lock(state().mutex);
   state().host_capacity = bytes;

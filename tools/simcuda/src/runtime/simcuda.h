@@ -47,6 +47,7 @@ SIMCUDA_API void simcuda_reset_peak(int device);
 SIMCUDA_API size_t simcuda_host_used(void);
 SIMCUDA_API size_t simcuda_host_peak(void);
 // Limit of pinned host memory; 0 means none.
+SIMCUDA_API size_t simcuda_host_capacity(void);  // 0: no limit
 SIMCUDA_API void simcuda_set_host_capacity(size_t bytes);
 
 SIMCUDA_API int simcuda_mode(void);
