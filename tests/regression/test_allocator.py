@@ -488,7 +488,7 @@ def test_a_child_of_a_fork_uses_no_device(program: Any, sim: Any) -> None:
     of CUDA does there; the rest works. Each child is forked while another thread has the lock."""
     out = program(
         """
-        import os, signal, threading
+        import faulthandler, os, threading
         import simcuda, torch
         lms = torch.cuda.lms
         lms.enable(min_size=0)
@@ -553,7 +553,8 @@ def test_a_child_of_a_fork_uses_no_device(program: Any, sim: Any) -> None:
             ready.wait()
             child = os.fork()
             if child == 0:
-                signal.alarm(10)
+                # The stacks of what hangs, before the test's own limit ends it without a word.
+                faulthandler.dump_traceback_later(60, exit=True)
                 try:
                     action()
                 except SystemExit:
