@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -315,30 +316,36 @@ def threads():
 
 
 def replaced_variables():
-    """Readers of a variable while a writer gives it another tensor. Whatever a reader sees must be
-    one of the values that were assigned, all of it."""
-    variable = tf.Variable(tf.fill((ROWS, COLUMNS), 1.0))
-    stop, wrong = threading.Event(), []
+    """An update of two variables finds one in other memory than when it began: it waits to write
+    the other, which a slow operation reads, and meanwhile a third gives the one a copy. An update
+    waits for the variable of the lowest address first, so there is one slow variable among many.
+    The pauses make that order likely; the sums are right in every order."""
+    values = [tf.Variable(tf.fill((ROWS * COLUMNS,), 1000.0)) for _ in range(7)]
+    slow = values.pop(3)
+    ones, none = tf.ones((ROWS * COLUMNS,)), tf.zeros((ROWS * COLUMNS,))
+    places = tf.zeros((1 << 22,), tf.int32)
 
-    def read():
-        rows = tf.range(ROWS)
-        while not stop.is_set():
-            seen = tf.gather(variable, rows)
-            low, high = float(tf.reduce_min(seen)), float(tf.reduce_max(seen))
-            if low != high or low not in (1.0, 2.0, 3.0):
-                wrong.append((low, high))
+    def read(value):
+        tf.gather(slow, places)
 
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for i in range(60):
-        variable.assign(tf.fill((ROWS, COLUMNS), float(i % 3 + 1)))
-        if i % 10 == 0:
-            pressure()
-    stop.set()
-    for reader in readers:
-        reader.join()
-    return len(wrong)
+    def update(value):
+        tf.raw_ops.ResourceApplyMomentum(
+            var=value.handle, accum=slow.handle, lr=1.0, grad=ones, momentum=0.0, use_locking=True
+        )
+
+    def replace(value):
+        shared = value.read_value()  # whoever changes what others share makes a copy
+        value.assign_add(none)
+        del shared
+
+    for value in 3 * values:
+        workers = [threading.Thread(target=f, args=(value,)) for f in (read, update, replace)]
+        for worker in workers:
+            worker.start()
+            time.sleep(0.004)
+        for worker in workers:
+            worker.join()
+    return [(tf.reduce_min(value), tf.reduce_max(value)) for value in values]
 
 
 SCENES = [
