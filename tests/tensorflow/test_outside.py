@@ -75,7 +75,7 @@ def test_variables_take_in_what_found_no_room(outside, made_in_the_framework):
 # ---- files
 
 
-def test_saved_in_the_same_bytes(outside, tmp_path):
+def test_saved_in_the_same_bytes(outside, made_in_the_framework, tmp_path):
     """All variables are operands of one operation, which reads them where they are."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
@@ -85,12 +85,12 @@ def test_saved_in_the_same_bytes(outside, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["pressure", "chaos"])
-def test_saved_while_others_use_it(outside, tmp_path, mode):
+def test_saved_while_others_use_it(outside, made_in_the_framework, tmp_path, mode):
     env = CHAOS if mode == "chaos" else {"TF_LMS": "1"}
     assert outside("save_and_use", tmp_path, env=env) == [True, True]
 
 
-def test_restored(outside, tmp_path):
+def test_restored(outside, made_in_the_framework, tmp_path):
     assert outside("restore", tmp_path) == [True, True]
 
 

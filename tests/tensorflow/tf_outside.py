@@ -271,8 +271,15 @@ def estimator(folder):
 # ---- XLA
 
 
+def compiled_function(body):
+    try:
+        return tf.function(jit_compile=True)(body)
+    except TypeError:  # its name until 2.4
+        return tf.function(experimental_compile=True)(body)
+
+
 def compiled():
-    @tf.function(jit_compile=True)
+    @compiled_function
     def scaled(x, by):
         return x * by + 1.0
 
@@ -285,7 +292,7 @@ def compiled():
 def compiled_variables():
     """Whose memory others share: else they keep the memory that they have."""
 
-    @tf.function(jit_compile=True)
+    @compiled_function
     def fill(variable, by):
         variable.assign(tf.ones((20 * ONE,)) * by)
 
