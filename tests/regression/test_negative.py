@@ -2,8 +2,8 @@
 """Turns each safeguard off in turn: its test must fail.
 
 Those of kind "torch" in a torch rebuilt from the tree LMS_SOURCE, those of kind "plugin" in a
-torch_lms rebuilt from LMS_SDIST, beside the official torch. Only in the full tier, or when nothing
-but this file is asked for.
+torch_lms rebuilt from LMS_SDIST, beside the official torch. Only when nothing but this file is
+asked for.
 """
 
 from __future__ import annotations
