@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lmsbuild_world import REPOSITORY, UPSTREAM, ZERO, World, write
 
-from lmsbuild.base import cache
+from lmsbuild.base import cache, use
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.checkout.refresh import refresh
 
@@ -106,7 +106,8 @@ def edit(world: World, engine: str) -> None:
 
 
 def let_go() -> None:
-    """As if this process had ended: it holds no entry of the cache any longer."""
+    """As if this process had ended: it holds no entry of the cache and no folder any longer."""
+    use.let_go()
     for path in list(cache._held):
         cache._let_go(path)
 

@@ -21,7 +21,8 @@ from lmsbuild_world import REPOSITORY, World, plain_git
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import UsageError
+from lmsbuild.base.errors import BusyError, UsageError
+from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.checkout.checkout import fetch
 
 MIB = 1 << 20
@@ -34,7 +35,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     let_go()
 
 
-def keep(name: str, content: bytes = b"content", kind: str = "downloads") -> tuple[Path, bool]:
+def keep(
+    name: str, content: bytes = b"content", kind: str = "downloads", sha256: str = ""
+) -> tuple[Path, bool]:
     """The entry, and whether it was made anew."""
     made = []
 
@@ -42,7 +45,7 @@ def keep(name: str, content: bytes = b"content", kind: str = "downloads") -> tup
         made.append(path)
         path.write_bytes(content)
 
-    path = cache.keep(kind, name, f"file {name}", fill, Console(json_mode=True))
+    path = cache.keep(kind, name, f"file {name}", fill, Console(json_mode=True), sha256=sha256)
     return path, bool(made)
 
 
@@ -299,6 +302,56 @@ def test_clean_leaves_what_is_in_use(used: World) -> None:
     from filelock import FileLock
 
     with FileLock(used.target.work / ".source.lock"):
-        result = cleaned("--work")
-    assert {"source", ".lmsbuild-new-killed"} <= names(result, kept=True)
+        code, out, err = run("clean", "--work", "--json")
+    assert code == BusyError.exit_code and "source stays because another lmsbuild" in err
+    assert {"source", ".lmsbuild-new-killed"} <= names(json.loads(out)["error"], kept=True)
     assert (used.target.work / "source").is_dir()
+
+
+HOLDS = """
+from lmsbuild.wheel import overlay
+real = overlay.publish
+def publish(*arguments):
+    real(*arguments)
+    print("published", flush=True)
+    sys.stdin.read()
+overlay.publish = publish
+"""
+
+
+@pytest.mark.default
+def test_clean_leaves_what_a_wheel_is_made_of(world: World, official: Path) -> None:
+    """Neither the checkout nor the wheel that the other is about to name."""
+    words = ["wheel", "v1.0", "--source", "git"]
+    code = f"import sys\n{HOLDS}\nfrom lmsbuild.__main__ import main; main()"
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
+    maker = subprocess.Popen(
+        [sys.executable, "-c", code, *words], env=variables, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert maker.stdout is not None and "published\n" in maker.stdout
+    except BaseException:
+        maker.kill()
+        raise
+    code_of_clean, _, err = run("clean", "--all", "--force")
+    out, said = maker.communicate("", timeout=60)
+    assert code_of_clean == BusyError.exit_code and "is at work with it" in err
+    assert maker.returncode == 0, said
+    (wheel,) = (world.target.work / "wheels").glob("*.whl")
+    assert f"wrote {wheel}" in out
+    assert run("clean", "--all", "--force")[0] == 0
+    assert not wheel.exists() and not (world.target.work / "source").exists()
+
+
+def test_what_has_lost_its_record_is_known_by_its_hash(folder: Path) -> None:
+    """Of a download that is whole nothing is got again; what is damaged is."""
+    path, made = keep("known", sha256=sha256_bytes(b"content"))
+    assert made
+    for damage, again in ((b"content", False), (b"kontent", True)):
+        let_go()
+        path.write_bytes(damage)
+        path.with_name("known.entry").unlink()
+        assert keep("known", sha256=sha256_bytes(b"content")) == (path, again)
+        assert path.read_bytes() == b"content"
+        assert json.loads(path.with_name("known.entry").read_text())["bytes"] == 7

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 from lmsbuild_processes import run
 from lmsbuild_wheels import PYTHON, let_go
-from lmsbuild_world import REPOSITORY, UPSTREAM, World, write
+from lmsbuild_world import REPOSITORY, UPSTREAM, World, leave, small_disk, write
 
 from lmsbuild.__main__ import run as run_here
 from lmsbuild.base import settings
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import MismatchError, OfflineError, SourceError
+from lmsbuild.base.errors import FileError, MismatchError, OfflineError, SourceError
 from lmsbuild.base.git.command import environment
 from lmsbuild.tags.download import download_url
 
@@ -279,3 +279,36 @@ def test_damaged_entry_offline(world: World, official: Path, no_network: dict[st
     shutil.rmtree(world.target.work / "wheels")
     code, _, err = run("wheel", "v1.0", "--offline", env=no_network)
     assert code == 21 and "damaged" in err and "alpha 1.0 for Python" in err
+
+
+@pytest.mark.default
+def test_a_download_without_its_record_is_found_offline(
+    world: World, official: Path, no_network: dict[str, str]
+) -> None:
+    assert run("wheel", "v1.0")[0] == 0
+    let_go()
+    for record in (world.folder / "cache/packages").glob("*.entry"):
+        record.unlink()
+    shutil.rmtree(world.target.work / "wheels")
+    code, out, err = run("wheel", "v1.0", "--offline", env=no_network)
+    assert code == 0 and "wrote" in out, err
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("words", [["fetch", "v1.0"], ["fetch", "v1.0", "--source", "git"]])
+@pytest.mark.parametrize("room", [4096, 16_384, 32_768])
+def test_a_full_cache_is_told_as_such(world: World, words: list[str], room: int) -> None:
+    """And not as what came of it on the way: an address that nobody knows."""
+    with small_disk(world.folder / "small", "1m") as disk:
+        leave(disk, room)
+        code, _, err = run(*words, env={"LMSBUILD_CACHE": str(disk)})
+    assert code == FileError.exit_code and str(disk) in err, err
+    assert "No space left on device" in err and "free space" in err
+
+
+def test_a_full_disk_in_a_download(server: Server, tmp_path: Path, console: Console,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    with small_disk(tmp_path / "small", "128k") as disk:
+        monkeypatch.setenv("LMSBUILD_CACHE", str(disk))
+        with pytest.raises(FileError, match="No space left on device; free space"):
+            download_url(server.url, disk / "alpha.tar.xz", console)

@@ -24,7 +24,7 @@ from pathlib import Path
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import OfflineError, UsageError
+from lmsbuild.base.errors import FileError, OfflineError, UsageError
 from lmsbuild.base.hashing import sha256_file, sha256_value, write_atomic
 from lmsbuild.base.project import cache_dir
 from lmsbuild.base.settings import offline
@@ -92,10 +92,12 @@ def keep(
     *,
     tag: str = "",
     anew: bool = False,
+    sha256: str = "",
 ) -> Path:
     """The entry `<kind>/<name>`, made by `fill(path)` when it is missing, damaged or wanted `anew`.
 
-    It is whole or not there, however this process ends, and stays until this process ends.
+    It is whole or not there, however this process ends, and stays until this process ends. One
+    whose record was lost is known by its `sha256`, where that is known.
     """
     path = cache_dir() / kind / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +116,8 @@ def keep(
             os.close(handle)
             handle = _open_locked(_record_of(path), fcntl.LOCK_EX)
             try:
+                if sha256 and not anew:
+                    _record_again(path, title, tag, handle, sha256)
                 # Another process may have made it while this one waited.
                 if anew or not _sound(path, console):
                     _fill(path, fill, title, tag, handle)
@@ -126,16 +130,35 @@ def keep(
 def _fill(path: Path, fill: Callable[[Path], None], title: str, tag: str, record: int) -> None:
     with scratch() as folder:
         made = folder / path.name
-        fill(made)
+        try:
+            fill(made)
+        except OSError as error:
+            if error.filename is None and error.errno in FileError.CAUSES:
+                raise FileError.of(error, str(made)) from error
+            raise
         digest, size = digest_of(made)
         if path.exists():
             path.rename(folder / "before")
-        text = json.dumps(asdict(Record(title, tag, size, digest)), indent=2).encode()
-        os.ftruncate(record, 0)
-        os.pwrite(record, text, 0)
+        _write_record(path, record, Record(title, tag, size, digest))
         _state_of(path).unlink(missing_ok=True)
         made.rename(path)
         write_atomic(_state_of(path), _state(path).encode())
+
+
+def _write_record(path: Path, record: int, content: Record) -> None:
+    try:
+        os.ftruncate(record, 0)
+        os.pwrite(record, json.dumps(asdict(content), indent=2).encode(), 0)
+    except OSError as error:  # of a descriptor it names no file
+        raise FileError.of(error, str(_record_of(path))) from error
+
+
+def _record_again(path: Path, title: str, tag: str, record: int, sha256: str) -> None:
+    """Write a record that was lost, if what is there is what it should be."""
+    if _read_record(path) is None and path.exists():
+        digest, size = digest_of(path)
+        if digest == sha256:
+            _write_record(path, record, Record(title, tag, size, digest))
 
 
 def _sound(path: Path, console: Console | None = None) -> bool:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+_LITTLE = 1 << 13  # bytes of a disk that is as good as full
+
 
 class LmsbuildError(Exception):
     """Base of all errors a user can meet. `details` is machine-readable (for --json)."""
@@ -158,14 +160,25 @@ class GitError(LmsbuildError):
         self.lost = lost[1] if lost else None  # the object that is not there
         self.killed = killed  # by a signal
         self.misconfigured = setting is not None
+        self._full = "failed to write" in output and _is_full(place)  # git says no more then
 
     def refused(self) -> FileError | None:
         """What it is when git had no room, or no right, to write."""
         output = self.output.replace("Out of diskspace", os.strerror(errno.ENOSPC))  # git's own
+        if self._full:
+            output += os.strerror(errno.ENOSPC)
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE):
             if os.strerror(code) in output:
                 return FileError.of(OSError(code, os.strerror(code)), str(self.place or ""))
         return None
+
+
+def _is_full(place: Path | None) -> bool:
+    try:
+        found = os.statvfs(place or Path.cwd())
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < _LITTLE
 
 
 class BusyError(LmsbuildError):

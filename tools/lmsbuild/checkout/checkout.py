@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lmsbuild.base import use
 from lmsbuild.base.console import Console, Task
 from lmsbuild.base.errors import FileError, TreeStateError
 from lmsbuild.base.git import (
@@ -125,6 +126,8 @@ def fetch(
     """
     path = default_path(target, into)
     make_folder(path.parent)
+    if path.parent == target.work:
+        use.hold(target.work)
     with FileLock(_lock(path)):
         if is_there(path):
             return _present(target, path)

@@ -91,6 +91,8 @@ def _auto(way: _Way) -> Source:
     try:
         return way.kept("git", url, "upstream git answers", way.from_git)
     except (SourceError, GitError, OfflineError) as error:
+        if isinstance(error, GitError) and (refused := error.refused()):
+            raise refused from error
         if isinstance(error, OfflineError) and way.target.tag.debian is None:
             raise
         reasons.append(f"git: {error.message}")
@@ -227,6 +229,8 @@ class _Way:
                 check_preimage(self.target, made, commit, location)
                 made.fetch_blobs("origin", sorted(missing.difference(touched, lost)), step)
             except GitError as error:
+                if refused := error.refused():
+                    raise refused from error
                 raise SourceError(
                     f"{self.target.tag_name} was not fetched from {location} because "
                     f"git says: {error.reason}; try --source debian, or a PATH"

@@ -9,10 +9,11 @@ import click
 from rich import filesize
 
 from lmsbuild.base.console import Console
+from lmsbuild.base.errors import BusyError
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import dry_run_option, examples, json_option
 from lmsbuild.tags.frameworks import resolve, targets
-from lmsbuild.upkeep.cleaning import Item, cached, clean, leftovers, worked
+from lmsbuild.upkeep.cleaning import IN_USE, Item, cached, clean, leftovers, worked
 
 
 @click.command(
@@ -49,7 +50,8 @@ def command(
 ) -> None:
     """Remove what killed runs left; on demand also the cache and work folders, of TAG or of all.
 
-    Everything can be had again, but for work of yours in a checkout, which stays.
+    Everything can be had again, but for work of yours in a checkout, which stays. So does all of a
+    tag that another lmsbuild is at work with; that is the exit code, then.
     """
     project = find_project()
     chosen = resolve(project, tag) if tag else None
@@ -72,7 +74,16 @@ def command(
     total = sum(item.bytes for item in gone)
     did = "would remove" if dry_run else "removed"
     console.say(f"{did} {len(gone)} items, {filesize.decimal(total)}")
-    console.result({"items": [item.facts() for item in done], "bytes": total, "dry_run": dry_run})
+    facts = {"items": [item.facts() for item in done], "bytes": total, "dry_run": dry_run}
+    busy = [item for item in done if item.what == "work" and item.kept == IN_USE]
+    if busy:
+        more = f" and {len(busy) - 1} more" if len(busy) > 1 else ""
+        raise BusyError(
+            f"{busy[0].path}{more} stays because another lmsbuild is at work with it; run again "
+            "when that has ended",
+            **facts,
+        )
+    console.result(facts)
 
 
 def _rows(items: list[Item]) -> list[list[str]]:

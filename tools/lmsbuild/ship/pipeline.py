@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmsbuild.base import cache
+from lmsbuild.base import cache, use
 from lmsbuild.base.console import Console
+from lmsbuild.base.project import make_folder
 from lmsbuild.checkout.checkout import is_there, working_path
 from lmsbuild.places import device as devices
 from lmsbuild.places.device import Device
@@ -74,6 +75,9 @@ def wheel(
     if dry_run and not is_there(place):
         console.say(f"would fetch {target.label} to {place} and apply its series")
         return place, planned(target, python, folder)
+    if output is None and not dry_run:
+        make_folder(target.work)
+        use.hold(target.work)
     path = patched(target, choices, console, dry_run=dry_run)
     with console.step("wheel") as step:
         with container(path) if container else contextlib.nullcontext() as compiler:
@@ -99,6 +103,9 @@ def plugin_wheel(
     *, dry_run: bool = False,
 ) -> plugin.Built:  # fmt: skip
     """The plug-in for one release, in `output`."""
+    if output is None and not dry_run:
+        make_folder(found.target.work)
+        use.hold(found.target.work)
     with console.step("plugin") as step:
         folder = output.absolute() if output else found.target.work / "wheels"
         python = found.target.python(choices.python)

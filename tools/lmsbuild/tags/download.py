@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import http.client
 import importlib.metadata
@@ -21,7 +22,7 @@ from packaging.version import Version
 
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import DownloadError, MismatchError, SourceError
+from lmsbuild.base.errors import DownloadError, FileError, MismatchError, SourceError
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir
 from lmsbuild.tags.frameworks import HeaderWheel, Target
@@ -100,7 +101,9 @@ def _wheel(
         words = ["--require-hashes", "-r", str(requirement), "--dest", str(folder), *options]
         pip_download(title, words, console)
 
-    folder = cache.keep("packages", digest[:16], title, fill, console, tag=target.label)
+    folder = cache.keep(
+        "packages", digest[:16], title, fill, console, tag=target.label, sha256=digest
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -150,6 +153,9 @@ def pip_download(
 
         done = log.follow(command, line)
     if done.returncode != 0:
+        full = os.strerror(errno.ENOSPC)
+        if full in done.stdout:
+            raise FileError.of(OSError(errno.ENOSPC, full), str(cache_dir()))
         raise DownloadError(
             f"{title} was not downloaded because {_pips_reason(done.stdout)}; check the network "
             "and run again",
@@ -204,6 +210,8 @@ def download_url(url: str, to: Path, console: Console, sha256: str | None = None
                 data.unlink()  # what there was of it was of another file
                 _get(url, data, known, task.update, blindly=False)
         except (http.client.HTTPException, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise FileError.of(error, str(data)) from error
             raise SourceError(
                 f"{url} was not downloaded because {error}; check the address and run again, it "
                 "goes on where it stopped"

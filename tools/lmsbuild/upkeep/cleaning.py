@@ -11,11 +11,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lmsbuild.base import cache
+from lmsbuild.base import cache, use
 from lmsbuild.base.errors import FileError, GitError, TreeStateError
 from lmsbuild.base.git import NOTHING, checkout_git, has_git
 from lmsbuild.base.project import cache_dir
@@ -57,11 +58,12 @@ def clean(items: list[Item], older_than: float | None, *, dry_run: bool) -> list
         if older_than is not None and item.used > time.time() - older_than * 86400:
             item = replace(item, kept=f"used within the last {older_than:g} days")
         elif not item.kept and not dry_run and not item.remove():
-            item = replace(item, kept="in use")
+            item = replace(item, kept=IN_USE)
         done.append(item)
     return done
 
 
+IN_USE = "in use"
 CONDA_LEFTOVERS = "conda/.build-*"  # not of lmsbuild.conda: its import takes a second
 
 
@@ -123,7 +125,8 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
             title = f"{target.label}: {path.name}"
             checkout = path.name == "source" or has_git(path)
             reason = users_work(path) if checkout and not force else ""
-            found.append(replace(_plain(path, "work", title, lock), kept=reason))
+            item = _plain(path, "work", title, lock)
+            found.append(replace(item, kept=reason, remove=partial(_unused, folder, item.remove)))
     return found
 
 
@@ -164,6 +167,12 @@ def users_work(checkout: Path) -> str:
         return ""
     except (FileError, GitError, TreeStateError) as error:
         return f"{error.message}, or give --force to remove it all the same"
+
+
+def _unused(folder: Path, remove: Callable[[], bool]) -> bool:
+    """Remove, unless a process works in `folder`."""
+    with use.alone(folder) as free:
+        return free and remove()
 
 
 def _file_of(note: Path) -> Path:
