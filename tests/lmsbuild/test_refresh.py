@@ -357,6 +357,54 @@ def test_commits_that_no_patch_can_hold(
     assert snapshot(world) == before
 
 
+@pytest.mark.parametrize("word", ["fixup!", "squash!", "amend!"])
+def test_a_commit_that_is_meant_for_another_is_named(
+    world: World, applied: Path, word: str
+) -> None:
+    world.commit(applied, {"core/alloc.h": "// hook\n"}, f"{word} Hook the allocator")
+    before = snapshot(world)
+    with pytest.raises(TreeStateError, match=rf"\({word} Hook the allocator\) .*autosquash"):
+        refresh(world.target, applied)
+    assert snapshot(world) == before
+
+
+def test_an_empty_commit_is_named(world: World, applied: Path) -> None:
+    plain_git(applied, "commit", "-q", "--allow-empty", "-m", "Nothing at all")
+    done = refresh(world.target, applied)
+    assert [note for note in done.notes if "(Nothing at all) changes nothing" in note]
+    assert not done.written
+
+
+def test_every_refusal_is_told_at_once(world: World, applied: Path) -> None:
+    (applied / "core/out").symlink_to("/etc/passwd")
+    (applied / 'core/a"b').write_text("a\n")
+    plain_git(applied, "add", "-A", "-f")
+    plain_git(applied, "commit", "-q", "-m", "Odd\n\n---\nrest")
+    world.commit(applied, {"core/alloc.h": "// hook\n"}, "fixup! Odd")
+    (applied / "new.txt").write_text("new\n")
+    before = snapshot(world)
+    with pytest.raises(TreeStateError) as caught:
+        refresh(world.target, applied)
+    words = ("not clean (new.txt)", "the link core/out", "needs quotes", "at the line '---'",
+             "(fixup! Odd)")  # fmt: skip
+    assert [word for word in words if word not in caught.value.message] == []
+    assert len(caught.value.message.splitlines()) == len(words)
+    assert snapshot(world) == before
+
+
+def test_conflicts_of_runtime_and_hooks_are_told_at_once(
+    world: World, applied: Path, console: Console
+) -> None:
+    world.commit(applied, {"core/lms/engine.cpp": "theirs\n"}, "Theirs")
+    world.commit(applied, {"core/alloc.h": "// hook\n"}, "Another hook")
+    write(world.project.root, {"lms/core/engine.cpp": "ours\n"})
+    patch_files(world.target.tag_patches)[-1].unlink()
+    with pytest.raises(ConflictError) as caught:
+        refresh(world.target, applied)
+    said = caught.value.message.splitlines()
+    assert len(said) == 2 and "core/lms/engine.cpp" in said[0] and "the hooks changed" in said[1]
+
+
 @pytest.mark.default
 @pytest.mark.parametrize(
     "body",

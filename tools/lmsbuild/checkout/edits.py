@@ -18,6 +18,7 @@ from lmsbuild.base.git import (
     entries,
     folder,
 )
+from lmsbuild.base.refusals import Refusals
 from lmsbuild.checkout.arranging import check_none_popped
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
 from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
@@ -28,6 +29,7 @@ from lmsbuild.tags.frameworks import Target
 from lmsbuild.tags.runtimefiles import source_of
 
 REFRESHED = "refreshed"  # the ref of HEAD when `refresh` last took its commits
+_UNFINISHED = ("fixup! ", "squash! ", "amend! ")  # subjects of git's own
 SEARCHED = 200  # commits looked at for the runtime commit
 
 
@@ -107,9 +109,29 @@ class Line:
                     f"commit {commit[:12]} ({subject}) is split: {', '.join(ours)} into lms/, the "
                     "rest into its patch"
                 )
+            elif not paths:
+                told.append(
+                    f"commit {commit[:12]} ({subject}) changes nothing and becomes no patch"
+                )
             elif ours:
                 told.append(f"commit {commit[:12]} ({subject}) goes into lms/ and becomes no patch")
         return told
+
+    def check_finished(self) -> None:
+        """Raise TreeStateError for commits that are meant to become a part of another."""
+        refusals = Refusals(TreeStateError)
+        for commit in self.repository.commits(self.base, self.tip):
+            subject = mail_of(self.repository, commit).subject
+            paths = [raw.path for raw in changed(self.repository, f"{commit}~1", commit)]
+            hooks = not all(self.is_runtime(path) for path in paths)
+            if subject.startswith(_UNFINISHED) and hooks:
+                with refusals.gathered():
+                    raise TreeStateError(
+                        f"commit {commit[:12]} ({subject}) cannot become a patch because it is "
+                        "meant for another commit; put it there with `git rebase -i --autosquash`, "
+                        "or reword it"
+                    )
+        refusals.check()
 
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Those of `paths` that the tip has not."""
@@ -128,7 +150,7 @@ class Line:
 
 
 def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
-    """The commits of the checkout at `path`. Raises TreeStateError when it is not fit,
+    """The commits of the checkout at `path`. Raises TreeStateError, saying all that is not fit,
     MismatchError when its base is not the tag's code."""
     user = checkout_git(path) if path.is_dir() else None
     if user is None or not is_framework(target, user.path):
@@ -142,21 +164,40 @@ def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
         pending.check_complete()
     check_nothing_under_way(user)
     check_none_popped(user, f"{user.path} cannot be refreshed from")
-    _check_clean(user)
+    refusals = Refusals(TreeStateError)
+    with refusals.gathered():
+        _check_clean(user)
     line = Line(target, user, _base(user, target, runtime_subject), user.tip())
     check_preimage(target, user, line.base, f"the base of {user.path}")
     merge = next(user.iter_commits(f"{line.base}..{line.tip}", merges=True, max_count=1), None)
-    if merge is not None:
-        raise TreeStateError(
-            f"{user.path} cannot be refreshed from because commit {merge.hexsha[:12]} is a merge; "
-            "rebase into a line of commits (`git rebase`)"
-        )
-    if not line.runtime:
-        raise TreeStateError(
-            f"{user.path} cannot be refreshed from because the series is not applied there; run "
-            f"`lmsbuild apply {target.tag_name}` there first"
-        )
+    with refusals.gathered():
+        if merge is not None:
+            raise TreeStateError(
+                f"{user.path} cannot be refreshed from because commit {merge.hexsha[:12]} is a "
+                "merge; rebase into a line of commits (`git rebase`)"
+            )
+        _check_commits(line, runtime_subject)
+    refusals.check()
     return line
+
+
+def _check_commits(line: Line, runtime_subject: str) -> None:
+    """Raise TreeStateError, saying all of it, for what cannot go into a series."""
+    refusals = Refusals(TreeStateError)
+    with refusals.gathered():
+        if not line.runtime:
+            raise TreeStateError(
+                f"{line.repository.path} cannot be refreshed from because the series is not "
+                f"applied there; run `lmsbuild apply {line.target.tag_name}` there first"
+            )
+    for check in (
+        lambda: line.notes(runtime_subject),
+        line.check_finished,
+        lambda: line.hooks,
+    ):
+        with refusals.gathered():
+            check()
+    refusals.check()
 
 
 def _check_clean(user: Repository) -> None:

@@ -18,6 +18,7 @@ from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.base.git import EMAIL, NAME, Entry
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.project import full_path
+from lmsbuild.base.refusals import Refusals
 from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
 from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
 from lmsbuild.checkout.edits import REFRESHED, Line, changes_of, earlier, read_checkout, same_series
@@ -152,8 +153,12 @@ def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
         line = read_checkout(target, full_path(source), RUNTIME_SUBJECT)
         before = earlier(line, _patches(target.runtime_patches), _patches(target.tag_patches))
         plan.notes += line.notes(RUNTIME_SUBJECT)
-        _merge_runtime(target, plan, runtime, line, before)
-        _merge_hooks(target, plan, line, before)
+        conflicts = Refusals(ConflictError)
+        with conflicts.gathered():
+            _merge_runtime(target, plan, runtime, line, before)
+        with conflicts.gathered():
+            _merge_hooks(target, plan, line, before)
+        conflicts.check()
     _put_patches(plan, target.runtime_patches, runtime_patch(target, runtime))
     if plan.preimage != target.tag.preimage:
         plan.files[target.project.root / target.file] = _recorded(target, plan.preimage)

@@ -11,6 +11,7 @@ from pathlib import Path
 from lmsbuild.base.errors import GitError, TreeStateError
 from lmsbuild.base.filenames import link_target
 from lmsbuild.base.git import ABSENT, Entry, Raw, Repository
+from lmsbuild.base.refusals import Refusals
 from lmsbuild.series import binary
 from lmsbuild.series.mail import Mail, from_commit
 from lmsbuild.series.scratch import Scratch, scratch
@@ -39,8 +40,20 @@ def patch_bytes(
     `before` and `after` are trees that `made_in` can read; `paths` leaves out all others.
     """
     raws = [raw for raw in made_in.changed(before, after) if paths is None or raw.path in paths]
+    refusals = Refusals(TreeStateError)
     for raw in raws:
-        _check_path(made_in, raw, what)
+        with refusals.gathered():
+            _check_path(made_in, raw, what)
+    with refusals.gathered():
+        _check_message(mail, what)
+    refusals.check()
+    diff = made_in.diff(before, after, paths)
+    parts = re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]
+    whole = (_whole(made_in, raw, part) for raw, part in zip(raws, parts, strict=True))
+    return mail.render().encode(errors="surrogateescape") + b"".join(whole)
+
+
+def _check_message(mail: Mail, what: str) -> None:
     if not mail.subject:
         raise TreeStateError(f"{what} cannot become a patch because it has no message; give it one")
     if mail.hazard():
@@ -48,10 +61,6 @@ def patch_bytes(
             f"{what} cannot become a patch because `git am` would end its message at the line "
             f"{mail.hazard()!r}; reword the message"
         )
-    diff = made_in.diff(before, after, paths)
-    parts = re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]
-    whole = (_whole(made_in, raw, part) for raw, part in zip(raws, parts, strict=True))
-    return mail.render().encode(errors="surrogateescape") + b"".join(whole)
 
 
 def _whole(made_in: Scratch, raw: Raw, part: bytes) -> bytes:
@@ -136,16 +145,19 @@ def format_patches(
 ) -> dict[str, bytes]:
     """The commits base..tip as patch files (name -> content), of the paths that `keep` accepts.
 
-    A commit that changes nothing else becomes no patch. Raises TreeStateError for what a patch
+    A commit that changes nothing else becomes no patch. Raises TreeStateError for all that a patch
     cannot hold.
     """
     made: dict[str, bytes] = {}
+    refusals = Refusals(TreeStateError)
     with scratch(repository) as room:
         for commit in repository.commits(base, tip):
-            content = commit_patch(room, repository, commit, keep)
-            if content:
-                subject = mail_of(repository, commit).subject
-                made[file_name(len(made) + 1, subject)] = content
+            with refusals.gathered():
+                content = commit_patch(room, repository, commit, keep)
+                if content:
+                    subject = mail_of(repository, commit).subject
+                    made[file_name(len(made) + 1, subject)] = content
+    refusals.check()
     return made
 
 
