@@ -19,9 +19,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lmsbuild_conda import append, make, meta, rewrite, running
@@ -29,6 +31,7 @@ from lmsbuild_processes import run
 from lmsbuild_wheels import start
 from lmsbuild_world import REPOSITORY, leave, small_disk
 from rattler import Gateway, solve
+from rattler.index import index_fs
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import (
@@ -282,7 +285,9 @@ def test_links_within_a_package(box: Path) -> None:
         ("name", 1, "its name 1"), ("version", "1-0", "its version"), ("build", "a-b", "its build"),
         ("version", "1..0", "clients cannot read"), ("build_number", -1, "its build number -1"),
         ("depends", [">>>>1"], "clients cannot read"), ("depends", [7], "clients cannot read"),
-        ("constrains", ["x [y"], "clients cannot read"),
+        ("constrains", ["x [y"], "clients cannot read"), ("depends", "abc", "clients cannot read"),
+        ("depends", {"a": 1}, "clients cannot read"), ("timestamp", "x", "clients cannot read"),
+        ("noarch", "snake", "clients cannot read"), ("license", ["MIT"], "clients cannot read"),
     ],
 )  # fmt: skip
 def test_words_that_no_client_reads(box: Path, key: str, value: object, why: str) -> None:
@@ -293,6 +298,85 @@ def test_words_that_no_client_reads(box: Path, key: str, value: object, why: str
         files["info/index.json"] = json.dumps({**index, key: value}).encode()
 
     rewrite(bad, "info", change)
+    with pytest.raises(PackageError, match=rf"^demo-1\.0-0\.conda .*{why}"):
+        inspect(bad)
+
+
+def compress(archive: zipfile.ZipFile, members: dict[str, bytes]) -> None:
+    for name, content in members.items():
+        archive.writestr(name, content, zipfile.ZIP_DEFLATED)
+
+
+def encrypt(archive: zipfile.ZipFile, members: dict[str, bytes]) -> None:
+    for name, content in members.items():
+        entry = zipfile.ZipInfo(name)
+        archive.writestr(entry, content)
+        entry.flag_bits |= 1
+
+
+def twice(archive: zipfile.ZipFile, members: dict[str, bytes]) -> None:
+    for name, content in [*members.items(), ("metadata.json", members["metadata.json"])]:
+        archive.writestr(name, content)
+
+
+def beyond(archive: zipfile.ZipFile, members: dict[str, bytes]) -> None:
+    for name, content in [*members.items(), ("../evil", b"")]:
+        archive.writestr(name, content)
+
+
+def later(archive: zipfile.ZipFile, members: dict[str, bytes]) -> None:
+    for name, content in {**members, "metadata.json": b'{"conda_pkg_format_version": 3}'}.items():
+        archive.writestr(name, content)
+
+
+def unformed(archive: zipfile.ZipFile, members: dict[str, bytes]) -> None:
+    for name, content in members.items():
+        if name != "metadata.json":
+            archive.writestr(name, content)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (compress, "compressed or encrypted once more"), (twice, "an entry is in it twice"),
+        (encrypt, "compressed or encrypted once more"), (later, "not that of format 2"),
+        (beyond, r"its entry '\.\./evil' is none of the format"), (unformed, "metadata.json"),
+    ],
+)  # fmt: skip
+def test_archives_that_clients_do_not_read(box: Path, write: Any, why: str) -> None:
+    bad = make(box)
+    with zipfile.ZipFile(bad) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(bad, "w") as archive:
+        write(archive, members)
+    with pytest.raises(PackageError, match=rf"^demo-1\.0-0\.conda .*{why}"):
+        inspect(bad)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "why"),
+    [
+        ("paths", {"paths_version": 2}, "its list of files has version 2"),
+        ("paths", {"path_type": "device"}, "lib/demo.txt is a 'device' in its list"),
+        ("paths", {"size_in_bytes": 9}, "lib/demo.txt has 5 bytes, not 9"),
+        ("index", "[" * 100_000, "is damaged"),
+    ],
+)
+def test_lists_that_clients_do_not_believe(box: Path, file: str, change: Any, why: str) -> None:
+    bad = make(box)
+
+    def spoil(files: dict[str, bytes]) -> None:
+        name = f"info/{file}.json"
+        if isinstance(change, str):
+            files[name] = change.encode()
+            return
+        said = json.loads(files[name])
+        for value in (said, *said["paths"]):
+            value.update({key: new for key, new in change.items() if key in value})
+        files[name] = json.dumps(said).encode()
+
+    rewrite(bad, "info", spoil)
     with pytest.raises(PackageError, match=rf"^demo-1\.0-0\.conda .*{why}"):
         inspect(bad)
 
@@ -374,6 +458,53 @@ def test_what_was_published_is_put_back_or_given_up(
     assert names(channel) == ["demo-1.0-0.conda"] and channel.verify(console) == []
 
 
+def test_the_index_is_as_the_indexer_writes_it(
+    channel: Channel, box: Path, console: Console, tmp_path: Path
+) -> None:
+    """Which reads no package here: each is told to it."""
+    more: dict[str, Any] = {"constrains": ["x <2"], "license": "MIT"}
+    packages = [make(box, depends=["python >=3"], **more), meta(box, "all", ["demo"])]
+    channel.add(packages, console)
+    for path in packages:
+        (tmp_path / "other" / path.parent.name).mkdir(parents=True)
+        shutil.copy(path, tmp_path / "other" / path.parent.name)
+    asyncio.run(index_fs(tmp_path / "other", write_zst=True, write_shards=False))
+
+    def index(root: Path, subdir: str) -> Any:
+        found = json.loads((root / subdir / "repodata.json").read_text())
+        for record in found["packages.conda"].values():
+            assert abs(record.pop("indexed_timestamp") / 1000 - time.time()) < 60
+        return found
+
+    for subdir in ("linux-64", "noarch"):
+        assert index(channel.root, subdir) == index(tmp_path / "other", subdir)
+
+
+# Not ru_maxrss, which counts what the process was before it became this program.
+PEAK = """
+channel.add([Path(sys.argv[2])], console)
+channel.index(console)
+print(*[line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")])
+"""
+
+
+@pytest.mark.default
+def test_a_large_package_is_not_held_in_memory(channel: Channel, box: Path) -> None:
+    small, large = make(box), make(box, "large", files={"lib/large.bin": "x"})
+    members = os.urandom(96 << 20)
+    rewrite(large, "pkg", lambda files: files.update({"lib/large.bin": members}))
+
+    def change(files: dict[str, bytes]) -> None:
+        said = json.loads(files["info/paths.json"])
+        digest = hashlib.sha256(members).hexdigest()
+        said["paths"][0].update(sha256=digest, size_in_bytes=len(members))
+        files["info/paths.json"] = json.dumps(said).encode()
+
+    rewrite(large, "info", change)
+    peaks = [int(apart(PEAK, channel, path)[1].split()[0]) for path in (small, large)]  # KiB
+    assert large.stat().st_size > 90 << 20 and peaks[1] - peaks[0] < 48 << 10, peaks
+
+
 def test_index_anew_is_from_the_packages(channel: Channel, box: Path, console: Console) -> None:
     """All but when they came, which is in no package."""
     channel.add([make(box)], console)
@@ -420,6 +551,7 @@ def test_read_only_channel(box: Path, console: Console) -> None:
             path.chmod(0o555 if path.is_dir() else 0o444)
         text = apart(
             "inspect(Path(sys.argv[2]))  # imports what it needs\n"
+            "import tempfile; tempfile.tempdir = '/tmp'  # where that user may write\n"
             "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
             "channel.add([Path(sys.argv[2])], console)",
             channel, fresh,

@@ -251,21 +251,22 @@ class Channel:
         with self._writing(console) as staging:
             index = self._read()
             placed = [self._place(package, index) for package in checked]
-            fresh = {}
-            for added in placed:
-                if not added.already:
-                    copy = staging / added.package.subdir / added.package.path.name
-                    copy.parent.mkdir(exist_ok=True)
-                    shutil.copyfile(added.package.path, copy)
-                    _flush(copy)
-                    if sha256_file(copy) != added.package.sha256:
-                        raise PackageError(
-                            f"{copy.name} was not added because it changed while it was read; "
-                            "give it again when it is finished"
-                        )
-                    fresh[f"{added.package.subdir}/{copy.name}"] = copy
-            self._check_files(index, console, stubs=stubs)
-            self._switch(staging, index, console, fresh=fresh)
+            fresh: dict[str, Path] = {}
+            known: dict[str, CondaPackage] = {}
+            for package in (added.package for added in placed if not added.already):
+                copy = staging / package.subdir / package.path.name
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(package.path, copy)
+                _flush(copy)
+                if sha256_file(copy) != package.sha256:
+                    raise PackageError(
+                        f"{copy.name} was not added because it changed while it was read; "
+                        "give it again when it is finished"
+                    )
+                name = f"{package.subdir}/{copy.name}"
+                fresh[name], known[name] = copy, package
+            known.update(self._check_files(index, console, stubs=stubs))
+            self._switch(staging, known, console, fresh=fresh)
         return placed
 
     def _place(self, package: CondaPackage, index: Index) -> Added:
@@ -289,8 +290,8 @@ class Channel:
             return self.entries()
         with self._writing(console) as staging:
             index = self._read(or_nothing=True)
-            self._check_files(index, console, stubs=stubs, anew=True)
-            self._switch(staging, index, console, anew=True)
+            known = self._check_files(index, console, stubs=stubs, anew=True)
+            self._switch(staging, known, console)
         return self.entries()
 
     def prune(self, rule: Rule, console: Console, *, dry_run: bool = False) -> list[Entry]:
@@ -303,19 +304,20 @@ class Channel:
             index = self._read()
             gone = _expired([entry for files in index.values() for entry in files.values()], rule)
             if gone:
-                self._check_files(index, console, stubs=True)
+                known = self._check_files(index, console, stubs=True)
                 left_out = {entry.path for entry in gone}
-                self._switch(staging, index, console, left_out=left_out)
+                self._switch(staging, known, console, left_out=left_out)
                 for entry in gone:
                     (self.root / entry.path).unlink(missing_ok=True)
         return gone
 
     def _switch(
-        self, staging: Path, index: Index, console: Console, *, anew: bool = False,
+        self, staging: Path, known: Mapping[str, CondaPackage], console: Console, *,
         fresh: Mapping[str, Path] = MappingProxyType({}), left_out: Collection[str] = (),
     ) -> None:  # fmt: skip
         """Index what is there, with `fresh` (path below the channel -> file) and without
-        `left_out`; then put the fresh packages and the new index in their places."""
+        `left_out`; then put the fresh packages and the new index in their places. `known` are the
+        packages that the index lacks, or has as they were before."""
         tree = staging / "tree"
         links = {
             f"{subdir}/{file.name}": file
@@ -325,14 +327,13 @@ class Channel:
         subdirs = {*self.subdirs(), "noarch", *(path.split("/")[0] for path in fresh)}
         for subdir in subdirs:
             (tree / subdir).mkdir(parents=True)
-            if index.get(subdir):  # when each package came, and saves reading what it has
-                shutil.copyfile(self.root / subdir / REPODATA, tree / subdir / REPODATA)
+            self._write_known(tree, subdir, known)
         for path, file in {**links, **fresh}.items():
             if path not in left_out:
                 (tree / path).hardlink_to(file)
         with console.task("indexing"):
             try:
-                asyncio.run(index_fs(tree, write_zst=True, write_shards=False, force=anew))
+                asyncio.run(index_fs(tree, write_zst=True, write_shards=False))
             except Exception as error:  # rattler has a class for each, below no common one
                 check_room(tree, str(error))
                 raise ChannelError(
@@ -350,11 +351,30 @@ class Channel:
             for name in INDEX:
                 (tree / subdir / name).replace(self.root / subdir / name)
 
+    def _write_known(self, tree: Path, subdir: str, known: Mapping[str, CondaPackage]) -> None:
+        """For the indexer: what there is of each package, so that it reads none of them. It would
+        hold all of one in memory. What the index has stays, when each package came as well."""
+        try:
+            text = (self.root / subdir / REPODATA).read_text(encoding="utf-8")
+            before = json.loads(text)["packages.conda"]
+            records = {name: record for name, record in before.items() if isinstance(record, dict)}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            records = {}
+        for path, package in known.items():
+            if package.subdir == subdir:
+                name = path.partition("/")[2]
+                came = records.get(name, {}).get("indexed_timestamp", int(time.time() * 1000))
+                records[name] = {**package.record, "indexed_timestamp": came}
+        if records:
+            index = {"info": {"subdir": subdir}, "packages": {}, "packages.conda": records}
+            text = json.dumps({**index, "repodata_version": 1})
+            (tree / subdir / REPODATA).write_text(text, encoding="utf-8")
+
     def _check_files(
         self, index: Index, console: Console, *, stubs: bool, anew: bool = False
-    ) -> None:
+    ) -> dict[str, CondaPackage]:
         """The indexer takes any zip: what `index` has not, and with `anew` also what it has, is
-        checked first. Raises PackageError."""
+        checked first. Gives it by its path below the channel. Raises PackageError."""
         waiting = [
             (index[subdir].get(file.name), file)
             for subdir in self.subdirs()
@@ -369,11 +389,14 @@ class Channel:
         else:
             waiting = [(None, file) for entry, file in waiting if entry is None]
         with console.task("checking packages", total=max(1, len(waiting))) as task:
+            found = {}
             for entry, file in waiting:
-                self._check_file(file, entry, stubs=stubs)
+                package = self._check_file(file, entry, stubs=stubs)
+                found[f"{package.subdir}/{file.name}"] = package
                 task.advance()
+        return found
 
-    def _check_file(self, file: Path, published: Entry | None, *, stubs: bool) -> None:
+    def _check_file(self, file: Path, published: Entry | None, *, stubs: bool) -> CondaPackage:
         subdir = file.parent.name
         try:
             found = inspect(file, stubs=stubs)
@@ -393,6 +416,7 @@ class Channel:
                 "there",
                 package=file.name,
             )
+        return found
 
     @contextmanager
     def _writing(self, console: Console) -> Iterator[Path]:

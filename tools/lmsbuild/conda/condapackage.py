@@ -17,19 +17,18 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import zstandard
-from rattler import MatchSpec, Version
+from rattler import MatchSpec, PackageRecord, Version
 from rattler.exceptions import InvalidMatchSpecError, InvalidVersionError
 
 from lmsbuild.base.errors import FileError, PackageError, SubdirError
 from lmsbuild.base.filenames import inner_path
-from lmsbuild.base.hashing import sha256_file
 
 SUFFIX = ".conda"
 SUBDIRS = ("linux-64", "linux-aarch64", "linux-ppc64le", "noarch")
@@ -41,10 +40,15 @@ _WORDS = {
     "version": re.compile(r"[a-z0-9_.+!]+\Z"),
     "build": re.compile(r"[A-Za-z0-9_.+]+\Z"),
 }
+_FORM = "metadata.json"
+_PART = re.compile(r"(info|pkg)-[^/]+\.tar\.zst\Z")
+_ENCRYPTED = 1  # of a zip entry's flags
+_TYPES = ("hardlink", "softlink", "directory")
+_MOST_INFO = 1 << 28  # bytes: it is held in memory
 _LEVEL = 5  # of zstd: 19 takes half an hour for a framework and saves a tenth
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, EOFError, KeyError, ValueError,
-    TypeError, AttributeError, NotImplementedError,
+    TypeError, AttributeError, RuntimeError,
 )  # fmt: skip
 
 
@@ -63,6 +67,7 @@ class CondaPackage:
     files: list[str]
     sha256: str
     bytes: int
+    record: Mapping[str, Any] = field(repr=False, compare=False)  # of an index
 
     @property
     def label(self) -> str:
@@ -74,6 +79,7 @@ class _Member:
     """What the archive has at a path: a file's SHA-256, or where a symbolic link leads."""
 
     sha256: str | None = None
+    size: int | None = None
     link: str | None = None
 
 
@@ -103,11 +109,13 @@ def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
     with _sound(path):
         with zipfile.ZipFile(path) as archive:
             _check_ends(path, archive)
+            _check_entries(archive)
             info = _info(archive)
             index, paths = json.loads(info["info/index.json"]), _paths(info)
             found = _payload(archive)
         _check_paths(path, paths, found)
         _check_words(index)
+        record = _record(path, info["info/index.json"])
         package = CondaPackage(
             path=path,
             name=index["name"],
@@ -118,8 +126,9 @@ def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
             depends=list(index["depends"]),
             constrains=list(index.get("constrains", [])),
             files=sorted(paths),
-            sha256=sha256_file(path),
-            bytes=path.stat().st_size,
+            sha256=record["sha256"],
+            bytes=record["size"],
+            record=record,
         )
     if f"{package.name}-{package.version}-{package.build}" != path.stem:
         raise PackageError(
@@ -160,6 +169,42 @@ def _check_ends(path: Path, archive: zipfile.ZipFile) -> None:
         raise zipfile.BadZipFile("bytes come before it")
 
 
+def _check_entries(archive: zipfile.ZipFile) -> None:
+    """What a client unpacks is in the two parts; it reads entries as they lie there."""
+    entries = archive.infolist()
+    for entry in entries:
+        if entry.filename != _FORM and not _PART.match(entry.filename):
+            raise ValueError(f"its entry {entry.filename!r} is none of the format")
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & _ENCRYPTED:
+            raise ValueError(f"its entry {entry.filename!r} is compressed or encrypted once more")
+    if len({entry.filename for entry in entries}) != len(entries):
+        raise ValueError("an entry is in it twice")
+    if json.loads(archive.read(_FORM)) != {"conda_pkg_format_version": 2}:
+        raise ValueError(f"its {_FORM} is not that of format 2")
+
+
+def _record(path: Path, index: bytes) -> dict[str, Any]:
+    """What an index says of the package, as a client reads and writes it. Raises ValueError for
+    what it does not read."""
+    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            sha256.update(chunk)
+            md5.update(chunk)
+        size = stream.tell()
+    with tempfile.TemporaryDirectory(prefix="lmsbuild-") as folder:
+        file = Path(folder) / "index.json"
+        file.write_bytes(index)
+        try:
+            record = PackageRecord.from_index_json(
+                file, size=size, sha256=sha256.hexdigest(), md5=md5.hexdigest()
+            )
+        except Exception as error:  # rattler has a class for each, below no common one
+            raise ValueError(f"clients cannot read what it says of itself: {error}") from error
+    found: dict[str, Any] = json.loads(record.to_json())
+    return found
+
+
 def _members(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:
     """Each member of a tar.zst with a stream of its content, in order."""
     with (
@@ -183,12 +228,16 @@ def _part(archive: zipfile.ZipFile, kind: str) -> str:
 
 def _info(archive: zipfile.ZipFile) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
+    left = _MOST_INFO
     for member, stream in _members(archive, _part(archive, "info")):
         if member.isdir():
             continue
         name = _name_of(member, found)
         if stream is None:
             raise ValueError(f"{name} is no regular file")
+        left -= member.size
+        if left < 0:
+            raise ValueError(f"its metadata has over {_MOST_INFO} bytes")
         found[name] = stream.read()
     return found
 
@@ -202,8 +251,14 @@ def _name_of(member: tarfile.TarInfo, found: Container[str]) -> str:
 
 
 def _paths(info: dict[str, bytes]) -> dict[str, dict[str, Any]]:
-    entries = json.loads(info["info/paths.json"])["paths"]
+    said = json.loads(info["info/paths.json"])
+    entries = said["paths"]
+    if said["paths_version"] != 1:
+        raise ValueError(f"its list of files has version {said['paths_version']!r}, not 1")
     found = {inner_path(entry["_path"]): entry for entry in entries}
+    for name, entry in found.items():
+        if entry["path_type"] not in _TYPES:
+            raise ValueError(f"{name} is a {entry['path_type']!r} in its list of files")
     if len(found) != len(entries):
         raise ValueError("its list of files names one twice")
     return found
@@ -224,7 +279,7 @@ def _payload(archive: zipfile.ZipFile) -> dict[str, _Member]:
             digest = hashlib.sha256()
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
-            found[name] = _Member(sha256=digest.hexdigest())
+            found[name] = _Member(sha256=digest.hexdigest(), size=member.size)
         else:
             raise ValueError(f"{name} is neither a file nor a symbolic link")
     for name in found:
@@ -253,6 +308,8 @@ def _check_paths(path: Path, paths: dict[str, dict[str, Any]], found: dict[str, 
             raise _tampered(path, name, f"is not the {entry['path_type']} that its list says")
         if member.link is None and member.sha256 != entry["sha256"]:
             raise _tampered(path, name, f"has SHA-256 {member.sha256}, not {entry['sha256']}")
+        if member.link is None and member.size != entry["size_in_bytes"]:
+            raise _tampered(path, name, f"has {member.size} bytes, not {entry['size_in_bytes']}")
 
 
 def _tampered(path: Path, name: str, how: str) -> PackageError:
@@ -268,6 +325,10 @@ def _check_words(index: dict[str, Any]) -> None:
     for word in ("name", "version", "build"):
         if not isinstance(index[word], str) or not _WORDS[word].match(index[word]):
             raise ValueError(f"its {word} {index[word]!r} is none that clients take")
+    for key in ("depends", "constrains"):
+        specs = index.get(key, [])
+        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
+            raise ValueError(f"clients cannot read its {key} {specs!r}, which is no list")
     number = index["build_number"]
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"its build number {number!r} is none")
@@ -306,7 +367,7 @@ def settle(path: Path, seconds: int) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".settle-")
         try:
             with os.fdopen(handle, "w+b") as stream, zipfile.ZipFile(stream, "w") as out:
-                with archive.open("metadata.json") as source, _slot(out, "metadata.json") as target:
+                with archive.open(_FORM) as source, _slot(out, _FORM) as target:
                     target.write(source.read())
                 with _slot(out, f"pkg-{path.stem}.tar.zst") as target:
                     _copy_tar(archive, _part(archive, "pkg"), target, seconds)
