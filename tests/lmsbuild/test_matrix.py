@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,27 @@ def test_what_github_runs_for_whom() -> None:
             assert step["with"]["persist-credentials"] is False
         if step["uses"].startswith("actions/upload-artifact@"):
             assert step["with"]["retention-days"] == 30
+
+
+def test_actions_are_pinned_and_the_workflow_is_safe(tmp_path: Path) -> None:
+    """A tag of an action can be moved by whoever has its repository; zizmor finds that, and more."""
+    text = (REPOSITORY / "ci" / matrix.PIPELINES["github"]).read_text()
+    used = re.findall(r"uses: (.*)", text)
+    assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one) for one in used)
+
+    def audit(content: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "lms.yml"
+        file.write_text(content)
+        program = Path(sys.executable).with_name("zizmor")
+        return subprocess.run(
+            [program, "--offline", "--no-progress", file], text=True, capture_output=True
+        )
+
+    good = audit(text)
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert "unpinned-uses" in audit(re.sub("@[0-9a-f]{40}", "@v4", text)).stdout
+    asked = text.replace("python -m pip install . uv", "echo ${{ github.head_ref }}")
+    assert "template-injection" in audit(asked).stdout
 
 
 def test_jenkinsfile_is_groovy() -> None:
