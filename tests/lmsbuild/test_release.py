@@ -5,10 +5,12 @@ import base64
 import json
 import shutil
 import subprocess
+import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from cyclonedx.model.bom import Bom
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from lmsbuild_conda import give_conda
@@ -19,11 +21,13 @@ from lmsbuild_world import World, leave, small_disk, write
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, EngineError, RebuildError
+from lmsbuild.base.hashing import sha256_file
 from lmsbuild.series.series import series_of
-from lmsbuild.ship import pipeline
+from lmsbuild.ship import condasbom, pipeline, sbom
 from lmsbuild.ship import release as releases
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.release import Release, explain, read, rebuild, release
+from lmsbuild.wheel import wheelfile
 
 CHOICES = Choices("git", None, None, PYTHON, None, 2)
 
@@ -70,6 +74,53 @@ def test_bill_of_materials(made: Release, world: World) -> None:
     assert {"alpha/lib/libcore.so", "compiler", "linker"} <= names
     wheel = next(a for a in made.artefacts if a.kind == "wheel")
     assert root["hashes"] == [{"alg": "SHA-256", "content": wheel.sha256}]
+
+
+def test_what_scanners_match(tmp_path: Path) -> None:
+    """A version is one version, never a range, and a purl has it."""
+    wheel = tmp_path / "alpha-1.0-py3-none-any.whl"
+    lines = ["a_b==1.5", "c>=2,<3", "d==4.*", "e===7", "f ; python_version < '3'"]
+    text = "".join(f"Requires-Dist: {line}\n" for line in [*lines, "g ; extra == 'x'"])
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("alpha-1.0.dist-info/METADATA", f"Name: alpha\nLicense: MIT\n{text}")
+    found = {one.name: one for one in sbom._requirements(wheel)}
+    assert {name: (one.version, str(one.purl)) for name, one in found.items()} == {
+        "a-b": ("1.5", "pkg:pypi/a-b@1.5"), "c": (None, "pkg:pypi/c"), "d": (None, "pkg:pypi/d"),
+        "e": ("7", "pkg:pypi/e@7"), "f": (None, "pkg:pypi/f"),
+    }  # fmt: skip
+    assert [p.value for p in found["c"].properties] == ["<3,>=2"]
+    assert wheelfile.licence(wheel) == "MIT"
+    for licence, said in (
+        ("BSD-3-Clause AND Apache-2.0", {"expression": "BSD-3-Clause AND Apache-2.0"}),
+        ("Apache-2.0", {"license": {"id": "Apache-2.0"}}),
+        ("Like that of Perl", {"license": {"name": "Like that of Perl"}}),
+    ):
+        bom = Bom(components=[sbom.package(wheel.name, "0" * 64, licence=licence)])
+        [component] = json.loads(sbom.written(bom))["components"]
+        assert component["licenses"] == [said]
+
+
+def test_bill_of_materials_of_a_conda_package(tmp_path: Path) -> None:
+    files = {"lib/liba.so.1": "library\n", "lib/a.txt": "text\n"}
+    depends = ["python >=3.11,<3.12.0a0", "numpy ==1.26.4", "beta ==2.0 lms_*", "__glibc >=2.17"]
+    path = make_small(tmp_path, "alpha", files=files, depends=depends, license="BSD-3-Clause")
+    wheel = Path("alpha-1.0-cp311-cp311-linux_x86_64.whl")
+    text = condasbom.render(path, {"wheel_sha256": "1" * 64}, wheel)
+    assert text == condasbom.render(path, {"wheel_sha256": "1" * 64}, wheel)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    about = json.loads(text)
+    root = about["metadata"]["component"]
+    assert root["purl"] == "pkg:conda/alpha@1.0?build=0&subdir=linux-64&type=conda"
+    assert root["licenses"] == [{"license": {"id": "BSD-3-Clause"}}]
+    assert root["hashes"][0]["content"] == sha256_file(path)
+    assert root["pedigree"]["ancestors"][0]["purl"] == "pkg:pypi/alpha@1.0"
+    components = {one["name"]: one for one in about["components"]}
+    assert sorted(components) == ["__glibc", "beta", "lib/liba.so.1", "numpy", "python"]
+    assert components["numpy"]["purl"] == "pkg:conda/numpy@1.26.4"
+    assert components["beta"]["version"] == "2.0"
+    assert (
+        "version" not in components["python"] and components["python"]["purl"] == "pkg:conda/python"
+    )
 
 
 def test_the_same_release_is_left_alone(made: Release, world: World, console: Console) -> None:
@@ -176,7 +227,7 @@ def test_conda_packages_are_made_again(world: World, official: Path, console: Co
     # Its platform is known when the wheel is there.
     assert len(names) == len(patterns) and all(map(fnmatchcase, names, patterns)), patterns
     packages = sorted(file.name for file in manifest.parent.glob("alpha*.conda"))
-    assert len(packages) == 2
+    assert len(packages) == 2 and {f"{name}.cdx.json" for name in packages} < set(names)
     code, out, err = run("rebuild", str(manifest), "--json")
     assert code == 0, err
     compared = [one["name"] for one in json.loads(out)["compared"]]

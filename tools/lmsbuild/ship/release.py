@@ -22,12 +22,12 @@ from lmsbuild import __version__
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, FileError, RebuildError
-from lmsbuild.base.hashing import sha256_file
+from lmsbuild.base.hashing import sha256_bytes, sha256_file
 from lmsbuild.base.project import make_folder
 from lmsbuild.conda.make import made_of, make
 from lmsbuild.conda.plan import framework_plan
 from lmsbuild.series.series import export, export_name, series_of
-from lmsbuild.ship import sbom
+from lmsbuild.ship import condasbom, sbom
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import Container, wheel
 from lmsbuild.tags.frameworks import Target
@@ -39,6 +39,7 @@ SUMS = "SHA256SUMS"
 NOTES = "NOTES.md"
 _BUILDING = ".release-"
 _CONDA = ".conda"
+_SBOM = ".cdx.json"
 _SUBDIR = "linux-64"  # of the packages of a release
 _MADE = ("patch", "wheel", "manifest", "sbom", "notes")  # kinds of which each is made again
 
@@ -88,16 +89,17 @@ def release(
     released before with other content.
     """
     _, built = wheel(target, choices, console, dry_run=dry_run, container=container)
-    more = [*packages(built.wheel), *more]
+    own = packages(built.wheel)
     place = (output or target.work / "releases").absolute()
     folder = place / built.wheel.name.removesuffix(".whl")
     if dry_run:
-        own = [name for name, _ in _own_files(target, built)]
-        names = [*own, *(file.name for file in more), MANIFEST, SUMS]
+        names = [name for name, _ in _own_files(target, built)]
+        names += [name for file in own for name in (file.name, f"{file.name}{_SBOM}")]
+        names += [*(file.name for file in more), MANIFEST, SUMS]
         return Release(folder, [], folder.exists(), names)
     make_folder(place)
     with console.step("release") as step, _room(place) as fresh:
-        artefacts = _fill(fresh, target, built, more, images or {})
+        artefacts = _fill(fresh, target, built, own, more, images or {})
         step.note = f"{len(artefacts)} files"
         step.size = sum(artefact.bytes for artefact in artefacts)
         if folder.exists():
@@ -129,14 +131,17 @@ def _own_files(target: Target, built: Built) -> list[tuple[str, str]]:
         (export_name(target), "patch"),
         (built.wheel.name, "wheel"),
         (built.manifest.name, "manifest"),
-        (f"{built.wheel.name}.cdx.json", "sbom"),
+        (f"{built.wheel.name}{_SBOM}", "sbom"),
         (NOTES, "notes"),
     ]
 
 
 def _fill(
-    fresh: Path, target: Target, built: Built, more: Sequence[Path], images: Mapping[str, str]
-) -> list[Artefact]:
+    fresh: Path, target: Target, built: Built, own: Sequence[Path], more: Sequence[Path],
+    images: Mapping[str, str],
+) -> list[Artefact]:  # fmt: skip
+    """Put everything into `fresh`: what is made for a release, the `own` conda packages of the
+    wheel each with its bill of materials, and `more`."""
     text = built.manifest.read_text(encoding="utf-8")
     manifest = json.loads(text)
     written = {
@@ -151,7 +156,11 @@ def _fill(
             _link_or_copy(built.wheel, fresh / name)
         else:
             (fresh / name).write_bytes(written[kind])
-    for file in more:
+    for file in own:
+        name = f"{file.name}{_SBOM}"
+        (fresh / name).write_text(condasbom.render(file, made_of(file), built.wheel), "utf-8")
+        kinds[name] = "sbom"
+    for file in (*own, *more):
         _link_or_copy(file, fresh / file.name)
         kinds[file.name] = file.suffix.removeprefix(".") or "file"
     artefacts = [_artefact(fresh / name, kind) for name, kind in kinds.items()]
@@ -161,7 +170,7 @@ def _fill(
         "lmsbuild": __version__,
         "artefacts": [asdict(artefact) for artefact in artefacts],
         "images": dict(images),
-        "conda": {file.name: made_of(file) for file in more if file.suffix == _CONDA},
+        "conda": {file.name: made_of(file) for file in (*own, *more) if file.suffix == _CONDA},
         "wheel": manifest,
     }
     (fresh / MANIFEST).write_text(_json(about), encoding="utf-8")
@@ -259,10 +268,15 @@ def rebuild(
         )  # fmt: skip
         fresh = folder / "files"
         fresh.mkdir()
-        made = {a.name: a.sha256 for a in _fill(fresh, target, built, (), {})}
+        made = {a.name: a.sha256 for a in _fill(fresh, target, built, (), (), {})}
         now = json.loads(built.manifest.read_text(encoding="utf-8"))
         packages = _packages(target, choices, built, folder / "conda", console) if about else []
-        made |= {file.name: sha256_file(file) for file in packages}
+        for file in packages:
+            text = condasbom.render(file, made_of(file), built.wheel)
+            made |= {
+                file.name: sha256_file(file),
+                f"{file.name}{_SBOM}": sha256_bytes(text.encode()),
+            }
         origins = {file.name: made_of(file) for file in packages}
     compared = [
         Compared(artefact["name"], artefact["sha256"], made.get(artefact["name"], ""))

@@ -7,12 +7,13 @@ import base64
 import re
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from cyclonedx.model import AttachedText, Encoding, HashAlgorithm, HashType
+from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.model import AttachedText, Encoding, HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import (
     Component,
@@ -23,18 +24,21 @@ from cyclonedx.model.component import (
     PatchClassification,
     Pedigree,
 )
+from cyclonedx.model.license import License
 from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from lmsbuild.series.series import Series
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.wheelfile import WheelName
 
-_NAMESPACE = uuid.UUID("4b0f3a5e-6d5c-5a53-9d8e-0d6f2f5a9c11")  # of these documents
-_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
+NAMESPACE = uuid.UUID("4b0f3a5e-6d5c-5a53-9d8e-0d6f2f5a9c11")  # of these documents
+_OURS = "Apache-2.0"
+LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 
 
 def render(target: Target, series: Series, wheel: Path, manifest: Mapping[str, Any]) -> str:
@@ -43,11 +47,13 @@ def render(target: Target, series: Series, wheel: Path, manifest: Mapping[str, A
     it requires. `manifest` is the one beside the wheel.
     """
     digest = str(manifest["wheel"]["sha256"])
-    root = _package(wheel.name, digest)
+    theirs = wheelfile.licence(wheel)
+    conda = target.framework.conda
+    root = package(wheel.name, digest, licence=conda.license if conda else theirs)
     recorded = target.official_sha256(manifest["python"])
     official = next(name for name, found in manifest["inputs"].items() if found == recorded)
     root.pedigree = Pedigree(
-        ancestors=[_package(official, recorded)],
+        ancestors=[package(official, recorded, licence=theirs)],
         patches=[
             Patch(
                 type=PatchClassification.UNOFFICIAL,
@@ -56,18 +62,18 @@ def render(target: Target, series: Series, wheel: Path, manifest: Mapping[str, A
             for patch in series.patches
         ],
     )
-    bom = Bom(serial_number=uuid.uuid5(_NAMESPACE, digest))
+    bom = Bom(serial_number=uuid.uuid5(NAMESPACE, digest))
     # The series' date: a document about the same wheel does not change from day to day.
     bom.metadata.timestamp = max(parsedate_to_datetime(p.mail.date) for p in series.patches)
     bom.metadata.component = root
     for member, content in manifest["members"].items():
-        if _LIBRARY.search(member):
-            bom.components.add(_file(member, content))
+        if LIBRARY.search(member):
+            bom.components.add(file(member, content))
     for patch in series.patches:
-        bom.components.add(_file(f"patches/{patch.name}", patch.sha256))
+        bom.components.add(file(f"patches/{patch.name}", patch.sha256, _OURS))
     for name, found in manifest["inputs"].items():
         if name != official:
-            bom.components.add(_package(name, found, ComponentScope.EXCLUDED))  # not shipped
+            bom.components.add(package(name, found, ComponentScope.EXCLUDED))  # not shipped
     for tool in ("compiler", "linker"):
         bom.components.add(
             Component(
@@ -81,8 +87,12 @@ def render(target: Target, series: Series, wheel: Path, manifest: Mapping[str, A
     needed = list(_requirements(wheel))
     bom.components.update(needed)
     bom.register_dependency(root, needed)
+    return written(bom)
+
+
+def written(bom: Bom) -> str:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a wheel may require nothing
+        warnings.simplefilter("ignore")  # what is described may require nothing
         outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
         return outputter.output_as_string(indent=2) + "\n"
 
@@ -92,14 +102,35 @@ def _requirements(wheel: Path) -> Iterator[Component]:
         requirement = Requirement(line)
         if "extra" in str(requirement.marker):
             continue
-        yield Component(
-            name=requirement.name,
-            type=ComponentType.LIBRARY,
-            version=str(requirement.specifier) or None,
-            scope=ComponentScope.OPTIONAL if requirement.marker else ComponentScope.REQUIRED,
-            purl=PackageURL("pypi", None, requirement.name.lower()),
-            bom_ref=f"requires:{line}",
+        name = canonicalize_name(requirement.name)
+        version = exact([(one.operator, one.version) for one in requirement.specifier])
+        yield required(
+            PackageURL("pypi", None, name, version),
+            str(requirement.specifier),
+            line,
+            ComponentScope.OPTIONAL if requirement.marker else ComponentScope.REQUIRED,
         )
+
+
+def exact(wanted: Sequence[tuple[str, str]]) -> str | None:
+    """The one version that is asked for, if it is one: scanners look for versions, not ranges."""
+    named = {version for operator, version in wanted if operator in ("==", "===")}
+    return named.pop() if len(named) == 1 and "*" not in "".join(named) else None
+
+
+def required(
+    purl: PackageURL, range_: str, ref: str, scope: ComponentScope = ComponentScope.REQUIRED
+) -> Component:
+    """Something that is needed and not in it. Its version where only one will do, and the range."""
+    return Component(
+        name=purl.name,
+        type=ComponentType.LIBRARY,
+        version=purl.version,
+        scope=scope,
+        purl=purl,
+        properties=[Property(name="lmsbuild:range", value=range_)] if range_ else [],
+        bom_ref=f"requires:{ref}",
+    )
 
 
 def _attached(diff: bytes) -> AttachedText:
@@ -111,24 +142,33 @@ def _attached(diff: bytes) -> AttachedText:
     )
 
 
-def _package(file: str, digest: str, scope: ComponentScope | None = None) -> Component:
-    """What the wheel `file` holds."""
-    name = WheelName.of(Path(file))
+def package(
+    wheel: str, digest: str, scope: ComponentScope | None = None, *, licence: str = ""
+) -> Component:
+    """What the file `wheel` holds."""
+    name = WheelName.of(Path(wheel))
     return Component(
         name=name.project,
         type=ComponentType.LIBRARY,
         version=name.version,
         scope=scope,
         purl=PackageURL("pypi", None, name.project.lower().replace("_", "-"), name.version),
+        licenses=licences(licence),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
-        bom_ref=file,
+        bom_ref=wheel,
     )
 
 
-def _file(name: str, digest: str) -> Component:
+def licences(text: str) -> list[License]:
+    """The licence `text`: an SPDX expression, an id, or else a name of its own."""
+    return [LicenseFactory().make_from_string(text)] if text else []
+
+
+def file(name: str, digest: str, licence: str = "") -> Component:
     return Component(
         name=name,
         type=ComponentType.FILE,
+        licenses=licences(licence),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
         bom_ref=name,
     )

@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import IO
@@ -91,10 +92,21 @@ def read(path: Path, member: str) -> bytes:
         return archive.read(member)
 
 
+def _metadata(path: Path) -> Message:
+    text = read(path, f"{WheelName.of(path).dist_info}/METADATA").decode()
+    return HeaderParser().parsestr(text)
+
+
 def requirements(path: Path) -> list[str]:
     """The Requires-Dist entries."""
-    metadata = read(path, f"{WheelName.of(path).dist_info}/METADATA").decode()
-    return HeaderParser().parsestr(metadata).get_all("Requires-Dist") or []
+    return _metadata(path).get_all("Requires-Dist") or []
+
+
+def licence(path: Path) -> str:
+    """What the wheel says its licence is in one line, "" for nothing."""
+    found = _metadata(path)
+    said = str(found["License-Expression"] or found["License"] or "").strip()
+    return "" if "\n" in said else said
 
 
 def extract(path: Path, members: list[str], folder: Path) -> None:
