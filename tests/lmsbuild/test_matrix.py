@@ -141,7 +141,7 @@ def test_what_github_runs_for_whom() -> None:
 
 
 def test_actions_are_pinned_and_the_workflow_is_safe(tmp_path: Path) -> None:
-    """A tag of an action can be moved by whoever has its repository; zizmor finds that, and more."""
+    """A tag can be moved by whoever has the action's repository; zizmor finds that, and more."""
     text = (REPOSITORY / "ci" / matrix.PIPELINES["github"]).read_text()
     used = re.findall(r"uses: (.*)", text)
     assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one) for one in used)
