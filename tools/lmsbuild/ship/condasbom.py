@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a conda package, as a CycloneDX bill of materials: the same package, the same bytes."""
+"""What is in a conda package, as a CycloneDX bill of materials; the same package, the same one."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from filelock import FileLock
@@ -99,7 +100,7 @@ def release(
         return Release(folder, [], folder.exists(), names)
     make_folder(place)
     with console.step("release") as step, _room(place) as fresh:
-        artefacts = _fill(fresh, target, built, own, more, images or {})
+        artefacts = _fill(fresh, target, built, own=own, more=more, images=images or {})
         step.note = f"{len(artefacts)} files"
         step.size = sum(artefact.bytes for artefact in artefacts)
         if folder.exists():
@@ -137,8 +138,8 @@ def _own_files(target: Target, built: Built) -> list[tuple[str, str]]:
 
 
 def _fill(
-    fresh: Path, target: Target, built: Built, own: Sequence[Path], more: Sequence[Path],
-    images: Mapping[str, str],
+    fresh: Path, target: Target, built: Built, *, own: Sequence[Path] = (),
+    more: Sequence[Path] = (), images: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Artefact]:  # fmt: skip
     """Put everything into `fresh`: what is made for a release, the `own` conda packages of the
     wheel each with its bill of materials, and `more`."""
@@ -268,7 +269,7 @@ def rebuild(
         )  # fmt: skip
         fresh = folder / "files"
         fresh.mkdir()
-        made = {a.name: a.sha256 for a in _fill(fresh, target, built, (), (), {})}
+        made = {a.name: a.sha256 for a in _fill(fresh, target, built)}
         now = json.loads(built.manifest.read_text(encoding="utf-8"))
         packages = _packages(target, choices, built, folder / "conda", console) if about else []
         for file in packages:
