@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -408,6 +408,26 @@ def test_an_index_that_names_what_is_elsewhere(
     assert channel.verify(console) == [] and victim.read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize("make_odd", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+def test_what_is_no_regular_file_is_not_waited_for(
+    channel: Channel, box: Path, console: Console, make_odd: Callable[[Path], None]
+) -> None:
+    """In a package's place, published or not, or given as one: nothing would ever come from it."""
+    package = make(box)
+    channel.add([package], console)
+    there = channel.root / "linux-64" / package.name
+    there.unlink()
+    make_odd(there)
+    (problem,) = channel.verify(console)
+    assert problem.path == "linux-64/demo-1.0-0.conda" and "no regular file" in problem.why
+    for call in (
+        lambda: channel.add([package], console), lambda: channel.index(console),
+        lambda: inspect(there),
+    ):  # fmt: skip
+        with pytest.raises(PackageError, match=r"demo-1\.0-0\.conda .*no regular file"):
+            call()
+
+
 def test_stub_and_wrong_name(channel: Channel, box: Path, console: Console) -> None:
     stub = make(box, files={})
     with pytest.raises(PackageError, match=r"demo-1\.0-0\.conda is a stub"):
@@ -706,6 +726,21 @@ def test_no_symbolic_link_leads_out(served: str, channel: Channel, tmp_path: Pat
     (channel.root / "linux-64" / "leads-1-0.conda").symlink_to(secret)
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{served}/linux-64/leads-1-0.conda")
+
+
+def test_a_link_that_leads_to_itself_is_not_there(served: str, channel: Channel) -> None:
+    loop = channel.root / "linux-64/loop-1-0.conda"
+    loop.symlink_to(loop.name)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{served}/linux-64/{loop.name}", timeout=10)
+
+
+def test_many_ranges_cost_the_server_nothing(served: str) -> None:
+    """As many as a header holds, in the order that is the worst to sort and merge."""
+    ranges = ",".join(f"{number}-" for number in range(8000, 0, -1))
+    began = time.monotonic()
+    status, _, _ = _get(f"{served}/linux-64/demo-1.0-0.conda", Range=f"bytes={ranges}")
+    assert status in (200, 206, 416) and time.monotonic() - began < 5
 
 
 def _get(url: str, **headers: str) -> tuple[int, Message, bytes]:

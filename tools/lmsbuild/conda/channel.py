@@ -36,6 +36,7 @@ from lmsbuild.conda.condapackage import (
     SUBDIRS,
     SUFFIX,
     CondaPackage,
+    check_regular,
     check_room,
     inspect,
     known_subdir,
@@ -200,6 +201,7 @@ class Channel:
     def _check_entry(self, entry: Entry) -> list[Problem]:
         path = self.root / entry.path
         try:
+            check_regular(path)
             digest = sha256_file(path)
             if digest != entry.sha256:
                 why = f"has SHA-256 {digest}, not {entry.sha256} as in the index"
@@ -272,7 +274,10 @@ class Channel:
     def _place(self, package: CondaPackage, index: Index) -> Added:
         to = self.root / package.subdir / package.path.name
         published = index.get(package.subdir, {}).get(to.name)
-        there = sha256_file(to) if to.exists() else None
+        there = None
+        if to.exists():
+            check_regular(to)
+            there = sha256_file(to)
         if package.sha256 != (published.sha256 if published else there or package.sha256):
             raise PackageError(
                 f"{package.path.name} was not added because the channel has another file of this "
@@ -398,6 +403,7 @@ class Channel:
 
     def _check_file(self, file: Path, published: Entry | None, *, stubs: bool) -> CondaPackage:
         subdir = file.parent.name
+        check_regular(file)
         try:
             found = inspect(file, stubs=stubs)
             digest = found.sha256

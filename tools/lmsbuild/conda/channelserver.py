@@ -40,7 +40,10 @@ class _Files(StaticFiles):
         asked = scope["path"].removeprefix(scope.get("root_path", ""))
         if scope["method"] in ("GET", "HEAD") and not _PATH.fullmatch(asked):
             raise HTTPException(404, "No file of this channel")
-        return await super().get_response(path, scope)
+        try:
+            return await super().get_response(path, scope)
+        except OSError as error:  # a link that leads to itself
+            raise HTTPException(404, "No file of this channel") from error
 
 
 class Server:

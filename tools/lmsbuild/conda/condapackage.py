@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 import shutil
+import stat
 import tarfile
 import tempfile
 import zipfile
@@ -94,6 +95,16 @@ def known_subdir(name: str) -> str:
     return name
 
 
+def check_regular(path: Path) -> None:
+    """Raise PackageError for a FIFO, a device or a folder: reading one may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise PackageError(
+            f"{path.name} cannot be used because it is no regular file; remove it, and give the "
+            "package",
+            package=path.name,
+        )
+
+
 def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
     """Read a package and check every byte of it against its own metadata.
 
@@ -106,6 +117,7 @@ def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
             "`lmsbuild conda` or rattler-build made",
             package=path.name,
         )
+    check_regular(path)
     with _sound(path):
         with zipfile.ZipFile(path) as archive:
             _check_ends(path, archive)
