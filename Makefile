@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-full test-negative test-old lint style series bench bench-core bench-dry sweep patches clean help
+.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-full test-negative test-old lint style series bench bench-core bench-tool bench-dry sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways"
 	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
+	@echo "make bench-tool     what the tool's short commands cost, beside what they may cost"
 	@echo "make bench-dry      the same as bench at true sizes without a GPU, into docs/benchmarks/dry"
 	@echo "make sweep          stock, plug-in and patch on the simulated device, into docs/plugin.md"
 	@echo "make patches        regenerate the runtime patch from lms/"
@@ -135,6 +136,9 @@ bench: $(STAMP)
 
 bench-core: $(DEVELOP)
 	$(BIN)/python tests/engine/bench.py
+
+bench-tool: $(STAMP)
+	$(BIN)/python tests/lmsbuild/bench.py $(TAG)
 
 # No GPU, so every time is modelled; resumes where it stopped.
 DRY_PROFILES := v100-32gb-pcie3 v100-32gb-nvlink2 h200-141gb-pcie5
