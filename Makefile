@@ -63,6 +63,7 @@ style: $(DEVELOP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy tools/lmsbuild tools/simcuda tools/lmsbench lms/tflms tests/lmsbuild
 	$(BIN)/zizmor --offline --no-progress --quiet ci/github/*.yml
+	$(BIN)/actionlint -shellcheck $(BIN)/shellcheck ci/github/*.yml
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cc')
 
 series: $(STAMP)

@@ -161,6 +161,52 @@ def test_actions_are_pinned_and_the_workflow_is_safe(tmp_path: Path) -> None:
     assert "template-injection" in audit(asked).stdout
 
 
+def test_the_workflow_passes_actionlint(tmp_path: Path) -> None:
+    """Its expressions, and by shellcheck its scripts."""
+
+    def checked(content: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "lms.yml"
+        file.write_text(content)
+        programs = Path(sys.executable).parent
+        command = [programs / "actionlint", "-shellcheck", programs / "shellcheck", file]
+        return subprocess.run(command, text=True, capture_output=True)
+
+    text = (REPOSITORY / "ci" / matrix.PIPELINES["github"]).read_text()
+    good = checked(text)
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert (
+        '"minuts" is not defined' in checked(text.replace("matrix.minutes", "matrix.minuts")).stdout
+    )
+    assert "SC2086" in checked(text.replace("run: make lint", "run: make lint $CHOSEN")).stdout
+
+
+def test_cells_of_a_tag_share_one_cache() -> None:
+    """Of what each of them uses: the official wheels are each one cell's, and most of the bytes."""
+    github, gitlab = (
+        YAML(typ="safe").load(REPOSITORY / "ci" / matrix.PIPELINES[name])
+        for name in ("github", "gitlab")
+    )
+    cells = github["jobs"]["wheel"]["strategy"]["matrix"]["include"]
+    steps = github["jobs"]["wheel"]["steps"]
+    (step,) = (step for step in steps if step.get("uses", "").startswith("actions/cache@"))
+    assert step["with"]["key"] == "lmsbuild-${{ matrix.tag }}-${{ hashFiles(matrix.file) }}"
+    assert len({cell["tag"] for cell in cells}) < len(cells)
+    assert all((REPOSITORY / cell["file"]).is_file() for cell in cells)
+    kept = {Path(path).name for path in step["with"]["path"].split()}
+    assert kept == set(matrix.CACHED) and "packages" not in kept
+    for cell in cells:
+        cache = gitlab[cell["name"]]["cache"]
+        assert cache["key"] == {"prefix": cell["tag"], "files": [cell["file"]]}
+        assert {Path(path).name for path in cache["paths"]} == kept
+
+
+def test_what_a_run_leaves_goes_after_a_month() -> None:
+    gitlab = YAML(typ="safe").load(REPOSITORY / "ci" / matrix.PIPELINES["gitlab"])
+    assert gitlab[".lms-wheel"]["artifacts"]["expire_in"] == "30 days"
+    jenkins = (REPOSITORY / "ci" / matrix.PIPELINES["jenkins"]).read_text()
+    assert "buildDiscarder(logRotator(daysToKeepStr: '30'))" in jenkins
+
+
 def test_jenkinsfile_is_groovy() -> None:
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_groovy.language()))
     text = (REPOSITORY / "ci" / matrix.PIPELINES["jenkins"]).read_bytes()

@@ -31,6 +31,8 @@ PIPELINES = {
     "jenkins": "jenkins/Jenkinsfile",
 }
 TOOL_PYTHON = "3.11"  # that the jobs run lmsbuild with
+# Of lmsbuild's cache, what all cells of a tag use: its source and headers.
+CACHED = ("downloads", "headers", "repositories")
 
 
 class Selection(Model):
@@ -84,6 +86,15 @@ class Job:
         python, cuda = cell.python.replace(".", ""), cell.cuda.replace(".", "")
         device = f"cu{cuda}" if cuda.isdigit() else cuda
         return f"{cell.framework}-{cell.tag}-py{python}-{device}-{cell.arch}"
+
+    @property
+    def tag(self) -> str:
+        return f"{self.cell.framework}-{self.cell.tag}"
+
+    @property
+    def file(self) -> str:
+        """Names what is downloaded for the tag."""
+        return f"patches/{self.cell.framework}/{self.cell.tag}/tag.toml"
 
     @property
     def minutes(self) -> int:
@@ -175,7 +186,7 @@ def render(project: Project, format: str, work: Sequence[Job]) -> str:
         autoescape=False,
     )
     template = environment.get_template(f"{Path(PIPELINES[format]).name}.j2")
-    return template.render(jobs=work, tool_python=TOOL_PYTHON)
+    return template.render(jobs=work, tool_python=TOOL_PYTHON, cached=CACHED)
 
 
 def rendered(project: Project) -> dict[Path, str]:
