@@ -168,8 +168,10 @@ def test_the_workflow_passes_actionlint(tmp_path: Path) -> None:
         file = tmp_path / "lms.yml"
         file.write_text(content)
         programs = Path(sys.executable).parent
-        command = [programs / "actionlint", "-shellcheck", programs / "shellcheck", file]
-        return subprocess.run(command, text=True, capture_output=True)
+        options: list[str | Path] = ["-shellcheck", programs / "shellcheck"]
+        return subprocess.run(
+            [programs / "actionlint", *options, file], text=True, capture_output=True
+        )
 
     text = (REPOSITORY / "ci" / matrix.PIPELINES["github"]).read_text()
     good = checked(text)
