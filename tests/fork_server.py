@@ -5,6 +5,7 @@ short program costs. What the import does must not depend on the variables of th
 For the oldest Python that a suite runs in, 3.7.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -32,8 +33,9 @@ class ForkServer:
         self._process = subprocess.Popen(
             [python, __file__, *modules],
             env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            bufsize=0,  # select does not see an answer that lies in a buffer of ours
         )  # fmt: skip
-        self._answers = self._process.stdout.fileno()
+        self._answers = self._process.stdout
         self._spent = 0.0
 
     def run(self, program, arguments, variables, within, ready=None, together=False, folder=None):
@@ -51,12 +53,14 @@ class ForkServer:
                 "stdout": str(out), "stderr": None if together else str(err), "ready": ready,
                 "folder": folder or str(Path.cwd()),
             }  # fmt: skip
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-            self._process.stdin.flush()
+            left = json.dumps(job).encode() + b"\n"
+            while left:
+                left = left[self._process.stdin.write(left) :]
             pid = self._answer(None)["pid"]
             done = self._answer(within)
             if done is None:
-                os.killpg(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ended just now
+                    os.killpg(pid, signal.SIGKILL)
                 self._answer(None)
                 raise subprocess.TimeoutExpired(program, within, out.read_bytes(), err.read_bytes())
             self._spent += done["spent"]
@@ -67,7 +71,7 @@ class ForkServer:
     def _answer(self, within):
         if not select.select([self._answers], [], [], within)[0]:
             return None
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise RuntimeError(f"the fork server ended with {self._process.wait()}")
         return json.loads(line)
@@ -78,7 +82,7 @@ class ForkServer:
         self._process.stdin.close()
         self._process.wait(timeout=60)
         balance.elsewhere -= self._spent  # now counted as this process's child's
-        self._process.stdout.close()
+        self._answers.close()
 
 
 def _serve(jobs, answers):

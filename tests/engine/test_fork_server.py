@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,18 @@ def test_how_a_program_ends(server: Any) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         run("import time; time.sleep(60)", within=0.5)
     assert run("print('still there')").stdout == "still there\n"
+
+
+def test_a_program_that_ends_before_anybody_looks(server: Any, monkeypatch: Any) -> None:
+    answer = server._answer
+
+    def late(within: float | None) -> Any:
+        time.sleep(1)  # both answers, that it began and that it ended, are there
+        monkeypatch.setattr(server, "_answer", answer)
+        return answer(within)
+
+    monkeypatch.setattr(server, "_answer", late)
+    assert server.run(["-c", "print('done')"], [], {}, 5).stdout == "done\n"
 
 
 def test_both_streams_in_order(server: Any) -> None:
