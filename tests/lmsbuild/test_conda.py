@@ -258,6 +258,20 @@ def test_wheel_that_was_tampered_with(small: Path, tmp_path: Path) -> None:
             stage(small, tmp_path / name, "site-packages")
 
 
+@pytest.mark.parametrize(
+    "point", ["../../evil = alpha:main", "/tmp/evil = alpha:main", "-x = alpha:main",
+              "x = /alpha:main", "x = alpha:main; import os", "x = alpha"],
+)  # fmt: skip
+def test_a_script_lies_in_the_packages_bin(small: Path, tmp_path: Path, point: str) -> None:
+    with zipfile.ZipFile(small) as archive:
+        members = {n: archive.read(n) for n in archive.namelist() if "RECORD" not in n}
+    members["alpha-1.0.dist-info/entry_points.txt"] = f"[console_scripts]\n{point}\n".encode()
+    wheelfile.create(small, members)
+    with pytest.raises(WheelError, match=r"cannot be used because its script .* get the wheel"):
+        stage(small, tmp_path / "a/b/staged", "lib/python3.11/site-packages")
+    assert not list(tmp_path.rglob("evil"))
+
+
 def test_what_the_table_does_not_know(tmp_path: Path, small: Path) -> None:
     with pytest.raises(ConfigError, match="nobody-knows"):
         mapped([Requirement("nobody-knows>=1")], KNOWN)

@@ -103,6 +103,17 @@ def test_tampered_output_is_built_again(world: World, official: Path, console: C
     assert not again.reused and again.wheel.read_bytes() == content
 
 
+def test_a_manifest_names_a_wheel_beside_it(world: World, official: Path, console: Console) -> None:
+    built = build(world, console)
+    elsewhere = built.wheel.parent.parent / built.wheel.name
+    built.wheel.rename(elsewhere)
+    text = json.loads(built.manifest.read_text())
+    text["wheel"]["name"] = f"../{elsewhere.name}"
+    built.manifest.write_text(json.dumps(text))
+    again = build(world, console)
+    assert not again.reused and again.wheel == built.wheel and again.wheel.is_file()
+
+
 def toml_replace(world: World, old: str, new: str) -> None:
     toml = world.tag_file
     assert old in toml.read_text()

@@ -240,6 +240,20 @@ def test_abort_gives_back_the_checkout(porting: Porting) -> None:
     porting.port("v1.3", "--into", str(clone), code=9)
 
 
+@pytest.mark.parametrize("what", ["laid", "tag", "todo"])
+def test_its_note_reaches_nothing_outside(porting: Porting, what: str) -> None:
+    checkout = conflict(porting)
+    victim = checkout.parent.parent / "victim"
+    victim.write_text("mine\n")
+    note = checkout / ".git/lmsbuild/port.json"
+    value = json.loads(note.read_text())
+    value[what] = "../../victim" if what == "tag" else [*value[what], "../../victim"]
+    note.write_text(json.dumps(value))
+    for step in ("--abort", "--skip", "--continue"):
+        assert "is damaged" in porting.run("port", step, code=17)["message"]
+    assert victim.read_text() == "mine\n"
+
+
 def test_what_is_not_of_the_port_is_kept(porting: Porting) -> None:
     checkout = conflict(porting)
     write(checkout, {"python/api.py": "mine\n"})

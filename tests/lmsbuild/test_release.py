@@ -208,6 +208,22 @@ def test_what_is_no_manifest_is_refused(text: str, tmp_path: Path) -> None:
         read(file)
 
 
+@pytest.mark.parametrize("where", ["artefacts", "wheel", "conda"])
+def test_a_manifest_names_files_of_its_folder(made: Release, where: str, tmp_path: Path) -> None:
+    about = json.loads((made.folder / releases.MANIFEST).read_text())
+    if where == "artefacts":
+        about[where][0]["name"] = "../../x"
+    elif where == "wheel":
+        about = json.loads(next(made.folder.glob("*.manifest.json")).read_text())
+        about["wheel"]["name"] = "../../x"
+    else:
+        about[where] = {"../../x": {}}
+    file = tmp_path / "release.json"
+    file.write_text(json.dumps(about))
+    with pytest.raises(ConfigError, match=r"release\.json cannot be used because .*'\.\./\.\./x'"):
+        read(file)
+
+
 @pytest.mark.slow
 def test_conda_packages_are_made_again(world: World, official: Path, console: Console) -> None:
     """Those of the release's own wheel; a difference is explained, and others are left alone."""

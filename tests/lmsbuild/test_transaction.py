@@ -121,6 +121,33 @@ def test_undo_gives_back_every_byte_and_mode(root: Path) -> None:
     assert Journal.load(state(root) / "last") is None
 
 
+@pytest.mark.parametrize("place", ["work", "last"])
+@pytest.mark.parametrize("name", ["../victim", "/etc/victim", "a/../../victim", ".git/victim"])
+def test_a_journal_reaches_nothing_outside(
+    root: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str
+) -> None:
+    """Whoever wrote it: one can come with a tree that somebody gave."""
+    victim = root.parent / "victim"
+    victim.write_text("mine\n")
+    if place == "last":
+        switch(root)
+    else:
+        stopped(root, monkeypatch)
+    journal = state(root) / place / "journal.json"
+    value = json.loads(journal.read_text())
+    step = {"path": name, "before": None, "after": fingerprint(victim), "beside": False}
+    journal.write_text(json.dumps({**value, "steps": [*value["steps"], step]}))
+    with pytest.raises(UnfinishedError, match="damaged"):
+        if place == "last":
+            undo(root)
+        else:
+            abort(FileTransaction, root, state(root))
+    assert victim.read_text() == "mine\n"
+    journal.write_text(json.dumps({**value, "folders": [name]}))
+    with pytest.raises(UnfinishedError, match="damaged"):
+        Journal.load(journal.parent)
+
+
 def test_undo_refuses_a_file_that_changed_since(root: Path) -> None:
     switch(root)
     write(root, {"a.txt": "mine\n"})

@@ -107,3 +107,17 @@ def test_platform_tag_says_what_is_needed() -> None:
     assert platform_tag("x86_64", [{"libc.so.6": ["GLIBC_9.9"]}]) == "linux_x86_64"
     with pytest.raises(WheelError, match="vax"):
         platform_tag("vax", [old])
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x", "a//x"])
+def test_a_member_that_leads_out_is_named(name: str, official: Path, tmp_path: Path) -> None:
+    """Another place than its name says would be no better."""
+    hostile = tmp_path / official.name
+    hostile.write_bytes(official.read_bytes())
+    with zipfile.ZipFile(hostile, "a") as archive:
+        archive.writestr(name, b"x")
+    with pytest.raises(WheelError, match="cannot be used because it is damaged"):
+        wheelfile.unpack(hostile, tmp_path / "deep/er")
+    with pytest.raises(WheelError, match="cannot be used because it is damaged"):
+        wheelfile.extract(hostile, [name], tmp_path / "deep/er")
+    assert not list(tmp_path.rglob("x"))

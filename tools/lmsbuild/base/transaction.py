@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lmsbuild.base.errors import BusyError, FileError, TreeStateError, UnfinishedError
+from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.hashing import sha256_file, write_atomic
 
 SCHEMA = 1
@@ -111,7 +112,10 @@ class Journal:
                     f"{schema}, this one knows {SCHEMA}); use that lmsbuild"
                 )
             steps = [Step(**step) for step in value.pop("steps")]
-            return cls(steps=steps, **value)
+            journal = cls(steps=steps, **value)
+            for name in (*(step.path for step in steps), *journal.folders, *journal.refs):
+                inner_path(name)
+            return journal
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild.base.errors import TreeStateError
+from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.git import ABSENT, Repository, entries
 from lmsbuild.base.transaction import Content
 from lmsbuild.checkout.layout import Layout, bring, switch
@@ -75,9 +76,11 @@ def under_way(user: Repository) -> Arranging | None:
 
 def _built(value: dict[str, Any]) -> Arranging:
     for name in ("wanted", "popped"):
-        value[name] = [Step(**each) for each in value[name]]
+        value[name] = steps(value[name])
     value["done"] = [PatchState(**each) for each in value["done"]]
     value["stopped"] = PatchState(**value["stopped"])
+    for path in value["laid"]:
+        inner_path(path)
     return Arranging(**value)
 
 
@@ -91,7 +94,10 @@ def popped(user: Repository) -> list[Step]:
 
 
 def steps(values: Sequence[dict[str, Any]]) -> list[Step]:
-    return [Step(**each) for each in values]
+    found = [Step(**each) for each in values]
+    for step in found:
+        inner_path(step.name)
+    return found
 
 
 def check_none_popped(user: Repository, what: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmsbuild.base.filenames import file_name, inner_path
 from lmsbuild.base.git import Repository
 from lmsbuild.base.transaction import Content
 from lmsbuild.checkout.notes import note, noted
@@ -61,7 +62,11 @@ def under_way(user: Repository) -> Port | None:
 def _built(value: dict[str, Any]) -> Port:
     value["done"] = [Ported(**each) for each in value["done"]]
     value["stopped"] = Ported(**value["stopped"]) if value["stopped"] else None
-    return Port(**value)
+    port = Port(**value)
+    file_name(port.tag)
+    for name in (*port.laid, *port.todo, *(each.patch for each in port.done)):
+        inner_path(name)
+    return port
 
 
 def place(user: Repository) -> Path:

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 import shutil
 import stat
 from collections.abc import Collection
@@ -19,6 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from lmsbuild.base import log
 from lmsbuild.base.errors import CompileError, WheelError
+from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.wheel import elf, wheelfile
 from lmsbuild.wheel.elf import Library
@@ -27,6 +29,7 @@ from lmsbuild.wheel.wheelfile import WheelName
 
 TIME = 315532800  # 1980: files carry no time of the build
 _MAGIC = b"\x7fELF"
+_CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(\s*\[[^\]]*\])?\Z")
 _SCRIPT = """#!/bin/sh
 '''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
 ' '''
@@ -100,7 +103,7 @@ def stage(wheel: Path, root: Path, site: str) -> Staged:
     # Some wheels name scripts of what they require: these come with that package.
     points = [
         point
-        for point in _entry_points(place / info / "entry_points.txt")
+        for point in _entry_points(wheel, place / info / "entry_points.txt")
         if list(place.glob(f"{point.partition(' = ')[2].split('.')[0].split(':')[0]}*"))
     ]
     for point in points if site != "site-packages" else []:
@@ -161,14 +164,27 @@ def _spread(place: Path, info: str, root: Path) -> None:
     shutil.rmtree(data, ignore_errors=True)
 
 
-def _entry_points(path: Path) -> list[str]:
+def _entry_points(wheel: Path, path: Path) -> list[str]:
+    """NAME = MODULE:FUNCTION of each script. Raises WheelError for what is none."""
     parser = configparser.ConfigParser(delimiters="=", interpolation=None)
     parser.optionxform = str  # type: ignore[method-assign, assignment]
-    if path.is_file():
-        parser.read_string(path.read_text(encoding="utf-8"))
-    if not parser.has_section("console_scripts"):
-        return []
-    return [f"{name} = {value}" for name, value in parser.items("console_scripts")]
+    try:
+        if path.is_file():
+            parser.read_string(path.read_text(encoding="utf-8"))
+        if not parser.has_section("console_scripts"):
+            return []
+        found = parser.items("console_scripts")
+        for name, value in found:
+            file_name(name)
+            if not _CALL.match(value):
+                raise ValueError(f"{name} calls {value!r}, which is no MODULE:FUNCTION")
+    except (configparser.Error, ValueError) as error:
+        raise WheelError(
+            f"{wheel.name} cannot be used because its script {error}; get the wheel again",
+            file=wheel,
+        ) from error
+    # An extra that a script is for (`module:function [extra]`) is no part of the call.
+    return [f"{name} = {value.partition('[')[0].strip()}" for name, value in found]
 
 
 def _write_script(folder: Path, point: str) -> None:

@@ -42,7 +42,7 @@ from lmsbuild.places.image import Recipe, build, fill
 from lmsbuild.series.series import series_of
 from lmsbuild.tags.download import wheels_for
 from lmsbuild.tags.frameworks import Full, Target
-from lmsbuild.wheel.publish import BESIDE, BUILDING, publish, tidy
+from lmsbuild.wheel.publish import BESIDE, BUILDING, publish, published, tidy
 from lmsbuild.wheel.toolchain import processors
 from lmsbuild.wheel.wheelfile import WheelName
 
@@ -364,12 +364,7 @@ def _publish(
 
 
 def _existing(output: Path, key: str, jobs: int) -> FullBuilt | None:
-    for note in output.glob(f"*{BESIDE}"):
-        try:
-            manifest = json.loads(note.read_text(encoding="utf-8"))
-            wheel, digest = output / manifest["wheel"]["name"], manifest["wheel"]["sha256"]
-            if manifest["key"] == key and wheel.is_file() and sha256_file(wheel) == digest:
-                return FullBuilt(wheel, note, key, reused=True, sha256=digest, jobs=jobs)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+    for wheel, note, manifest in published(output, key):
+        digest = manifest["wheel"]["sha256"]
+        return FullBuilt(wheel, note, key, reused=True, sha256=digest, jobs=jobs)
     return None

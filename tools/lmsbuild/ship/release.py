@@ -23,6 +23,7 @@ from lmsbuild import __version__
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, FileError, RebuildError
+from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_bytes, sha256_file
 from lmsbuild.base.project import make_folder
 from lmsbuild.conda.make import made_of, make
@@ -233,7 +234,9 @@ def read(path: Path) -> dict[str, Any]:
                 "wheel": data,
             }
         for artefact in data["artefacts"]:
-            Artefact(**artefact)
+            file_name(Artefact(**artefact).name)
+        for name in data.get("conda", {}):
+            file_name(name)
         for key in ("python", "cuda", "patches", "toolchain", "inputs", "members"):
             data["wheel"][key]
     except OSError as error:

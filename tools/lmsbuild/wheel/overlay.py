@@ -7,6 +7,7 @@ reaches the wheel, and the new libraries fit where the old ones were.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +19,8 @@ from filelock import FileLock
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import FileError
-from lmsbuild.base.hashing import (
-    sha256_bytes,
-    sha256_file,
-    sha256_large_file,
-    sha256_value,
-)
+from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value
 from lmsbuild.base.project import make_folder
-from lmsbuild.tags.download import hash_memory
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel import elf, wheelfile
 from lmsbuild.wheel.fit import Needs, check_fit, needs_of, official_libraries
@@ -33,7 +28,7 @@ from lmsbuild.wheel.headers import unpack_all
 from lmsbuild.wheel.inputs import Inputs, gather
 from lmsbuild.wheel.libraries import compile_all, link_all, renamed
 from lmsbuild.wheel.members import check_lists, identity, installed_members
-from lmsbuild.wheel.publish import BESIDE, BUILDING, publish, tidy
+from lmsbuild.wheel.publish import BESIDE, BUILDING, publish, published, tidy
 from lmsbuild.wheel.toolchain import Compiler, ObjectCache, Roots, processors
 from lmsbuild.wheel.wheelfile import WheelName
 
@@ -97,17 +92,11 @@ def planned(target: Target, python: str, output: Path, key: str = "") -> Built:
 
 
 def _existing(output: Path, key: str) -> Built | None:
-    for note in output.glob(f"*{BESIDE}"):
-        try:
-            manifest = json.loads(note.read_text(encoding="utf-8"))
-            wheel = output / manifest["wheel"]["name"]
-            if manifest["key"] == key and wheel.is_file():
-                digest = sha256_large_file(wheel, hash_memory())
-                if digest == manifest["wheel"]["sha256"]:
-                    needs = Needs(**manifest["needs"])
-                    return Built(wheel, note, key, reused=True, sha256=digest, needs=needs)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+    for wheel, note, manifest in published(output, key):
+        digest = manifest["wheel"]["sha256"]
+        with contextlib.suppress(KeyError, TypeError):
+            needs = Needs(**manifest["needs"])
+            return Built(wheel, note, key, reused=True, sha256=digest, needs=needs)
     return None
 
 

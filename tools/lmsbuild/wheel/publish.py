@@ -6,14 +6,37 @@ What a killed run left there is finished or removed by the next one.
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
+
+from lmsbuild.base.filenames import file_name
+from lmsbuild.base.hashing import sha256_large_file
+from lmsbuild.tags.download import hash_memory
 
 BESIDE = ".manifest.json"
 BUILDING = ".build-"
 _READY = ".ready"
+
+
+def published(output: Path, key: str) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
+    """Whole wheels in `output` that were built of what `key` stands for: each with its manifest's
+    file and content."""
+    for note in sorted(output.glob(f"*{BESIDE}")):
+        try:
+            manifest = json.loads(note.read_text(encoding="utf-8"))
+            about = manifest["wheel"]
+            wheel = output / file_name(about["name"])
+            same = manifest["key"] == key and wheel.is_file()
+            if not same or sha256_large_file(wheel, hash_memory()) != about["sha256"]:
+                continue
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        yield wheel, note, manifest
 
 
 def publish(output: Path, folder: Path) -> None:

@@ -26,6 +26,7 @@ from typing import IO
 from packaging.utils import canonicalize_name
 
 from lmsbuild.base.errors import WheelError
+from lmsbuild.base.filenames import inner_path
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -113,16 +114,24 @@ def extract(path: Path, members: list[str], folder: Path) -> None:
     """Unpack `members` below `folder`."""
     with _sound(path) as archive:
         for member in members:
-            archive.extract(member, folder)
+            _extract(archive, archive.getinfo(member), folder)
 
 
 def unpack(path: Path, folder: Path) -> None:
     """Unpack everything below `folder`, with the modes of executables."""
     with _sound(path) as archive:
         for info in archive.infolist():
-            file = Path(archive.extract(info, folder))
+            file = _extract(archive, info, folder)
             if not info.is_dir() and info.external_attr >> 16 & 0o100:
                 file.chmod(0o755)
+
+
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> Path:
+    try:
+        inner_path(member.filename.removesuffix("/"))
+    except ValueError as error:
+        raise zipfile.BadZipFile(f"of its members, {error}") from error
+    return Path(archive.extract(member, folder))
 
 
 def extract_one(path: Path, member: str, to: Path) -> None:
