@@ -3,18 +3,23 @@ from __future__ import annotations
 
 import re
 import shutil
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lmsbuild_world import World
+from lmsbuild_world import REPOSITORY, World
+from pydantic import BaseModel
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError
 from lmsbuild.base.project import Project, find_project
 from lmsbuild.series.series import series_of
 from lmsbuild.tags import sourcelists
-from lmsbuild.tags.frameworks import load, resolve, targets
+from lmsbuild.tags.frameworks import FrameworkFile, Plugin, Tag, load, resolve, targets
 from lmsbuild.tags.runtimefiles import runtime_files
+from lmsbuild.tags.words import Argument
+
+PLUGIN = 'name = "x"\nversion = "1.0"\nsources = "lms/x"\n[releases."1.0"]\n'
 
 
 @pytest.mark.parametrize("spec", ["v1.0", "1.0", "alpha:v1.0", "alpha:1.0"])
@@ -61,6 +66,105 @@ def test_ambiguous_tag_needs_its_framework(world: World) -> None:
             r"pins\.0: .*no requirement",
         ),
         ("v1.0/tag.toml", 'project = "alpha"', 'project = "--index-url=x"', r"wheel\.project: "),
+        *(
+            (
+                "v1.0/tag.toml",
+                '["-O1", "-fPIC"]',
+                f'["-O1", "{flag}"]',
+                r"overlay\.flags: .*no flag",
+            )
+            for flag in (
+                "-fplugin=./evil.so",
+                "-fplugin-arg-evil-x=1",
+                "-B.",
+                "-wrapper",
+                "-specs=x",
+                "@args",
+                "-Wl,-plugin,x.so",
+                "-Wa,x",
+                "-Wp,-MD,x",
+                "-Xlinker",
+                "-o/tmp/x",
+                "-x",
+                "-I/etc",
+                "-fuse-ld=evil",
+                "-fdump-tree-all",
+                "-fprofile-use=/etc/x",
+                "x.cpp",
+                "-save-temps",
+                "-D_X='; evil'",
+                "-O2\\n",
+                "-MF",
+                "-T",
+                "-L.",
+                "-levil",
+                "",
+                "-fauto-profile=x",
+                "-foffload=x",
+                "-iplugindir=x",
+                "--sysroot=x",
+                "-imacros",
+            )
+        ),
+        ("v1.0/tag.toml", '["-O1", "-fPIC"]', '["-include", "/etc/passwd"]', "no header"),
+        ("v1.0/tag.toml", '["-O1", "-fPIC"]', '["-include"]', "no header"),
+        ("v1.0/tag.toml", '"c++17"', '"c++17 -B."', r"overlay\.cxx_standard: .*no standard"),
+        ("v1.0/tag.toml", '["tree:"]', '["tree:../../etc"]', r"overlay\.include\.0: .*out of its"),
+        ("v1.0/tag.toml", '["tree:"]', '["-B."]', r"overlay\.include\.0: .*no tree:"),
+        ("v1.0/tag.toml", '["tree:"]', '["wheel:{data.x}/a"]', r"include\.0: .*other braces"),
+        ("v1.0/tag.toml", '"/alpha"', '"/alpha -B."', r"overlay\.prefix: .*no absolute path"),
+        ("v1.0/tag.toml", '"alpha/lib/libcore.so"', '"a/x,-plugin,y.so"', "plain letters"),
+        ("v1.0/tag.toml", "cmake =", 'exports = ["x; local: *"]\ncmake =', r"exports\.0: .*symbol"),
+        ("v1.0/tag.toml", "cmake =", 'defines = ["X=$(id)"]\ncmake =', r"defines\.0: .*no macro"),
+        ("v1.0/tag.toml", "abi = 1", 'abi = 1\ndefines = ["X\\ny"]', r"defines\.0: .*no macro"),
+        ("v1.0/tag.toml", "abi = 1", 'abi = 1\ninclude = ["wheel:/etc"]', r"cuda\.0\.include\.0: "),
+        ("v1.0/tag.toml", '[".h"]', '["/../.h"]', r"install\.0\.suffixes\.0: .*no suffix"),
+        ("v1.0/tag.toml", '"alpha/include/core"', '"{data}/../x"', r"target: .*out of its folder"),
+        ("v1.0/tag.toml", '"alpha/include/core"', '"a/{0}"', r"target: .*other braces"),
+        ("v1.0/tag.toml", '"core/alloc.cpp", ', '"--x.cpp", ', r"sources\.0: .*for an option"),
+        ("v1.0/tag.toml", '"3.11" =', '"3.11 --x" =', r"sha256\.3\.11 --x.*: .*no version X\.Y"),
+        ("v1.0/tag.toml", '[cuda."0"', '[cuda."0 x"', r"cuda\.0 x.*: .*no version of CUDA"),
+        (
+            "v1.0/tag.toml",
+            'version = "1.0"\ncommit',
+            'pins = ["x @ file:///evil"]\nversion = "1.0"\ncommit',
+            r"pins\.0: .*names an address",
+        ),
+        *(
+            ("v1.0/tag.toml", "[preimage]", f"[images.test]\n{text}\n[preimage]", rf"test\.{named}")
+            for text, named in (
+                ('base = { x86_64 = "a\\nRUN evil" }', r"base\.x86_64: .*no name of a container"),
+                ('base = { x86_64 = "--platform=x" }', r"base\.x86_64: .*no name of a container"),
+                ('base = { "x y" = "a" }', r"base\.x y.*: .*no machine"),
+                ('base = {}\npythons = ["$(evil)"]', r"pythons\.0: .*no name of a program"),
+                ('base = {}\ncompilers = ["-x"]', r"compilers\.0: .*no name of a program"),
+                ('base = {}\ncommands = ["git; evil"]', r"commands\.0: .*no name of a program"),
+                ('base = {}\npackages = { "evil" = ["g++"] }', r"packages\.evil"),
+                ('base = {}\npackages = { apt-get = ["-o=x"] }', r"packages\.apt-get\.0: "),
+                ('base = {}\npackages = { apt-get = ["bash-"] }', r"packages\.apt-get\.0: "),
+                ('base = {}\npackages = { apt-get = ["a; evil"] }', r"packages\.apt-get\.0: "),
+                ('base = {}\nenvironment = { "A B" = "1" }', r"environment\.A B.*no name of a var"),
+                ('base = {}\nenvironment = { LD_PRELOAD = "x" }', r"environment\.LD_PRELOAD"),
+                ('base = {}\nenvironment = { PATH = "x" }', r"environment\.PATH"),
+                ('base = {}\nenvironment = { A = "x\\"\\nRUN evil" }', r"environment\.A: .*quotes"),
+                ('base = {}\nenvironment = { A = "$B" }', r"environment\.A: .*quotes"),
+                ('base = {}\nrequirements = { x86_64 = ["-r x"] }', r"requirements\.x86_64\.0: "),
+            )
+        ),
+        *(
+            ("v1.0/tag.toml", "[preimage]", f"[full]\nmemory = 1\n{text}\n[preimage]", named)
+            for text, named in (
+                ('commands = [["a\\nb"]]', r"full\.commands\.0\.0: .*argument"),
+                ('commands = []\nneeds = ["../x"]', r"full\.needs\.0: .*out of its folder"),
+                ('commands = []\nenvironment = { LD_PRELOAD = "x" }', r"full\.environment"),
+            )
+        ),
+        ("framework.toml", '"ALPHA_LMS"', '"A=1 evil"', r"shows\.switch: .*no name of a variable"),
+        ("plugin.toml", "", PLUGIN + 'requires = "; evil"\n', r"releases\.1\.0\.requires: "),
+        ("plugin.toml", "", PLUGIN.replace("[r", 'flags = ["-fplugin=x"]\n[r'), "flags: .*no flag"),
+        ("plugin.toml", "", PLUGIN + 'requires = ""\ntag = "../x"\n', r"releases\.1\.0\.tag: "),
+        ("plugin.toml", "", PLUGIN.replace("1.0", "1.0 x", 1), "version: .*no version"),
+        ("plugin.toml", "", PLUGIN.replace("[r", 'packages = ["-r x"]\n[r'), r"packages\.0: "),
     ],
 )
 def test_wrong_entries_are_named(world: World, file: str, old: str, new: str, named: str) -> None:
@@ -76,6 +180,39 @@ def test_a_pattern_that_no_file_matches(world: World) -> None:
     world.framework_file.write_text(text.replace('"*.cpp"', '"*.cxx"'))
     with pytest.raises(ConfigError, match=r"lms/core has no file \*\.cxx; correct `layout`"):
         runtime_files(resolve(world.project, "v1.0"))
+
+
+def test_every_text_has_a_type() -> None:
+    """Text of any kind is what no command line gets, or what a reviewer reads as code."""
+    seen: list[type[BaseModel]] = [Tag, FrameworkFile, Plugin]
+    free: set[str] = set()
+
+    def look(annotation: object, name: str) -> None:
+        if annotation is str or annotation == Argument:
+            free.add(name)
+        elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            if annotation not in seen:
+                seen.append(annotation)
+        elif get_origin(annotation) is not Annotated:
+            for inner in get_args(annotation):
+                look(inner, name)
+
+    for model in seen:
+        for field, annotation in get_type_hints(model, include_extras=True).items():
+            look(annotation, f"{model.__name__}.{field}")
+    code = {"Full.fetch", "Full.commands", "Full.environment", "Conda.test"}
+    compared = {"FrameworkFile.line_length", "Overlay.build_files", "SourceList.variable"}
+    assert free == {"Conda.license", "Conda.summary", "Full.ran", *compared, *code}
+    review = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("## Reviewing")[2]
+    for name in code:
+        assert f"`{name.lower()}`" in review, name
+
+
+@pytest.mark.parametrize("name", ["--v1.0", "v1.0;x", "v 1", "v1.0\\n"])
+def test_a_folder_that_is_the_name_of_no_tag(world: World, name: str) -> None:
+    world.tag_file.parent.rename(world.tag_file.parents[1] / name)
+    with pytest.raises(ConfigError, match="is the name of no framework or tag; rename"):
+        load(world.project)
 
 
 @pytest.mark.parametrize("file", ["framework.toml", "v1.0/tag.toml"])

@@ -148,7 +148,12 @@ def _locate(package: Debian) -> str:
         apt.run("apt-get", "update")
         version = apt.newest(package)
         listed = apt.run(
-            "apt-get", "source", "--print-uris", "--tar-only", f"{package.package}={version}"
+            "apt-get",
+            "source",
+            "--print-uris",
+            "--tar-only",
+            "--",
+            f"{package.package}={version}",
         )
     # 'URI' name size hash
     found = re.search(rf"^'([^']+)' {re.escape(package.tarball)} ", listed, re.MULTILINE)
@@ -207,7 +212,7 @@ class PrivateApt:
 
     def newest(self, package: Debian) -> str:
         """The newest Debian revision of the recorded upstream version."""
-        records = self.run("apt-cache", "showsrc", "--only-source", package.package)
+        records = self.run("apt-cache", "showsrc", "--only-source", "--", package.package)
         versions: list[str] = re.findall(r"^Version: (\S+)$", records, re.MULTILINE)
         fitting = [version for version in versions if version.startswith(f"{package.version}-")]
         if not fitting:

@@ -193,7 +193,7 @@ def prepare(
                 cache.require_network(
                     f"what {wheel.name} requires on a GPU", f"lmsbuild run {target.label}"
                 )
-                _pip(environment, "install", str(wheel), *packages)
+                _pip(environment, "install", "--", str(wheel), *packages)
             else:
                 _pip(environment, "install", "--no-index", "--no-deps", str(wheel))
                 _install(environment, packages, python, target, console)
@@ -243,7 +243,7 @@ def _install(
             environment.python, packages, python, target.label, console, alone=alone
         )
     options = ["--no-index", "--find-links", str(folder), *(["--no-deps"] if alone else [])]
-    _pip(environment, "install", *options, *packages)
+    _pip(environment, "install", *options, "--", *packages)
 
 
 def _title(packages: Sequence[str], python: str) -> str:
@@ -271,7 +271,7 @@ def packages_for(
         if not _new_enough(python):  # its pip needs this to build what has no wheel
             _pip(environment, "install", "wheel")
         options = ["--wheel-dir", str(folder), *(["--no-deps"] if alone else [])]
-        _pip(environment, "wheel", *options, *packages)
+        _pip(environment, "wheel", *options, "--", *packages)
 
     key = [python, platform.machine(), list(packages), *(["alone"] if alone else [])]
     name = sha256_value(key)[:16]

@@ -126,7 +126,9 @@ def wheels_for(
     def fill(folder: Path) -> None:
         cache.require_network(title, f"lmsbuild image {tag}")
         folder.mkdir()
-        pip_download(title, [*words, "--dest", str(folder), *wanted], console, whole=not alone)
+        pip_download(
+            title, [*words, "--dest", str(folder), "--", *wanted], console, whole=not alone
+        )
 
     name = sha256_value([python, arch, wanted, *(["alone"] if alone else [])])[:16]
     folder = cache.keep("requirements", f"image-{name}", title, fill, console, tag=tag)
@@ -139,10 +141,9 @@ def pip_download(
     """`pip download` of wheels, the `whole` with their dependencies. Raises DownloadError."""
     command = [
         sys.executable, "-m", "pip", "download", "--only-binary=:all:",
-        "--disable-pip-version-check", *_progress_options(), *words,
+        "--disable-pip-version-check", *_progress_options(), *([] if whole else ["--no-deps"]),
+        *words,
     ]  # fmt: skip
-    if not whole:
-        command.append("--no-deps")
     with console.task(f"downloading {title}") as task:
 
         def line(text: str) -> bool:

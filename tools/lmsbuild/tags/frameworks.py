@@ -8,20 +8,45 @@ plug-in is built for, and `<framework>/<tag>/tag.toml` everything of that tag.
 from __future__ import annotations
 
 import difflib
-import re
 import sys
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from packaging.version import Version
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
-from lmsbuild.base.filenames import file_name, inner_path
 from lmsbuild.base.project import FRAMEWORK_FILE, Project
+from lmsbuild.tags.words import (
+    Argument,
+    CudaVersion,
+    CxxStandard,
+    Define,
+    FileName,
+    Flags,
+    Folder,
+    FolderOfWheel,
+    ImageReference,
+    Include,
+    InnerPath,
+    LibraryPath,
+    Machine,
+    Prefix,
+    Program,
+    PythonVersion,
+    QuotedValue,
+    Requirements,
+    Specifier,
+    Suffix,
+    Symbol,
+    SystemPackage,
+    Url,
+    VariableName,
+    VersionText,
+    Word,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,43 +57,9 @@ TAG_FILE = "tag.toml"
 PLUGIN_FILE = "plugin.toml"
 RUNTIME = "runtime"  # the folder of the patches that are the same for every tag
 M = TypeVar("M", bound=BaseModel)
+_NAME: TypeAdapter[str] = TypeAdapter(Word)
 
 
-def _version(text: str) -> str:
-    try:
-        Version(text)
-    except InvalidVersion as error:
-        raise ValueError(f"{text!r} is no version") from error
-    return text
-
-
-def _requirement(text: str) -> str:
-    try:
-        Requirement(text)
-    except InvalidRequirement as error:
-        raise ValueError(f"{text!r} is no requirement of a Python package") from error
-    return text
-
-
-def _url(text: str) -> str:
-    if not _URL.match(text):
-        raise ValueError(f"{text!r} is no address of http, https, ssh, git or file")
-    return text
-
-
-def _folder(text: str) -> str:
-    return text and inner_path(text)
-
-
-# What reaches a command line or names a file is checked here, before anything is done with it.
-_URL = re.compile(r"(?:https?|ssh|git|file)://[^\s\x00-\x1f]+\Z")
-VersionText = Annotated[str, AfterValidator(_version)]
-Requirements = list[Annotated[str, AfterValidator(_requirement)]]
-Url = Annotated[str, AfterValidator(_url)]
-FileName = Annotated[str, AfterValidator(file_name)]
-InnerPath = Annotated[str, AfterValidator(inner_path)]
-Folder = Annotated[str, AfterValidator(_folder)]  # "" for the root
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._~-]*$")]  # of a package index
 Sha1 = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -112,7 +103,7 @@ class Wheel(Model):
     local: Annotated[str, Field(pattern=r"^[a-z0-9.]*$")]  # local version of ours, e.g. cu124.lms.1
     platforms: list[Word]
     version_file: InnerPath | None = None  # the Python file that holds __version__, if one does
-    sha256: dict[str, Sha256]  # per Python version
+    sha256: dict[PythonVersion, Sha256]
 
 
 class Variant(Model):
@@ -121,20 +112,23 @@ class Variant(Model):
     abi: int  # _GLIBCXX_USE_CXX11_ABI
     wheel: Wheel
     headers: list[HeaderWheel] = []
-    defines: list[str] = []
-    include: list[str] = []  # after those of the overlay
+    defines: list[Define] = []
+    include: list[Include] = []  # after those of the overlay
+
+
+Manager = Literal["apt-get", "dnf", "microdnf", "yum"]
 
 
 class Image(Model):
     """A container image of a tag. In names {python}, {nodot} and {cuda} stand for versions."""
 
-    base: dict[str, str]  # per machine (`uname -m`)
-    compilers: list[str] = []  # the first that the image has
-    pythons: list[str] = []  # likewise
-    commands: list[str] = []  # what it must have besides
-    packages: dict[str, list[str]] = {}  # per package manager: installed when something is missing
-    requirements: dict[str, Requirements] = {}  # Python packages, per machine
-    environment: dict[str, str] = {}
+    base: dict[Machine, ImageReference]
+    compilers: list[Program] = []  # the first that the image has
+    pythons: list[Program] = []  # likewise
+    commands: list[Program] = []  # what it must have besides; looked for, not run
+    packages: dict[Manager, list[SystemPackage]] = {}  # installed when something is missing
+    requirements: dict[Machine, Requirements] = {}  # Python packages
+    environment: dict[VariableName, QuotedValue] = {}
 
     @property
     def needs(self) -> list[list[str]]:
@@ -148,11 +142,11 @@ class Full(Model):
     {state} (one that stays for the next build) and {cache} (one that all builds share) are filled
     in, in the commands and in the environment."""
 
-    fetch: list[list[str]] = []
-    commands: list[list[str]]
+    fetch: list[list[Argument]] = []
+    commands: list[list[Argument]]
     memory: ByteSize  # of one compilation
-    needs: list[str] = []  # files of the source that not every route brings
-    environment: dict[str, str] = {}
+    needs: list[InnerPath] = []  # files of the source that not every route brings
+    environment: dict[VariableName, Argument] = {}
     ran: list[str] = []  # when and for what it was run to its end
 
 
@@ -167,16 +161,16 @@ class SourceList(Model):
 class Library(Model):
     """A shared library of the wheel that is built from the patched tree."""
 
-    path: InnerPath  # in the wheel
+    path: LibraryPath  # in the wheel
     like: InnerPath  # member whose RPATH it takes; itself when it replaces one
     # Where the official library of that path goes. The new one then needs it, has only what
     # differs, and is found first.
-    official: InnerPath | None = None
+    official: LibraryPath | None = None
     sources: list[InnerPath]
     cmake: SourceList | None = None
     bazel: SourceList | None = None
-    defines: list[str] = []
-    exports: list[str] = []  # with `official`: symbols (with *) beside those that it replaces
+    defines: list[Define] = []
+    exports: list[Symbol] = []  # with `official`: symbols (with *) beside those that it replaces
     link: list[Word] = []  # names of libraries for -l, in order
     bundled: dict[FileName, FileName] = {}  # a needed library, as the wheel brings it
     # Needed libraries that it alone has, or the official one alone, on purpose.
@@ -196,25 +190,25 @@ class Install(Model):
     """Touched files that go into the wheel as they are."""
 
     source: Folder  # folder in the tree, "" for its root
-    suffixes: list[str]
-    target: Folder  # folder in the wheel; {data} stands for the wheel's data folder
+    suffixes: list[Suffix]
+    target: FolderOfWheel  # folder in the wheel; {data} stands for the wheel's data folder
 
 
 class Generated(Model):
     """Members of the wheel that upstream's build makes of files that the series touches."""
 
-    api: list[str] = []  # roots of the public API: what tf_export names is imported there
-    protos: dict[str, str] = {}  # .proto file of the tree -> its Python module in the wheel
+    api: list[InnerPath] = []  # roots of the public API: what tf_export names is imported there
+    protos: dict[InnerPath, InnerPath] = {}  # .proto file of the tree -> its module in the wheel
 
 
 class Overlay(Model):
     """How the libraries are built, whatever the CUDA version."""
 
-    cxx_standard: str
-    flags: list[str]
+    cxx_standard: CxxStandard
+    flags: Flags
     # Below the tree or the wheel (tree:, wheel:, {data} as in Install); header wheels come after.
-    include: list[str]
-    prefix: str  # what __FILE__ shows instead of the tree's path
+    include: list[Include]
+    prefix: Prefix  # what __FILE__ shows instead of the tree's path
     libraries: list[Library]
     install: list[Install]
     build_files: list[str]  # touched files (globs) that a wheel does not carry
@@ -234,7 +228,7 @@ class Tag(Model):
     version: VersionText
     commit: Sha1
     debian: Debian | None = None
-    cuda: dict[str, Variant] = Field(min_length=1)  # by CUDA version; the first is the default
+    cuda: dict[CudaVersion, Variant] = Field(min_length=1)  # the first is the default
     pins: Requirements = []  # of what the wheel requires: newer ones have broken it since
     alone: Requirements = []  # as of what `run` and `test` use
     images: dict[Literal["compiler", "build", "runtime", "test"], Image] = {}
@@ -248,10 +242,10 @@ class Release(Model):
     """An official release that the plug-in is built for."""
 
     tested: bool = True  # the suites pass; else it is imported only when forced
-    requires: str  # of the framework's version, in the wheel's metadata
-    cxx_standard: str = ""  # where something is compiled
-    tag: str | None = None  # whose variants these are
-    cuda: dict[str, Variant] = {}
+    requires: Specifier  # of the framework's version, in the wheel's metadata
+    cxx_standard: CxxStandard = ""  # where something is compiled
+    tag: FileName | None = None  # whose variants these are
+    cuda: dict[CudaVersion, Variant] = {}
 
 
 class Plugin(Model):
@@ -261,12 +255,12 @@ class Plugin(Model):
     version: VersionText
     sources: InnerPath  # folder with its Python side
     suites: InnerPath | None = None  # of its own; the framework's do for the same runtime
-    packages: list[str] = []  # that its suites use beside the framework's
+    packages: Requirements = []  # that its suites use beside the framework's
     layout: list[Layout] = []  # what is compiled, in addition to the framework's
-    include: list[str] = []
-    flags: list[str] = []
+    include: list[Include] = []
+    flags: Flags = []
     link: list[Word] = []
-    releases: dict[str, Release]
+    releases: dict[VersionText, Release]
 
     @property
     def compiled(self) -> bool:
@@ -282,7 +276,7 @@ class Shows(Model):
     # Without what they require, which is among the others or, of whatever version, the framework.
     alone: Requirements = []
     example: InnerPath  # the training run of the demonstration
-    switch: str  # the environment variable that turns LMS on
+    switch: VariableName  # the environment variable that turns LMS on
     device: Literal["simcuda", "cpu"]  # cpu: the framework's own CPU device with a limited pool
     tests: list[InnerPath]  # that the runtime patch names
 
@@ -293,7 +287,7 @@ class Conda(Model):
     package: Word
     metapackage: Word  # pulls the package with Large Model Support
     license: str
-    home: str
+    home: Url
     summary: str
     test: list[str]  # shell lines that must succeed where the package is installed
 
@@ -434,7 +428,16 @@ def _framework(path: Path) -> Framework:
                 f"{patch.parent} cannot be used because it has patches and no {TAG_FILE}; write "
                 "one like that of another tag, or remove the folder"
             )
-    tags = {file.parent.name: read(Tag, file) for file in folder.glob(f"*/{TAG_FILE}")}
+    files = sorted(folder.glob(f"*/{TAG_FILE}"))
+    for name in (folder.name, *(file.parent.name for file in files)):
+        try:  # it becomes a part of names of images, folders and files
+            _NAME.validate_python(name)
+        except ValidationError as error:
+            raise ConfigError(
+                f"{folder} cannot be used because {name!r} is the name of no framework or tag; "
+                "rename that folder"
+            ) from error
+    tags = {file.parent.name: read(Tag, file) for file in files}
     newest_first = sorted(tags.items(), key=lambda each: Version(each[1].version), reverse=True)
     plugin = folder / PLUGIN_FILE
     return Framework(

@@ -22,6 +22,7 @@ from lmsbuild.base.errors import ConfigError, SeriesError
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project
 from lmsbuild.tags.frameworks import Framework, Model, load, read
+from lmsbuild.tags.words import CudaVersion, Machine, PythonVersion, Word
 
 FILE = "ci/matrix.toml"
 # Pipelines, by the name that --format takes: template and rendered file, below ci/.
@@ -49,11 +50,11 @@ class Selection(Model):
 class Cell(Model):
     """One wheel that CI builds: an overlay of the official one, or everything from source."""
 
-    framework: str
-    tag: str
-    python: str
-    cuda: str
-    arch: str
+    framework: Word
+    tag: Word
+    python: PythonVersion
+    cuda: CudaVersion
+    arch: Machine
     build: Literal["overlay", "full"]
 
 

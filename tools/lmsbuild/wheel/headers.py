@@ -13,6 +13,7 @@ from lmsbuild.base.hashing import (
 )
 from lmsbuild.tags.download import header_wheel
 from lmsbuild.tags.frameworks import HeaderWheel, Target
+from lmsbuild.tags.words import DATA
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.inputs import Inputs
 from lmsbuild.wheel.wheelfile import WheelName
@@ -21,7 +22,7 @@ from lmsbuild.wheel.wheelfile import WheelName
 def include_folders(inputs: Inputs) -> list[str]:
     """Folders below the roots `tree` and `wheel` that headers are looked for in, in order."""
     listed = [*inputs.target.tag.overlay.include, *inputs.target.variant.include]
-    return [name.format(data=WheelName.of(inputs.wheel).data) for name in listed]
+    return [name.replace(DATA, WheelName.of(inputs.wheel).data) for name in listed]
 
 
 def unpack_all(inputs: Inputs, console: Console) -> dict[str, Path]:

@@ -19,6 +19,7 @@ from lmsbuild.base.hashing import (
 from lmsbuild.series.series import NO_BLOB
 from lmsbuild.tags import sourcelists
 from lmsbuild.tags.frameworks import Target
+from lmsbuild.tags.words import DATA
 from lmsbuild.wheel import generated, wheelfile
 from lmsbuild.wheel.inputs import Inputs
 from lmsbuild.wheel.wheelfile import WheelName
@@ -74,7 +75,7 @@ def installed_members(inputs: Inputs) -> tuple[dict[str, bytes], frozenset[str]]
         place = installed_as(inputs.target, file)
         if place is None:
             continue
-        member = place.format(data=old.data)
+        member = place.replace(DATA, old.data)
         if before != NO_BLOB and member in members:
             found = git_blob(wheelfile.read(inputs.wheel, member))
             if found != before:
@@ -82,7 +83,7 @@ def installed_members(inputs: Inputs) -> tuple[dict[str, bytes], frozenset[str]]
                     f"{inputs.wheel.name} was not built of {inputs.target.label} because its "
                     f"{member} has blob {found}, not {before}; the overlay cannot be made"
                 )
-        member = place.format(data=new.data)
+        member = place.replace(DATA, new.data)
         if after[file] == NO_BLOB:
             removed.add(member)
         else:
