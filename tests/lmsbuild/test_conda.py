@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import tomlkit
 from lmsbuild_conda import give_conda, install, serving
 from lmsbuild_conda import make as make_small
 from lmsbuild_processes import run
@@ -290,6 +291,7 @@ def test_what_the_table_does_not_know(tmp_path: Path, small: Path) -> None:
     staged = stage(small, tmp_path / "staged", "site-packages")
     with pytest.raises(PackageError, match=r"alpha/stage\.so needs libother\.so\.3"):
         from_libraries(staged, [], KNOWN)
+    assert from_libraries(staged, [], KNOWN, ["libother.so.*"]) == []
 
 
 @pytest.mark.parametrize(
@@ -320,9 +322,9 @@ def test_every_framework_has_a_recipe(real_project: Project) -> None:
         for cuda in target.tag.cuda:
             plan = framework_plan(target.for_cuda(cuda), target.pythons[-1], "linux-64")
             assert plan.build.startswith("lms_") and plan.version == target.tag.version
-            metas.add(plan.meta)
-            assert len(plan.constrains) == len(target.tag.pins)
-    assert metas == {"pytorch-lms", "tensorflow-lms"}
+            metas |= set(plan.metas)
+            assert len(plan.constrains) >= len(target.tag.pins) + 2
+    assert metas == {"pytorch-lms", "pytorch-gpu", "tensorflow-lms", "tensorflow-gpu"}
 
 
 @pytest.mark.default
@@ -450,6 +452,46 @@ def test_engine_for_ppc64le(tmp_path: Path, console: Console, real_project: Proj
             install(urls, ["lms-engine"], tmp_path / "x86")
 
 
+def test_the_table_knows_what_lmsbuild_requires() -> None:
+    about = tomlkit.parse((REPOSITORY / "pyproject.toml").read_text()).unwrap()
+    texts = about["project"]["dependencies"]
+    wanted = [text for text in texts if "python_version" not in text]
+    assert len(mapped([Requirement(text) for text in wanted], KNOWN)) == len(wanted)
+
+
+@pytest.mark.default
+@pytest.mark.net
+def test_companions(tmp_path: Path, real_project: Project, console: Console) -> None:
+    """Official wheels that go beside a tag's become packages that pull its build and no other."""
+    out = str(tmp_path)
+    code, shown, err = run("conda", "v2.6.0", "--companions", "--python", "3.11", "--output", out,
+                           "--json", timeout=300)  # fmt: skip
+    assert code == 0, err
+    found = {row["package"]: row["depends"] for row in json.loads(shown)["packages"]}
+    assert set(found) == {
+        "torchvision 0.21.0 lms_cu124py311_1",
+        "torchaudio 2.6.0 lms_cu124py311_1",
+    }
+    assert all("pytorch ==2.6.0 lms_cu124*" in depends for depends in found.values())
+    vision, audio = found.values()
+    assert "pillow >=5.3.0,!=8.3.*" in vision and "numpy" in vision
+    assert "_openmp_mutex >=4.5" in audio
+    code, shown, err = run("conda", "tensorflow:v2.14.1", "--companions", "--python", "3.11",
+                           "--output", out, "--json", timeout=300)  # fmt: skip
+    assert code == 0, err
+    (estimator,) = json.loads(shown)["packages"]
+    assert estimator["package"] == "tensorflow-estimator 2.14.0 lms_cpupy311_1"
+    made = sorted((tmp_path / "linux-64").glob("*.conda"))
+    Channel(tmp_path / "channel").add(made, console)
+
+
+def test_companions_that_are_not_there(alpha: World) -> None:
+    code, _, err = run("conda", "v1.0", "--companions")
+    assert code == UsageError.exit_code and "tag.toml has none" in err
+    code, _, err = run("conda", "v1.0", "--companions", "--plugin")
+    assert code == UsageError.exit_code and "leave the others out" in err
+
+
 @pytest.mark.slow
 @pytest.mark.net
 def test_lmsbuild_itself(tmp_path: Path) -> None:
@@ -457,8 +499,10 @@ def test_lmsbuild_itself(tmp_path: Path) -> None:
     env = {"LMSBUILD_ROOT": str(REPOSITORY), "LMSBUILD_WORK": str(tmp_path / "work")}
     code, out, err = run("conda", "lmsbuild", "--output", str(tmp_path), "--json", env=env)
     assert code == 0, err
-    package = json.loads(out)["packages"][0]
+    package, everything = json.loads(out)["packages"]
     assert package["tested"] and inspect(Path(package["path"])).subdir == "noarch"
+    assert everything["package"].startswith("powerai ")
+    assert everything["depends"] == ["pytorch-lms", "tensorflow-lms"]
 
 
 @pytest.mark.default
@@ -540,8 +584,9 @@ def installed(label: str, folder: Path, console: Console) -> Iterator[tuple[Targ
     with serving(channel, needs) as urls:
         prefix = folder / "prefix"
         cuda = target.cuda if target.cuda[0].isdigit() else ""
-        names = install(urls, [plan.meta], prefix, cuda=cuda)
-    assert {f"{name} {plan.version}" for name in (plan.name, plan.meta)} <= set(names)
+        meta = next(iter(plan.metas))
+        names = install(urls, [meta], prefix, cuda=cuda)
+    assert {f"{name} {plan.version}" for name in (plan.name, meta)} <= set(names)
     yield target, prefix
 
 

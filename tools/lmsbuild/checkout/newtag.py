@@ -32,7 +32,8 @@ else:
 _WHEELS = "the official wheels (`wheel`: platforms, sha256), their CUDA versions, ABI and headers"
 # What no source says.
 _UNKNOWN = (
-    "`pins`, `images` and `full`: what upstream built and ran it with",
+    "`pins`, `uses`, `images` and `full`: what upstream built and ran it with",
+    "`companions`: official wheels that go beside it",
     "`overlay`: the sources of each library, flags and folders",
 )
 
@@ -130,7 +131,7 @@ def _tag_file(series: Target, line: Line, wheels: Wheels) -> bytes:
     document = tomlkit.parse(text)
     document["version"] = target.tag.version
     document["commit"] = target.tag.commit
-    for name in ("debian", "verified"):
+    for name in ("debian", "verified", "companions"):
         document.pop(name, None)
     for variant in document["cuda"].values():
         variant["wheel"]["version"] = target.tag.version

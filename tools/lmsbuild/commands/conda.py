@@ -27,6 +27,7 @@ from lmsbuild.ship.choices import Choices
     epilog=examples(
         "lmsbuild conda v2.6.0",
         "lmsbuild conda v2.6.0 --python 3.12 --channel https://conda.example.org/main",
+        "lmsbuild conda v2.6.0 --companions      # torchvision and torchaudio",
         "lmsbuild conda v2.11.0 --plugin --output dist",
         "lmsbuild conda v2.6.0 --arch linux-ppc64le --wheel torch-2.6.0+cu124.lms.1-cp311-cp311-"
         "linux_ppc64le.whl --test none",
@@ -39,6 +40,11 @@ from lmsbuild.ship.choices import Choices
     help="Folder for the packages, each in its subdir [default: work/<framework>-<tag>/conda].",
 )  # fmt: skip
 @click.option("--plugin", is_flag=True, help="The plug-in's package for the release TAG.")
+@click.option(
+    "--companions", is_flag=True,
+    help="Instead the packages of official wheels that go beside that of TAG (torchvision and the "
+    "like), where those of other channels are for another build.",
+)  # fmt: skip
 @click.option(
     "--arch", default="linux-64", show_default=True, metavar="SUBDIR",
     help="The platform of the package; another than this machine's takes a --wheel for it.",
@@ -73,6 +79,7 @@ def command(
     tag: str,
     output: Path | None,
     plugin: bool,
+    companions: bool,
     arch: str,
     given: Path | None,
     kind: str,
@@ -84,7 +91,7 @@ def command(
     dry_run: bool,
     console: Console,
 ) -> None:
-    """Make the conda package of TAG from its wheel, and the metapackage that pulls it.
+    """Make the conda package of TAG from its wheel, and metapackages that pull it.
 
     The package needs what the wheel needs, under conda's names (conda-recipes/dependencies.toml),
     and its recipe's tests have passed.
@@ -94,6 +101,7 @@ def command(
     order = Order(
         tag=tag, arch=arch, plugin=plugin, wheel=given, test=kind, channels=channels,
         in_container=in_container, base_image=base_image, test_channel=test_channel,
+        companions=companions,
     )  # fmt: skip
     done = build(find_project(), order, choices, console, output, dry_run=dry_run)
     if dry_run:

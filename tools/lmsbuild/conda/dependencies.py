@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -102,8 +103,11 @@ def _version(requirement: Requirement, rule: str) -> str:
     return ",".join(parts)
 
 
-def from_libraries(staged: Staged, wanted: Sequence[Requirement], known: Table) -> list[str]:
-    """Conda's specs for the libraries that the staged ones need and no requirement brings.
+def from_libraries(
+    staged: Staged, wanted: Sequence[Requirement], known: Table, optional: Sequence[str] = ()
+) -> list[str]:
+    """Conda's specs for the libraries that the staged ones need and no requirement brings, but for
+    those that match one of `optional`.
 
     Every SONAME must come from the package, from a package of the table, from the compiler's
     runtime or from the system. Raises PackageError naming one that comes from nowhere.
@@ -115,6 +119,8 @@ def from_libraries(staged: Staged, wanted: Sequence[Requirement], known: Table) 
     for path, library in sorted(staged.libraries.items()):
         for soname in library.needed:
             if soname in staged.sonames or soname in known.system.libraries:
+                continue
+            if any(fnmatchcase(soname, name) for name in optional):
                 continue
             if soname in known.system.driver:
                 specs["__cuda"] = "__cuda"

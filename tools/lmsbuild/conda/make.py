@@ -70,7 +70,7 @@ def make(
     plan: Plan, wheel: Path, project: Project, output: Path, console: Console,
     *, tests: Tests | None = None,
 ) -> list[Made]:  # fmt: skip
-    """The package of `wheel`, and its metapackage if it has one, in `output`/<subdir>.
+    """The package of `wheel`, and its metapackages, in `output`/<subdir>.
 
     With `tests` the recipe's tests must pass. Raises WheelError, ConfigError, PackageError.
     """
@@ -96,7 +96,7 @@ def make(
                     made = _publish(package, output, facts, tested=tests is not None)
                 elif tests and not made.tested:
                     made = _tested(made, tests, console)
-                return [made, _meta(work)] if plan.meta else [made]
+                return [made, *(_meta(work, name, pulls) for name, pulls in plan.metas.items())]
     except OSError as error:
         raise FileError.of(error, str(error.filename or output)) from error
 
@@ -133,7 +133,7 @@ def _make(work: _Work, known: Table) -> tuple[CondaPackage, dict[str, object]]:
         staged = stage(wheel, work.folder / "recipe" / "staged", site)
         wanted = required(staged.requirements, plan.python or _OLDEST, _machine(plan))
         depends = [*plan.depends, *mapped(wanted, known)]
-        depends += _without(depends, from_libraries(staged, wanted, known))
+        depends += _without(depends, from_libraries(staged, wanted, known, plan.optional))
         glibc = newest_version([x.versions for x in staged.libraries.values()], "GLIBC")
         if glibc != "0":
             depends.append(f"__glibc >={glibc}")
@@ -222,19 +222,19 @@ def _tested(made: Made, tests: Tests, console: Console) -> Made:
     return replace(made, tested=True)
 
 
-def _meta(work: _Work) -> Made:
-    """The metapackage: the same for every Python."""
+def _meta(work: _Work, name: str, pulls: list[str]) -> Made:
+    """A metapackage: the same for every Python."""
     plan, project, folder = work.plan, work.project, work.folder
     build = plan.meta_build
     values = {
-        "name": plan.meta, "version": plan.version, "number": plan.number, "build": build,
-        "depends": [f"{plan.name} =={plan.version} {plan.variant}*_{plan.number}"],
+        "name": name, "version": plan.version, "number": plan.number, "build": build,
+        "depends": pulls,
         "home": plan.home, "license": "Apache-2.0",
         "licences": [f"licences/{OWN_LICENCE}"],
-        "summary": f"Pulls {plan.summary}",
+        "summary": f"Pulls {' and '.join(pulls)}",
     }  # fmt: skip
     key = sha256_value([values, tools(), sha256_file(project.recipes / "LICENSE")])
-    shell = replace(plan, name=plan.meta, build=build, subdir="noarch")
+    shell = replace(plan, name=name, build=build, subdir="noarch")
     there = _existing(shell, key, work.output)
     if there:
         return there

@@ -14,15 +14,17 @@ from lmsbuild.base.errors import (
     ConfigError,
     MismatchError,
 )
+from lmsbuild.base.project import Project
 from lmsbuild.conda.condapackage import (
     SUFFIX,
     known_subdir,
 )
 from lmsbuild.conda.dependencies import mapped, table
-from lmsbuild.tags.frameworks import Target
+from lmsbuild.tags.frameworks import Companion, Target, load
 from lmsbuild.wheel.plugin import PluginTarget
 from lmsbuild.wheel.wheelfile import WheelName
 
+ALL = "powerai"  # what IBM's channel called the metapackage of all frameworks
 MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "linux-ppc64le": "ppc64le"}
 
 
@@ -41,8 +43,9 @@ class Plan:
     summary: str
     depends: list[str]
     script: list[str]  # of the recipe's test
-    meta: str = ""  # name of the metapackage, "" for none
+    metas: dict[str, list[str]] = field(default_factory=dict)  # metapackages -> what they pull
     constrains: list[str] = field(default_factory=list)
+    optional: list[str] = field(default_factory=list)  # libraries (with *) that may be missing
 
     @property
     def variant(self) -> str:
@@ -51,14 +54,13 @@ class Plan:
 
     @property
     def meta_build(self) -> str:
-        return f"{self.variant.rstrip('_')}_{self.number}"
+        return f"{self.variant}_{self.number}".replace("__", "_").lstrip("_")
 
     @property
     def files(self) -> list[str]:
         """The packages below the output folder."""
         names = [f"{self.subdir}/{self.name}-{self.version}-{self.build}{SUFFIX}"]
-        if self.meta:
-            names.append(f"noarch/{self.meta}-{self.version}-{self.meta_build}{SUFFIX}")
+        names += [f"noarch/{meta}-{self.version}-{self.meta_build}{SUFFIX}" for meta in self.metas]
         return names
 
 
@@ -72,9 +74,14 @@ def framework_plan(target: Target, python: str, subdir: str) -> Plan:
         )
     variant, number = _local(target.wheel.local)
     depends = _python(python)
-    if variant != "cpu" and re.fullmatch(r"\d+\.\d+", target.cuda):
+    on_gpu = variant != "cpu" and re.fullmatch(r"\d+\.\d+", target.cuda) is not None
+    if on_gpu:
         major = int(target.cuda.split(".")[0])
         depends += [f"cuda-version >={target.cuda},<{major + 1}", f"__cuda >={major}"]
+    known = table(target.project)
+    depends += mapped([Requirement(text) for text in target.tag.uses], known)
+    pins = mapped([Requirement(text) for text in target.tag.pins], known)
+    pulls = f"{conda.package} =={target.tag.version} lms_{variant}*_{number}"
     return Plan(
         name=conda.package,
         version=target.tag.version,
@@ -87,8 +94,27 @@ def framework_plan(target: Target, python: str, subdir: str) -> Plan:
         summary=f"{conda.summary} with Large Model Support",
         depends=depends,
         script=conda.test,
-        meta=conda.metapackage,
-        constrains=mapped([Requirement(text) for text in target.tag.pins], table(target.project)),
+        metas={name: [pulls] for name in (conda.metapackage, *(conda.gpu if on_gpu else []))},
+        constrains=[*conda.constrains, *pins],
+    )
+
+
+def companion_plan(target: Target, companion: Companion, python: str, subdir: str) -> Plan:
+    """The package of an official wheel that goes beside the tag's: with this tag's builds alone."""
+    of = framework_plan(target, python, subdir)
+    return Plan(
+        name=companion.project,
+        version=companion.version,
+        build=of.build,
+        number=of.number,
+        subdir=of.subdir,
+        python=python,
+        home=of.home,
+        license=companion.license,
+        summary=f"{companion.summary}, for {of.name} with Large Model Support",
+        depends=[*_python(python), f"{of.name} =={of.version} {of.variant}*"],
+        script=[],
+        optional=companion.optional,
     )
 
 
@@ -112,8 +138,9 @@ def plugin_plan(found: PluginTarget, python: str, subdir: str) -> Plan:
     )
 
 
-def own_plan() -> Plan:
-    """The package of lmsbuild itself."""
+def own_plan(project: Project) -> Plan:
+    """The package of lmsbuild itself, and the metapackage that pulls every framework."""
+    conda = [found.conda for found in load(project).values() if found.conda]
     return Plan(
         name="lmsbuild",
         version=__version__,
@@ -126,6 +153,7 @@ def own_plan() -> Plan:
         summary="Patch series of Large Model Support, and the tool that builds them",
         depends=["python >=3.10,<3.14"],
         script=["lmsbuild --version", "lmsbuild tags"],
+        metas={ALL: [one.metapackage for one in conda]},
     )
 
 

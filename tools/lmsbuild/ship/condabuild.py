@@ -20,6 +20,7 @@ from lmsbuild.conda.plan import (
     MACHINES,
     Plan,
     check_wheel,
+    companion_plan,
     framework_plan,
     own_plan,
     plugin_plan,
@@ -30,10 +31,12 @@ from lmsbuild.places import device as devices
 from lmsbuild.places.environment import Environment, interpreter, packages_for
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import container_for, plugin_wheel, wheel
+from lmsbuild.tags.download import companion_wheel
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.plugin import NAME, resolve_runtime
 from lmsbuild.wheel.toolchain import Compiler
+from lmsbuild.wheel.wheelfile import WheelName
 
 OWN = "lmsbuild"
 
@@ -55,6 +58,7 @@ class Order:
     in_container: bool = False  # compile the wheel in the tag's container
     base_image: str | None = None
     test_channel: Path | None = None  # where a TEST channel is to be made and kept
+    companions: bool = False  # the packages of what goes beside the tag's
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ def build(
 ) -> Done:  # fmt: skip
     """Make the packages. Raises UsageError, MismatchError, and as the steps do."""
     known_subdir(order.arch)
+    if order.companions:
+        return _companions(project, order, choices, console, output, dry_run=dry_run)
     if order.test == "channel" and not order.channels:
         raise UsageError(
             "the recipe's tests cannot run because --test channel takes a channel; name one with "
@@ -122,11 +128,42 @@ def build(
     return Done(made)
 
 
+def _companions(
+    project: Project, order: Order, choices: Choices, console: Console, output: Path | None,
+    *, dry_run: bool,
+) -> Done:  # fmt: skip
+    """The packages of the official wheels that go beside the tag's; their tests would need it."""
+    if order.plugin or order.wheel or order.in_container or order.base_image or order.test_channel:
+        raise UsageError(
+            "--companions cannot go with other options than --python, --cuda and --output because "
+            "its packages are official wheels as they are; leave the others out"
+        )
+    target = resolve(project, order.tag).for_cuda(choices.cuda)
+    python = target.python(choices.python)
+    found = [(one, digest) for one in target.tag.companions if (digest := one.digest(python))]
+    if not found:
+        raise UsageError(
+            f"no companions of {target.label} for Python {python} are packaged because "
+            f"{target.file} has none; leave --companions out, or add them"
+        )
+    plans = [companion_plan(target, one, python, order.arch) for one, _ in found]
+    if dry_run:
+        return Done(planned=[file for plan in plans for file in plan.files])
+    folder = (output or target.work / "conda").absolute()
+    made: list[Made] = []
+    for (one, digest), plan in zip(found, plans, strict=True):
+        wheel = companion_wheel(target, one, digest, python, console)
+        if WheelName.of(wheel).platform != "any":
+            check_wheel(wheel, plan, one.project, one.version)
+        made += make(plan, wheel, project, folder, console)
+    return Done(made)
+
+
 def _plan(
     project: Project, order: Order, choices: Choices
 ) -> tuple[Target | None, Plan, Path | None]:
     if order.tag == OWN:
-        return None, own_plan(), order.wheel
+        return None, own_plan(project), order.wheel
     if order.plugin:
         found = resolve_runtime(project, order.tag, "conda package")
         plan = plugin_plan(found, found.target.python(choices.python), order.arch)
@@ -192,7 +229,8 @@ def beside(
     python = plan.python or running_python()
     known = table(project)
     base = Path(interpreter(python))
-    needs = wheel_requirements(wheelfile.requirements(wheel), python, known)
+    used = target.tag.uses if target else []
+    needs = wheel_requirements([*wheelfile.requirements(wheel), *used], python, known)
     wheels = None
     if needs:
         tag = target.label if target else OWN

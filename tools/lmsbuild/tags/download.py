@@ -25,7 +25,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import DownloadError, FileError, MismatchError, SourceError
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir
-from lmsbuild.tags.frameworks import HeaderWheel, Target
+from lmsbuild.tags.frameworks import Companion, HeaderWheel, Target
 
 _PROGRESS = re.compile(r"^Progress (\d+) of (\d+)")
 _TIMEOUT = 60.0
@@ -43,22 +43,39 @@ def hash_memory() -> Path:
 def official_wheel(target: Target, python: str, console: Console) -> Path:
     """The official wheel for CPython `python` (X.Y). Raises DownloadError, OfflineError."""
     wheel = target.wheel
-    digest = target.official_sha256(python)
-    tag = f"cp{python.replace('.', '')}" + ("m" if python in ("3.6", "3.7") else "")
-    options = ["--python-version", python, "--implementation", "cp", "--abi", tag]
-    options += [word for name in wheel.platforms for word in ("--platform", name)]
-    title = f"{wheel.project} {wheel.version} for Python {python}"
-    command = f"{_command(target)} --python {python}"
     return _wheel(
         wheel.project,
         wheel.version,
-        digest,
-        title,
-        options,
-        command=command,
+        target.official_sha256(python),
+        f"{wheel.project} {wheel.version} for Python {python}",
+        _for_python(target, python),
+        command=f"{_command(target)} --python {python}",
         target=target,
         console=console,
     )
+
+
+def companion_wheel(
+    target: Target, companion: Companion, digest: str, python: str, console: Console
+) -> Path:
+    """The official wheel that goes beside that of the tag. Raises as official_wheel."""
+    return _wheel(
+        companion.project,
+        companion.version,
+        digest,
+        f"{companion.project} {companion.version} for Python {python}",
+        _for_python(target, python),
+        command=f"lmsbuild conda {target.label} --companions --python {python}",
+        target=target,
+        console=console,
+    )
+
+
+def _for_python(target: Target, python: str) -> list[str]:
+    """pip's options for wheels of CPython `python` on the tag's platforms."""
+    tag = f"cp{python.replace('.', '')}" + ("m" if python in ("3.6", "3.7") else "")
+    options = ["--python-version", python, "--implementation", "cp", "--abi", tag]
+    return options + [word for name in target.wheel.platforms for word in ("--platform", name)]
 
 
 def header_wheel(wheel: HeaderWheel, target: Target, console: Console) -> Path:

@@ -222,6 +222,21 @@ class Verified(Model):
     how: Literal["applied", "built", "trained"]
 
 
+class Companion(Model):
+    """An official wheel that is used beside the tag's, and has no conda package that fits it."""
+
+    project: Word
+    version: VersionText
+    license: str
+    summary: str
+    # Libraries (with *) that parts of it need and that only some systems have.
+    optional: list[str] = []
+    sha256: dict[str, Sha256]  # per Python version, or "any"
+
+    def digest(self, python: str) -> str | None:
+        return self.sha256.get(python) or self.sha256.get("any")
+
+
 class Tag(Model):
     """What is in tag.toml."""
 
@@ -231,6 +246,8 @@ class Tag(Model):
     cuda: dict[CudaVersion, Variant] = Field(min_length=1)  # the first is the default
     pins: Requirements = []  # of what the wheel requires: newer ones have broken it since
     alone: Requirements = []  # as of what `run` and `test` use
+    uses: Requirements = []  # what the wheel uses and does not require
+    companions: list[Companion] = []
     images: dict[Literal["compiler", "build", "runtime", "test"], Image] = {}
     full: Full | None = None
     overlay: Overlay
@@ -286,6 +303,8 @@ class Conda(Model):
 
     package: Word
     metapackage: Word  # pulls the package with Large Model Support
+    gpu: list[Word] = []  # what others call a metapackage of theirs for a GPU: one for ours, too
+    constrains: list[str] = []  # of other channels: what does not go beside it
     license: str
     home: Url
     summary: str
