@@ -14,7 +14,7 @@ from lmsbuild.base.errors import MissingToolError, SuiteError, UsageError
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Environment, interpreter, packages_for
 from lmsbuild.trials.picture import MIB, Trace, draw, terminal
-from lmsbuild.trials.suite import Order, parse_shard, read_junit, run_suites, suites
+from lmsbuild.trials.suite import Case, Order, parse_shard, read_junit, run_suites, suites
 
 CONFTEST = """
 def pytest_addoption(parser):
@@ -64,9 +64,19 @@ def test_report_of_real_tests(world: World, console: Console) -> None:
     done = run_suites(order(world, (2, 3)), suites(world.target, []), console)
     assert (done.passed, done.failed, done.skipped) == (1, 1, 1)
     assert len(done.failures) == 1 and done.failures[0].endswith("test_mixed::test_bad")
+    assert any("<one is not two>" in line for line in done.reasons[0]), done.reasons
     assert {case.outcome for case in read_junit(done.junit)} == {"passed", "failed", "skipped"}
     page = done.html.read_text()
     assert "alpha:v1.0" in page and "&lt;one is not two&gt;" in page and "<one is" not in page
+
+
+def test_why_a_test_failed_fits_a_console() -> None:
+    trace = ["    def test_it():", ">       assert '1' == ''", "E       assert 'x' == ''", "E", ""]
+    trace += [f"E         {line} {'x' * 1000}" for line in range(100)]
+    said = Case("s", "t", 1.0, "failed", "\n".join([*trace, "", "test_it.py:3: AssertionError"]))
+    assert 0 < len(said.why()) < 20 and all(len(line) < 300 for line in said.why())
+    assert said.why()[-1].startswith("99 x")
+    assert Case("s", "t", 1.0, "failed", "killed\n").why() == ["killed"]
 
 
 def test_without_the_official_wheel(world: World, console: Console) -> None:

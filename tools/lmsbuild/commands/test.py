@@ -192,8 +192,8 @@ def command(
         f"{done.passed} passed, {done.failed} failed, {done.skipped} skipped "
         f"in {done.seconds:.0f} s"
     )
-    for name in done.failures[:_SHOWN]:
-        console.say(f"failed: {name}")
+    for name, reason in list(zip(done.failures, done.reasons, strict=True))[:_SHOWN]:
+        console.say("\n    ".join([f"failed: {name}", *reason]))
     if len(done.failures) > _SHOWN:
         console.say(f"failed: {len(done.failures) - _SHOWN} more")
     console.say(f"report: {done.html}")

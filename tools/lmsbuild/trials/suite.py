@@ -29,6 +29,7 @@ TIERS = ("default", "full")
 _MARKS = {"default": "not slow", "full": ""}
 _NO_TESTS = 5
 _SHARE = re.compile(r"\[ *(\d+)%\]\s*$")
+_LINES, _WIDTH = 12, 200  # of why a test failed
 SIMULATOR = "simcuda"  # the suite in tests/simcuda
 # Those with tests that are not about values; the others of theirs are marked `values`.
 DRY = ("allocator", "capacity", "statistics", "training")
@@ -55,6 +56,12 @@ class Case:
     outcome: str  # passed, failed or skipped
     message: str
 
+    def why(self) -> list[str]:
+        """The end of what pytest says of a failure, a few lines that fit a console."""
+        lines = self.message.splitlines()
+        found = [line[1:].strip() for line in lines if line.startswith("E ")] or lines
+        return [line[:_WIDTH] for line in found if line.strip()][-_LINES:]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -62,6 +69,7 @@ class Outcome:
     failed: int
     skipped: int
     failures: list[str]  # suite::test of each that failed
+    reasons: list[list[str]]  # why each of these did, in a few lines
     seconds: float
     junit: Path
     html: Path
@@ -227,9 +235,15 @@ def _outcome(cases: list[Case], junit: Path, html: Path) -> Outcome:
     counts = {
         name: sum(c.outcome == name for c in cases) for name in ("passed", "failed", "skipped")
     }
-    failures = [f"{case.suite}::{case.name}" for case in cases if case.outcome == "failed"]
-    seconds = sum(case.seconds for case in cases)
-    return Outcome(**counts, failures=failures, seconds=seconds, junit=junit, html=html)
+    failed = [case for case in cases if case.outcome == "failed"]
+    return Outcome(
+        **counts,
+        failures=[f"{case.suite}::{case.name}" for case in failed],
+        reasons=[case.why() for case in failed],
+        seconds=sum(case.seconds for case in cases),
+        junit=junit,
+        html=html,
+    )
 
 
 def _html(order: Order, cases: list[Case], outcome: Outcome) -> str:
