@@ -5,18 +5,23 @@ where it went upstream."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lmsbuild_world import World, plain_git, write
+from lmsbuild_kill import snapshot
+from lmsbuild_world import REPOSITORY, World, plain_git, write
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, TreeStateError
 from lmsbuild.base.filenames import link_target
 from lmsbuild.base.git import open_at
+from lmsbuild.base.hashing import git_blob
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.refresh import refresh
 from lmsbuild.checkout.verify import verify
@@ -69,6 +74,93 @@ def test_plain_git_takes_the_export(world: World, forms: Path) -> None:
     plain_git(fresh, "am", "-q", str(world.folder / "out.patch"))
     trees = [plain_git(place, "rev-parse", "HEAD^{tree}") for place in (forms, fresh)]
     assert trees[0] == trees[1]
+
+
+CRLF = (
+    "first = 1\r\nsecond = 2\r\n=3D = 3\r\nFrom the start\r\n\r\n \t\r\nonly LF\ntrail  \r\n"
+    + "é" * 600 + "\r\n.\r\n--- a/x\r\n-- \r\nCR alone\rhere\r\nno end\r"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", ["", "am.keepcr=false", "apply.whitespace=nowarn"])
+@pytest.mark.parametrize("piped", [False, True])
+def test_plain_git_keeps_crlf(world: World, console: Console, setting: str, piped: bool) -> None:
+    """`git am` without --keep-cr gives the tree that apply gives."""
+    clone = world.clone()
+    apply(world.target, clone, console)
+    (clone / "python/windows.py").write_bytes(CRLF.encode())
+    (clone / "python/new.bat").write_bytes(CRLF.encode())
+    plain_git(clone, "add", "-A")
+    plain_git(clone, "commit", "-qm", "Have lines of Windows\n\nBecause python/windows.py must.")
+    refresh(world.target, clone)
+    assert b"\r\n" in third(world).read_bytes()
+    applied, plain = world.clone("applied"), world.clone("plain")
+    assert run(["apply", "v1.0", "--into", str(applied)]) == 0
+    command = [sys.executable, "-m", "lmsbuild", "export", "v1.0", "-o", "-" if piped else "x"]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
+    said = subprocess.run(command, env=env, capture_output=True, check=True, cwd=world.folder)
+    mail = said.stdout if piped else (world.folder / "x").read_bytes()
+    user = ["-c", "user.name=User", "-c", "user.email=user@example.invalid"]
+    user += ["-c", setting] if setting else []
+    subprocess.run(["git", *user, "am", "-q"], cwd=plain, input=mail, check=True)
+    trees = [plain_git(place, "rev-parse", "HEAD^{tree}") for place in (clone, applied, plain)]
+    assert len(set(trees)) == 1
+    assert (plain / "python/new.bat").read_bytes() == CRLF.encode()
+
+
+LINK = """\
+From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: A <a@example.invalid>
+Date: Tue, 3 Feb 2026 04:05:06 +0000
+Subject: [PATCH] Link it
+
+Because.
+
+---
+diff --git a/core/out b/core/out
+new file mode 120000
+index 0000000000000000000000000000000000000000..{blob}
+--- /dev/null
++++ b/core/out
+@@ -0,0 +1 @@
++{target}
+\\ No newline at end of file
+"""
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../x", "../.git/config", "a/../../../x"])
+def test_a_link_out_of_the_tree_is_refused_by_each_command(
+    world: World, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """Not only by verify; and nothing is changed or written."""
+    blob = git_blob(target.encode())
+    sound, hostile = world.target.tag_patches / "0003-Link-it.patch", world.folder / "x.mbox"
+    hostile.write_text(LINK.format(blob=blob, target=target))
+    clone = world.clone()
+    assert run(["apply", "v1.0", "--into", str(clone)]) == 0
+    before = snapshot(clone)
+    assert run(["import", "v1.0", str(hostile), "--into", str(clone)]) != 0
+    assert {**snapshot(clone), "index file": ""} == {**before, "index file": ""}
+    sound.write_bytes(hostile.read_bytes())
+    fresh = world.clone("fresh")
+    before = snapshot(fresh)
+    for command in (
+        ["apply", "v1.0", "--into", str(fresh)],
+        ["apply", "v1.0", "--to", "4", "--into", str(fresh)],
+        ["apply", "v1.0", "--into", str(fresh), "--dry-run"],
+        ["push", "v1.0", "--all", "--into", str(clone)],
+        ["export", "v1.0", "-o", "out.patch"],
+        ["export", "v1.0", "-o", "-"],
+        ["export", "v1.0", "--dry-run"],
+        ["verify", "v1.0"],
+    ):
+        capsys.readouterr()
+        assert run(command) not in (0, 1), command
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err and "diff --git" not in shown.out
+        assert "out" in shown.err + shown.out
+    assert snapshot(fresh) == before and not (world.folder / "out.patch").exists()
+    assert not (fresh / "core/out").is_symlink() and not (clone / "core/out").is_symlink()
 
 
 def test_changes_and_removals_of_them(world: World, forms: Path, console: Console) -> None:
