@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -178,25 +177,6 @@ def test_export_goes_through_links_and_pipes(world: World) -> None:
         if not pipe_open:
             reader.kill()
         assert pipe_open and reader.communicate()[0] == content
-
-
-def test_dry_runs_change_nothing(world: World) -> None:
-
-    def files() -> list[Path]:
-        logs = world.folder / "work" / "logs"
-        return sorted(p for p in world.folder.rglob("*") if logs not in (p, *p.parents))
-
-    shutil.rmtree(world.folder / "work", ignore_errors=True)
-    (world.folder / "work").mkdir()
-    before = files()
-    for arguments in (
-        ["fetch", "v1.0"],
-        ["apply", "v1.0"],
-        ["export", "v1.0"],
-        ["refresh", "v1.0"],
-    ):
-        assert lmsbuild(*arguments, "--dry-run").returncode == 0
-    assert files() == before
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def git_blob(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def sha256_large_file(path: Path, memory: Path) -> str:
+def sha256_large_file(path: Path, memory: Path, *, remember: bool = True) -> str:
     """Like sha256_file, but remembered in the folder `memory` for as long as the file is as is."""
     found = path.stat()
     seen = [str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ino]
@@ -45,9 +45,11 @@ def sha256_large_file(path: Path, memory: Path) -> str:
         known = json.loads(note.read_text(encoding="utf-8"))
         if known["seen"] == seen:
             return str(known["sha256"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     digest = sha256_file(path)
+    if not remember:
+        return digest
     memory.mkdir(parents=True, exist_ok=True)
     write_atomic(note, json.dumps({"seen": seen, "sha256": digest}).encode())
     return digest

@@ -103,4 +103,8 @@ def foresee(target: Target, tag: str, source: str, into: Path | None, console: C
         for file in row.files:
             for reason in file.reasons:
                 console.say(f"{row.patch}: {reason}")
+    console.say(
+        f"would make these commits in {place}, up to the first patch that needs a person, and at "
+        f"the end write patches/{new.framework_name}/{new.tag_name}"
+    )
     console.result({"path": place, "patches": rows, "dry_run": True})

@@ -68,7 +68,8 @@ def build(
     inputs = gather(target, tree, python, console, compiler or Compiler.find())
     if dry_run:
         check_lists(inputs)
-        return _existing(output, inputs.key()) or planned(target, python, output, inputs.key())
+        there = _existing(output, inputs.key(), dry_run=True)
+        return there or planned(target, python, output, inputs.key())
     make_folder(output)
     try:
         with FileLock(output / ".lock"):
@@ -91,8 +92,8 @@ def planned(target: Target, python: str, output: Path, key: str = "") -> Built:
     return Built(path, Path(f"{path}{BESIDE}"), key, reused=False)
 
 
-def _existing(output: Path, key: str) -> Built | None:
-    for wheel, note, manifest in published(output, key):
+def _existing(output: Path, key: str, *, dry_run: bool = False) -> Built | None:
+    for wheel, note, manifest in published(output, key, dry_run=dry_run):
         digest = manifest["wheel"]["sha256"]
         with contextlib.suppress(KeyError, TypeError):
             needs = Needs(**manifest["needs"])

@@ -23,7 +23,9 @@ BUILDING = ".build-"
 _READY = ".ready"
 
 
-def published(output: Path, key: str) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
+def published(
+    output: Path, key: str, *, dry_run: bool = False
+) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
     """Whole wheels in `output` that were built of what `key` stands for: each with its manifest's
     file and content."""
     for note in sorted(output.glob(f"*{BESIDE}")):
@@ -32,7 +34,10 @@ def published(output: Path, key: str) -> Iterator[tuple[Path, Path, dict[str, An
             about = manifest["wheel"]
             wheel = output / file_name(about["name"])
             same = manifest["key"] == key and wheel.is_file()
-            if not same or sha256_large_file(wheel, hash_memory()) != about["sha256"]:
+            if not same:
+                continue
+            digest = sha256_large_file(wheel, hash_memory(), remember=not dry_run)
+            if digest != about["sha256"]:
                 continue
         except (OSError, ValueError, KeyError, TypeError):
             continue
