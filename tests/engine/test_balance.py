@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import balance
+import parts
 
 TESTS = balance.DURATIONS.parent
 
@@ -118,7 +119,7 @@ def test_parts_of_upstreams_tests_are_disjoint_and_all(tmp_path: Path) -> None:
     """Also when one of the wheels lacks a test."""
     code = "import pytest\n@pytest.mark.parametrize('n', range({first}, 12))\ndef test_it(n): ...\n"
     found: dict[int, list[set[str]]] = {0: [], 1: []}
-    for first, parts in found.items():
+    for first, divided in found.items():
         (tmp_path / "test_many.py").write_text(code.format(first=first))
         for part in (1, 2, 3):
             record = tmp_path / f"{first}-{part}.jsonl"
@@ -126,11 +127,55 @@ def test_parts_of_upstreams_tests_are_disjoint_and_all(tmp_path: Path) -> None:
             environment["PYTHONPATH"] = str(TESTS / "regression" / "upstream")
             command = [sys.executable, "-m", "pytest", "-q", "-p", "record", "test_many.py"]
             subprocess.run(command, cwd=tmp_path, env={**os.environ, **environment}, check=True)
-            parts.append({json.loads(line)["test"] for line in record.read_text().splitlines()})
-            parts[-1].discard("")
+            divided.append({json.loads(line)["test"] for line in record.read_text().splitlines()})
+            divided[-1].discard("")
     whole = [f"test_many.py::test_it[{n}]" for n in range(12)]
     assert sorted(test for part in found[0] for test in part) == sorted(whole)
     assert found[1] == [part - {whole[0]} for part in found[0]]
+
+
+class Named:
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/2/3"])
+def test_no_such_part(shard: str) -> None:
+    with pytest.raises(pytest.UsageError, match="--shard takes I/N"):
+        parts.not_in(shard, [])
+
+
+def test_a_part_has_the_same_tests_whatever_else_there_is() -> None:
+    """So that parts of different commits divide what both have."""
+    before = [f"tests/regression/test_{n % 7}.py::test_it[{n}]" for n in range(200)]
+    after = ["tests/regression/test_0.py::test_new", *before[50:]]
+
+    def divided(names: list[str]) -> list[set[str]]:
+        items = [Named(name) for name in names]
+        dropped = [parts.not_in(f"{part}/3", items) for part in (1, 2, 3)]  # type: ignore[arg-type]
+        return [{item.nodeid for item in items if item not in drop} for drop in dropped]
+
+    assert sorted(name for part in divided(after) for name in part) == sorted(after)
+    for old, new in zip(divided(before), divided(after), strict=True):
+        assert new & set(before) == old & set(after) != set()
+
+
+def test_parts_of_a_suite_are_disjoint_and_all() -> None:
+    """The suites of TensorFlow can be listed without it."""
+
+    def listed(*words: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", str(TESTS / "tensorflow"), "--device=cpu", "-q",
+             "--tier=full", "--collect-only", "-p", "no:cacheprovider", *words],
+            cwd=TESTS.parent, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [line for line in done.stdout.splitlines() if "::" in line]
+
+    every = listed()
+    divided = [listed(f"--shard={part}/3") for part in (1, 2, 3)]
+    assert sorted(test for part in divided for test in part) == sorted(every)
+    assert all(divided) and not any("test_negative" in test for test in every)
 
 
 @pytest.mark.parametrize(

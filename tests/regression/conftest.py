@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import balance
 import lms_device
+import parts
 from fork_server import Forked, ForkServer
 
 KIND = pytest.StashKey[str]()
@@ -87,15 +88,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # A matrix of its own: of a plug-in, on one release and not on each.
     if not all(arg.split("::")[0].endswith("test_negative.py") for arg in config.args):
         drop |= {item for item in mine if item.get_closest_marker("negative")}
-    if shard := config.getoption("--shard", None):
-        try:
-            index, count = map(int, shard.split("/"))
-            if not 1 <= index <= count:
-                raise ValueError
-        except ValueError:
-            raise pytest.UsageError(f"--shard takes I/N with I from 1 to N, not {shard}") from None
-        kept = [item for item in mine if item not in drop]
-        drop |= {item for i, item in enumerate(kept) if i % count != index - 1}
+    shard = config.getoption("--shard", None)
+    drop |= parts.not_in(shard, [item for item in mine if item not in drop])
     config.hook.pytest_deselected(items=list(drop))
     items[:] = [item for item in items if item not in drop]
 

@@ -24,6 +24,7 @@ except ImportError:  # Python 3.7
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import balance  # noqa: E402
+import parts  # noqa: E402
 from fork_server import ForkServer  # noqa: E402
 
 MIB = 1 << 20
@@ -54,18 +55,17 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    shard = config.getoption("--shard", None)
     mine = _mine(items)
     for item in mine:
         item.add_marker(pytest.mark.engine)
-    kept = mine
+    drop = set()
     if config.getoption("--tier", "default") == "default":
-        kept = [item for item in mine if not item.get_closest_marker("slow")]
-    if shard:
-        index, count = map(int, shard.split("/"))
-        kept = [item for number, item in enumerate(kept) if number % count == index - 1]
-    drop = [item for item in mine if item not in kept]
-    config.hook.pytest_deselected(items=drop)
+        drop = {item for item in mine if item.get_closest_marker("slow")}
+    # A matrix of its own.
+    if not all(arg.split("::")[0].endswith("test_negative.py") for arg in config.args):
+        drop |= {item for item in mine if item.get_closest_marker("negative")}
+    drop |= parts.not_in(config.getoption("--shard", None), mine)
+    config.hook.pytest_deselected(items=list(drop))
     items[:] = [item for item in items if item not in drop]
 
 

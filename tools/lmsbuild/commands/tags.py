@@ -12,21 +12,27 @@ from lmsbuild.base.project import Project, find_project
 from lmsbuild.cli.options import examples, json_option
 from lmsbuild.series.series import patch_files
 from lmsbuild.tags.frameworks import Target, load, targets
-from lmsbuild.trials import passed
+from lmsbuild.trials import bites, passed
 
 
-@click.command("tags", epilog=examples("lmsbuild tags", "lmsbuild tags --json"))
+@click.command("tags", epilog=examples("lmsbuild tags", "lmsbuild tags -v", "lmsbuild tags --json"))
+@click.option(
+    "-v", "--verbose", is_flag=True,
+    help="Name the safeguards that no record shows to bite.",
+)  # fmt: skip
 @json_option
-def command(console: Console) -> None:
+def command(*, verbose: bool, console: Console) -> None:
     """List the supported frameworks and tags, and when and how far each was last verified.
 
     applied: the series on the tag's own code; built: the overlay wheel from it; trained: the
     regression suites on that wheel. Below the table: what passed of the whole matrices, which take
-    hours and are run in parts (`lmsbuild test --record`), and on which commit.
+    hours and are run in parts (`lmsbuild test --record`), and on which commit; and how many of the
+    safeguards bite, that is, have a test that was seen to fail without them.
     """
     project = find_project()
     known = targets(project)
-    parts = passed.read(project)
+    record = passed.read(project)
+    standings = bites.standings(project, record.bites)
     rows = [
         {
             "tag": target.label,
@@ -37,7 +43,8 @@ def command(console: Console) -> None:
             "pythons": target.pythons,
             "verified": target.tag.verified,
             "full": list(target.tag.full.ran) if target.tag.full else None,
-            "passed": [part for part in parts if _concerns(part, target)],
+            "passed": [part for part in record.parts if _concerns(part.of, target)],
+            "negative": [each for each in standings if _concerns(each.of, target)],
         }
         for target in known
     ]
@@ -67,15 +74,19 @@ def command(console: Console) -> None:
             for each in packages
         ],
     )
-    for line in passed.summary(parts):
+    for line in passed.summary(record.parts):
         console.say(line)
+    for each in standings:
+        console.say(each.line)
+        if verbose and each.missing:
+            console.say(f"  not shown to bite: {', '.join(each.missing)}")
     console.result(rows)
 
 
-def _concerns(part: passed.Part, target: Target) -> bool:
+def _concerns(of: str, target: Target) -> bool:
     plugin = target.framework.plugin
-    beside = plugin is not None and part.of.startswith(f"{plugin.name}:")
-    return beside or part.of in (target.label, passed.ENGINE)
+    beside = plugin is not None and of.partition(":")[0] == plugin.name
+    return beside or of in (target.label, target.framework_name, bites.ENGINE)
 
 
 def _packages(project: Project) -> list[dict[str, object]]:

@@ -30,7 +30,8 @@ from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import Wanted, prepared
 from lmsbuild.ship.sources import fetched, patched
 from lmsbuild.tags.frameworks import Target, resolve
-from lmsbuild.trials.passed import Recorder
+from lmsbuild.trials.bites import SUITE, standing
+from lmsbuild.trials.passed import Recorder, read
 from lmsbuild.trials.suite import (
     SIMULATOR,
     TIERS,
@@ -55,6 +56,7 @@ _SHOWN = 10  # failures named on the console; the report has all
         "lmsbuild test v2.6.0 allocator training",
         "lmsbuild test v2.6.0 allocator -k test_soft_limit",
         "lmsbuild test v2.6.0 --tier full --shard 2/8 --record",
+        "lmsbuild test v2.6.0 negative --missing --record",
         "lmsbuild test v2.6.0 --dry",
         "lmsbuild test v2.11.0 --plugin training",
         "lmsbuild test tensorflow:2.21.0 --plugin",
@@ -90,7 +92,12 @@ _SHOWN = 10  # failures named on the console; the report has all
 )  # fmt: skip
 @click.option(
     "--record", is_flag=True,
-    help="Note in tests/passed.toml that this part of a matrix passed, and on which commit.",
+    help="Note in tests/passed.toml on which commit this part of a matrix passed, or each of these "
+    "safeguards was shown to bite.",
+)  # fmt: skip
+@click.option(
+    "--missing", is_flag=True,
+    help="Of the suite negative, only safeguards that tests/passed.toml does not show to bite.",
 )  # fmt: skip
 @base_image_option
 @build_options
@@ -110,6 +117,7 @@ def command(
     plugin: bool,
     in_container: bool,
     record: bool,
+    missing: bool,
     base_image: str | None,
     profile: str | None,
     choices: Choices,
@@ -133,26 +141,38 @@ def command(
             f"--no-stock leaves nothing to run because {SIMULATOR} is tested on the official "
             "wheel; leave it out"
         )
-    if record and (select or no_stock):
+    negative = [file.stem.removeprefix("test_") for file in files] == [SUITE]
+    if record and ((select and not negative) or no_stock):
+        other = "--no-stock" if no_stock else "-k"
         raise UsageError(
-            f"--record cannot go with {'-k' if select else '--no-stock'} because that leaves tests "
-            "out; leave one of them out"
+            f"--record cannot go with {other} because that leaves tests out; leave one of them out"
         )
     if record and profile:
         raise UsageError(
             "--record cannot go with --dry because that leaves values out; leave one of them out"
         )
+    of = f"{found.plugin.name}:{found.target.tag.version}" if found else target.label
+    if missing:
+        if not negative:
+            raise UsageError(
+                f"--missing is for safeguards alone, which another suite has none of; name {SUITE} "
+                "as the only suite"
+            )
+        left = standing(target.project, of, read(target.project).bites.get(of, {})).missing
+        if not left:
+            console.say(f"every safeguard of {of} is shown to bite; nothing to run")
+            console.result({"suites": [], "device": device.kind, "tier": tier, "missing": []})
+            return
+        console.say(f"{len(left)} safeguards of {of} are not shown to bite")
+        these = " or ".join(f"[{name}]" for name in left)
+        select = f"({select}) and ({these})" if select else these
     if dry_run:
         console.say(f"would run {', '.join(file.name for file in files)} on {device.kind}")
         console.result({"suites": files, "device": device.kind, "tier": tier, "dry_run": True})
         return
     recorder = None
     if record:
-        of = f"{found.plugin.name}:{found.target.tag.version}" if found else target.label
-        matrix = " ".join(suite) or tier
-        if device.kind == "cuda":
-            matrix += " on a GPU"
-        recorder = Recorder(target.project, of, matrix, part or (1, 1))
+        recorder = Recorder(target.project, of)
     with contextlib.ExitStack() as stack:
         inside, prefix = None, "test-"
         if in_container or base_image:
@@ -198,6 +218,9 @@ def command(
         console.say(f"failed: {len(done.failures) - _SHOWN} more")
     console.say(f"report: {done.html}")
     console.result(done)
+    if recorder and (done.bites or negative):
+        recorder.bites(done.bites)
+        console.say(f"recorded: {sum(done.bites.values())} safeguards of {of} bite; commit it")
     if done.failed:
         raise SuiteError(
             f"{done.failed} of {done.passed + done.failed} tests failed because of what the report "
@@ -205,8 +228,11 @@ def command(
             html=done.html,
             junit=done.junit,
         )
-    if recorder:
-        noted = recorder.passed(done.passed, done.skipped)
+    if recorder and not negative:
+        matrix = " ".join(suite) or tier
+        if device.kind == "cuda":
+            matrix += " on a GPU"
+        noted = recorder.passed(matrix, part or (1, 1), passed=done.passed, skipped=done.skipped)
         console.say(f"recorded: {noted.of} {noted.matrix} {noted.part}/{noted.parts}; commit it")
 
 

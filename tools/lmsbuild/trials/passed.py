@@ -2,36 +2,38 @@
 """What passed of the whole matrices, when and on which commit: tests/passed.toml.
 
 The matrices take hours and are run in parts, so that nobody could tell otherwise what was ever run.
-The runner writes an entry when a part passed; nobody else does.
+The runner writes what passed; nobody else does. A full matrix is noted by its parts, the negative
+one by its safeguards (trials/bites.py).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import tomlkit
 from filelock import FileLock
 
 from lmsbuild.base.errors import ConfigError, TreeStateError
 from lmsbuild.base.git import checkout_git
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project, make_folder
+from lmsbuild.trials import bites
+from lmsbuild.trials.bites import Bite
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ENGINE = "engine"  # what is tested where it is no tag: lms/core
 _HEAD = """\
 # SPDX-License-Identifier: Apache-2.0
-# Which parts of the whole matrices passed, when and on which commit. Written by
-# `lmsbuild test --record` and `tests/engine/negative.py --record`, shown by `lmsbuild tags`.
+# What passed of the whole matrices, when and on which commit: parts of the full ones, and the
+# safeguards that bite. Written by `lmsbuild test --record` and `tests/engine/negative.py --record`,
+# shown by `lmsbuild tags`.
 """
 
 
@@ -39,29 +41,48 @@ _HEAD = """\
 class Part:
     """One part of a matrix, all of whose tests passed or were skipped."""
 
-    of: str  # a tag (pytorch:v2.6.0), a release of a package (torch_lms:2.8.0) or ENGINE
+    of: str  # a tag (pytorch:v2.6.0), or a release of a package (torch_lms:2.8.0)
     matrix: str  # "full", or the suites that were named
     part: int  # of `parts`, from 1
     parts: int
+    by: str  # what puts a test into a part: its "id"; once its place in the "order" of a commit
     commit: str  # of the project
     on: date
     passed: int
     skipped: int
+
+    @property
+    def division(self) -> tuple[str, ...]:
+        """Parts with the same one divide the matrix. Those by order do so on one commit alone."""
+        rest = self.commit if self.by == "order" else ""
+        return self.of, self.matrix, str(self.parts), self.by, rest
+
+
+@dataclass(frozen=True)
+class Record:
+    parts: list[Part] = field(default_factory=list)
+    bites: dict[str, dict[str, Bite]] = field(default_factory=dict)  # by what was tested, by id
 
 
 def file_of(project: Project) -> Path:
     return project.root / "tests" / "passed.toml"
 
 
-def read(project: Project) -> list[Part]:
+def read(project: Project) -> Record:
     """Raises ConfigError."""
     file = file_of(project)
     if not file.is_file():
-        return []
+        return Record()
     try:
-        entries: list[dict[str, Any]] = tomllib.loads(file.read_text("utf-8")).get("passed", [])
-        return [Part(**entry) for entry in entries]
-    except (tomllib.TOMLDecodeError, TypeError) as error:
+        found: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+        return Record(
+            [Part(**entry) for entry in found.get("passed", [])],
+            {
+                of: {name: Bite(**entry) for name, entry in entries.items()}
+                for of, entries in found.get("bites", {}).items()
+            },
+        )
+    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{file} cannot be read because {error}; take the file of the last commit: nothing but "
             "--record writes it"
@@ -88,16 +109,42 @@ def commit_to_record(project: Project) -> str:
 
 
 class Recorder:
-    """Made before a part is run: raises TreeStateError when it could not be recorded."""
+    """Made before anything is run: raises TreeStateError when it could not be recorded."""
 
-    def __init__(self, project: Project, of: str, matrix: str, shard: tuple[int, int]) -> None:
-        self._project = project
-        self._of, self._matrix, self._shard = of, matrix, shard
+    def __init__(self, project: Project, of: str) -> None:
+        self._project, self._of = project, of
         self._commit = commit_to_record(project)
 
-    def passed(self, passed: int, skipped: int) -> Part:
-        """Record it. Raises TreeStateError when the files are others now, or all was skipped."""
-        if not passed:
+    def passed(self, matrix: str, shard: tuple[int, int], *, passed: int, skipped: int) -> Part:
+        """Record a part; those that it stands for go.
+
+        Raises TreeStateError when the files are others now, or all was skipped."""
+        self._check(found=passed)
+        part = Part(
+            self._of, matrix, *shard, "id", self._commit, _today(), passed, skipped
+        )  # fmt: skip
+        with self._lock():
+            record = read(self._project)
+            _write(self._project, Record(_with(record.parts, part), record.bites))
+        return part
+
+    def bites(self, found: Mapping[str, bool]) -> None:
+        """Record which safeguards bite, by id; one that does not is struck out.
+
+        Raises TreeStateError as above, also when there is no such safeguard."""
+        self._check(found=len(found))
+        entries = bites.entries(self._project, bites.kind_of(self._of))
+        with self._lock():
+            record = read(self._project)
+            mine = {**record.bites.get(self._of, {})}
+            for name, bite in found.items():
+                mine.pop(name, None)
+                if bite:
+                    mine[name] = Bite(self._commit, _today(), entries[name].digest)
+            _write(self._project, Record(record.parts, {**record.bites, self._of: mine}))
+
+    def _check(self, *, found: int) -> None:
+        if not found:
             raise TreeStateError(
                 "nothing was recorded because every test was skipped; see the report for what each "
                 "of them lacks"
@@ -107,48 +154,61 @@ class Recorder:
                 "what passed was not recorded because another commit was checked out meanwhile; "
                 "run it again, in a worktree that nothing else uses"
             )
-        on = datetime.now(timezone.utc).date()
-        part = Part(self._of, self._matrix, *self._shard, self._commit, on, passed, skipped)
+
+    def _lock(self) -> FileLock:
         make_folder(self._project.work)
-        with FileLock(self._project.work / ".passed.lock"):
-            record(self._project, part)
-        return part
+        return FileLock(self._project.work / ".passed.lock")
 
 
-def record(project: Project, new: Part) -> None:
-    """Add an entry; the parts that it stands for go."""
-    _write(project, [*(old for old in read(project) if not _replaced(old, new)), new])
-    parts = read(project)
-    mine = [p for p in parts if _key(p) == _key(new) and p.parts == new.parts]
-    if len(mine) == new.parts:  # whole, in this division: those of another are older
-        _write(project, [p for p in parts if _key(p) != _key(new) or p.parts == new.parts])
+def _today() -> date:
+    return datetime.now(timezone.utc).date()
 
 
-def _key(part: Part) -> tuple[str, str]:
-    return part.of, part.matrix
+def _with(parts: Iterable[Part], new: Part) -> list[Part]:
+    def replaced(old: Part) -> bool:
+        return (old.division, old.part) == (new.division, new.part)
+
+    parts = [*(old for old in parts if not replaced(old)), new]
+    if sum(part.division == new.division for part in parts) < new.parts:
+        return parts
+    # Whole, in this division: those of another are older.
+    key = (new.of, new.matrix)
+    return [p for p in parts if (p.of, p.matrix) != key or p.division == new.division]
 
 
-def _replaced(old: Part, new: Part) -> bool:
-    return (*_key(old), old.part, old.parts) == (*_key(new), new.part, new.parts)
+def _write(project: Project, record: Record) -> None:
+    import tomlkit  # what only reads does without
 
-
-def _write(project: Project, parts: Iterable[Part]) -> None:
+    document = tomlkit.document()
     listed = tomlkit.aot()
-    for part in sorted(parts, key=lambda p: (p.of, p.matrix, p.parts, p.part)):
+    for part in sorted(record.parts, key=lambda p: (*p.division, p.part)):
         listed.append(tomlkit.item(asdict(part)))
-    text = tomlkit.dumps({"passed": listed})
-    write_atomic(file_of(project), f"{_HEAD}\n{text}".encode())
+    if len(listed):
+        document.append("passed", listed)
+    tables = tomlkit.table(is_super_table=True)
+    for of, found in sorted(record.bites.items()):
+        table = tomlkit.table()
+        for name, bite in sorted(found.items()):
+            line = tomlkit.inline_table()
+            line.update(asdict(bite))
+            table.append(name, line)
+        tables.append(of, table)
+    if record.bites:
+        document.append("bites", tables)
+    write_atomic(file_of(project), f"{_HEAD}\n{tomlkit.dumps(document)}".encode())
 
 
 def summary(parts: Sequence[Part]) -> list[str]:
-    """A line for each matrix: how much of it passed, on which commits, and when."""
+    """A line for each division of a full matrix: how much of it passed, where, and when. It is
+    whole where all parts are of one commit: those of several have no test that came in between."""
     lines = []
-    for of, matrix, count in dict.fromkeys((p.of, p.matrix, p.parts) for p in parts):
-        mine = [p for p in parts if (p.of, p.matrix, p.parts) == (of, matrix, count)]
-        much = "whole" if len(mine) == count else f"{len(mine)} of {count} parts"
-        days = sorted({p.on.isoformat() for p in mine})
-        commits = ", ".join(dict.fromkeys(p.commit[:8] for p in mine))
+    for division in dict.fromkeys(p.division for p in parts):
+        mine = [p for p in parts if p.division == division]
+        count = mine[0].parts
+        much = f"{len(mine)} of {count} parts"
+        if len(mine) == count:
+            much = "whole" if len({p.commit for p in mine}) == 1 else f"in {count} parts"
         tests = sum(p.passed for p in mine)
-        when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        lines.append(f"{of} {matrix}: {much} ({tests} passed) on {commits}, {when}")
+        where = bites.where_and_when((p.commit, p.on) for p in mine)
+        lines.append(f"{mine[0].of} {mine[0].matrix}: {much} ({tests} passed), {where}")
     return lines

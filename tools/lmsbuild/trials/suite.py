@@ -23,6 +23,7 @@ from lmsbuild.base.project import make_folder
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Environment
 from lmsbuild.tags.frameworks import Target
+from lmsbuild.trials import bites
 from lmsbuild.wheel.toolchain import processors
 
 TIERS = ("default", "full")
@@ -70,6 +71,7 @@ class Outcome:
     skipped: int
     failures: list[str]  # suite::test of each that failed
     reasons: list[list[str]]  # why each of these did, in a few lines
+    bites: dict[str, bool]  # whether each safeguard that was turned off does, by id
     seconds: float
     junit: Path
     html: Path
@@ -236,10 +238,12 @@ def _outcome(cases: list[Case], junit: Path, html: Path) -> Outcome:
         name: sum(c.outcome == name for c in cases) for name in ("passed", "failed", "skipped")
     }
     failed = [case for case in cases if case.outcome == "failed"]
+    found = {bites.id_of(c.name): c.outcome == "passed" for c in cases if c.outcome != "skipped"}
     return Outcome(
         **counts,
         failures=[f"{case.suite}::{case.name}" for case in failed],
         reasons=[case.why() for case in failed],
+        bites={name: bite for name, bite in found.items() if name},
         seconds=sum(case.seconds for case in cases),
         junit=junit,
         html=html,
