@@ -21,6 +21,7 @@ from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
 from lmsbuild.base.project import FRAMEWORK_FILE, Project
 from lmsbuild.tags.words import (
     Argument,
+    CondaSpec,
     CudaVersion,
     CxxStandard,
     Define,
@@ -227,11 +228,11 @@ class Companion(Model):
 
     project: Word
     version: VersionText
-    license: str
+    license: QuotedValue
     summary: str
     # Libraries (with *) that parts of it need and that only some systems have.
-    optional: list[str] = []
-    sha256: dict[str, Sha256]  # per Python version, or "any"
+    optional: list[FileName] = []
+    sha256: dict[PythonVersion | Literal["any"], Sha256]
 
     def digest(self, python: str) -> str | None:
         return self.sha256.get(python) or self.sha256.get("any")
@@ -304,8 +305,8 @@ class Conda(Model):
     package: Word
     metapackage: Word  # pulls the package with Large Model Support
     gpu: list[Word] = []  # what others call a metapackage of theirs for a GPU: one for ours, too
-    constrains: list[str] = []  # of other channels: what does not go beside it
-    license: str
+    constrains: list[CondaSpec] = []  # of other channels: what does not go beside it
+    license: QuotedValue
     home: Url
     summary: str
     test: list[str]  # shell lines that must succeed where the package is installed

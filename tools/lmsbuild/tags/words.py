@@ -146,6 +146,12 @@ Prefix = Annotated[str, AfterValidator(_like(r"(/[\w.+-]+)+", "absolute path of 
 LibraryPath = Annotated[InnerPath, AfterValidator(_like(r"[\w./+-]+", "path of plain letters"))]
 Suffix = Annotated[str, AfterValidator(_like(r"\.[A-Za-z0-9_]+", "suffix of files"))]
 Word = Annotated[str, AfterValidator(_like(r"[A-Za-z0-9][A-Za-z0-9+._~-]*", "name of a package"))]
+CondaSpec = Annotated[
+    str,
+    AfterValidator(
+        _like(r"[a-z0-9_][a-z0-9_.-]*( [\w.*,<>=!|+]+){0,2}", "package of conda and its versions")
+    ),
+]
 PythonVersion = Annotated[str, AfterValidator(_like(r"3\.[0-9]{1,2}", "version X.Y of Python"))]
 CudaVersion = Annotated[str, AfterValidator(_like(r"cpu|[0-9]+(\.[0-9]+)*", "version of CUDA"))]
 CxxStandard = Annotated[str, AfterValidator(_like(r"|(c|gnu)\+\+[0-9][0-9a-z]", "standard of C++"))]
