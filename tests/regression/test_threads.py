@@ -282,6 +282,41 @@ def test_an_operator_waits_for_the_pins_of_another_thread(
     assert "waited" in out
 
 
+def test_an_operator_waits_for_what_another_makes(program: Any) -> None:
+    """One that has no operand holds memory all the same, once it has made some."""
+    out = program(
+        """
+        import threading, time, torch
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("make(int n, *, Device device) -> Tensor")
+        inside = threading.Event()
+
+        def make(n, device):
+            made = torch.empty(n, device=device)
+            inside.set()
+            time.sleep(1)
+            return made.fill_(1).sum()
+
+        library.impl("make", make, "CompositeExplicitAutograd")
+        torch.cuda.lms.enable(min_size=0)
+        x = torch.full((10 << 18,), 1.0, device="cuda")
+        made = []
+        device = torch.device("cuda")
+        work = lambda: made.append(torch.ops.lms_slow.make(10 << 18, device=device))
+        thread = threading.Thread(target=work)
+        thread.start()
+        inside.wait()
+        total = x + 1  # does not fit beside what the other one makes
+        assert float(total[0]) == 2
+        thread.join()
+        assert float(made[0]) == 10 << 18
+        print("waited")
+        """,
+        memory=24 * MIB,
+    )
+    assert "waited" in out
+
+
 def test_who_holds_the_interpreter_does_not_wait(program: Any) -> None:
     """Another thread's operator may need it to come to its end."""
     out = program(

@@ -144,7 +144,26 @@ void note(StorageImpl* storage) {
   state().engine.note(nullptr, storage, stream_for(storage), mine.lane);
 }
 
-OpGuard::OpGuard(bool independent) : independent_(independent) { ++this_frame().depth; }
+MakingScope::MakingScope() {
+  ThreadFrame& mine = this_frame();
+  if (!mine.started && !mine.in_turn) {
+    outside_ops_ = mine.depth == 0;
+    start(&mine, outside_ops_ || mine.independent);
+  }
+}
+
+MakingScope::~MakingScope() {
+  if (outside_ops_) {
+    end(&this_frame());
+  }
+}
+
+OpGuard::OpGuard(bool independent) {
+  ThreadFrame& mine = this_frame();
+  if (++mine.depth == 1 && !mine.started) {
+    mine.independent = independent;
+  }
+}
 
 OpGuard::~OpGuard() {
   ThreadFrame& mine = this_frame();
@@ -177,7 +196,7 @@ OpGuard::~OpGuard() {
 
 void OpGuard::enter(const Use* uses, size_t count) {
   if (ThreadFrame& mine = this_frame(); !mine.started && !mine.in_turn) {
-    start(&mine, independent_ && mine.depth == 1);
+    start(&mine, mine.independent);
   }
   EngineScope scope;
   SmallVector<::lms::Engine::Use, 8> translated;

@@ -48,7 +48,6 @@ class C10_CUDA_API OpGuard {
   void results(StorageImpl* const* storages, size_t count);
 
  private:
-  const bool independent_;
   ::lms::Engine::Overwritten overwritten_;
   intrusive_ptr<StorageImpl> target_;  // that it is of
 };
@@ -81,6 +80,19 @@ C10_CUDA_API bool try_again(const std::function<bool()>& attempt);
 // Makes known what was made by no op that has an OpGuard, so that it can be moved out before one
 // uses it. What is made while an op of this thread runs is left to that.
 C10_CUDA_API void note(StorageImpl* storage);
+
+// Around the making of memory by an op, or outside of any: from before it, this thread is among
+// those that run, until its op ends. What it holds may be in the way of others, which wait for it.
+class C10_CUDA_API MakingScope {
+ public:
+  MakingScope();
+  ~MakingScope();
+  MakingScope(const MakingScope&) = delete;
+  MakingScope& operator=(const MakingScope&) = delete;
+
+ private:
+  bool outside_ops_ = false;
+};
 
 // Around an op that runs without pins because Large Model Support is off: enabling waits for it.
 class C10_CUDA_API UnpinnedOp {

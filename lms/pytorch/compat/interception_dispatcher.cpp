@@ -197,32 +197,28 @@ class Listener final : public c10::OpRegistrationListener {
 // Factories of empty tensors, by which all others make theirs, have a kernel of their own on this
 // key, because no argument tells the device. These do as it does, and make the result known.
 template <class Make>
-at::Tensor noted(const Make& make) {
-  if (!c10::cuda::lms::active()) {
-    return make();
-  }
-  at::Tensor made = with_room(make);
-  each_storage(made,
-               [](const at::Tensor&, c10::StorageImpl* storage) { c10::cuda::lms::note(storage); });
-  return made;
+at::Tensor noted(DispatchKey key, const Make& make) {
+  const bool known = key == DispatchKey::CUDA && c10::cuda::lms::active();
+  return known ? make_known(make) : make();
 }
 
 at::Tensor empty(c10::SymIntArrayRef size, Optional<at::ScalarType> dtype,
                  Optional<at::Layout> layout, Optional<at::Device> device, Optional<bool> pin,
                  Optional<at::MemoryFormat> format) {
-  const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
-  return noted([&] {
-    return at::_ops::empty_memory_format::redispatch(keys, size, dtype, layout, device, pin,
-                                                     format);
+  const DispatchKey key = c10::computeDispatchKey(dtype, layout, device);
+  return noted(key, [&] {
+    return at::_ops::empty_memory_format::redispatch(DispatchKeySet(key), size, dtype, layout,
+                                                     device, pin, format);
   });
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                          Optional<at::ScalarType> dtype, Optional<at::Layout> layout,
                          Optional<at::Device> device, Optional<bool> pin) {
-  const DispatchKeySet keys(c10::computeDispatchKey(dtype, layout, device));
-  return noted([&] {
-    return at::_ops::empty_strided::redispatch(keys, size, stride, dtype, layout, device, pin);
+  const DispatchKey key = c10::computeDispatchKey(dtype, layout, device);
+  return noted(key, [&] {
+    return at::_ops::empty_strided::redispatch(DispatchKeySet(key), size, stride, dtype, layout,
+                                               device, pin);
   });
 }
 

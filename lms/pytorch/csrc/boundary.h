@@ -13,6 +13,7 @@
 #include <torch/csrc/lms/foreach.h>
 #include <torch/csrc/lms/op_facts.h>
 #include <torch/csrc/lms/operands.h>
+#include <torch/csrc/lms/storages.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -46,9 +47,9 @@ size_t part_bytes() noexcept;
 template <class Call>
 void at_boundary(Call& call);
 
-// What `make` makes, which runs again when it finds no room.
+// What `make` makes on the device, from then on known. It runs again when it finds no room.
 template <class Make>
-at::Tensor with_room(const Make& make);
+at::Tensor make_known(const Make& make);
 
 // ---- the implementation
 
@@ -242,13 +243,22 @@ void run_foreach(Call& call, const OpFacts& facts, size_t part) {
 }
 
 template <class Make>
-at::Tensor with_room(const Make& make) {
-  if (c10::cuda::lms::ShortageScope::active()) {
-    return make();
-  }
+at::Tensor make_known(const Make& make) {
   at::Tensor made;
-  const auto attempt = [&] { return finds_room(Room::kTell, [&] { made = make(); }); };
-  return attempt() || c10::cuda::lms::try_again(attempt) ? made : make();
+  const auto attempt = [&](Room room) {
+    const c10::cuda::lms::MakingScope making;
+    if (!finds_room(room, [&] { made = make(); })) {
+      return false;
+    }
+    each_storage(
+        made, [](const at::Tensor&, c10::StorageImpl* storage) { c10::cuda::lms::note(storage); });
+    return true;
+  };
+  const auto tell = [&] { return attempt(Room::kTell); };
+  if (c10::cuda::lms::ShortageScope::active() || !(tell() || c10::cuda::lms::try_again(tell))) {
+    attempt(Room::kThrow);
+  }
+  return made;
 }
 
 template <class Call>
