@@ -8,11 +8,12 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from git.exc import UnsafeOptionError
 from lmsbuild_world import REPOSITORY, World, plain_git, write
 
 from lmsbuild.__main__ import run
@@ -307,6 +308,30 @@ def test_an_address_that_runs_a_program_is_refused(
     with pytest.raises(SourceError, match=r"address runs a program|transport 'ext' not allowed"):
         fetch(world.target, url.replace("PWNED", str(tmp_path / "pwned")), None, console)
     assert not (tmp_path / "pwned").exists()
+
+
+UNSAFE: dict[str, Callable[[Repository, str], object]] = {
+    "our fetch": lambda r, program: r.fetch(
+        "origin", "refs/heads/main", Task("fetching", None), upload_pack=program
+    ),
+    "fetch": lambda r, program: r.remote().fetch(upload_pack=program),
+    "pull": lambda r, program: r.remote().pull(upload_pack=program),
+    "push": lambda r, program: r.remote().push(receive_pack=program),
+    "clone": lambda r, program: r.clone(f"{r.path}-2", upload_pack=program),
+    "options of a clone": lambda r, program: r.clone(
+        f"{r.path}-2", multi_options=[f"--upload-pack={program}"]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_an_option_that_runs_a_program_is_refused(
+    clone: Path, opened: Repository, tmp_path: Path, name: str
+) -> None:
+    """By GitPython's own checks, which hold for what goes through our classes."""
+    with pytest.raises(UnsafeOptionError):
+        UNSAFE[name](opened, f"touch {tmp_path / 'pwned'}; git-upload-pack")
+    assert not (tmp_path / "pwned").exists() and not Path(f"{clone}-2").exists()
 
 
 # What is fed to a git that does not read, a git that is none, odd names, odd limits ---------------
