@@ -106,6 +106,17 @@ def test_neither_colour_nor_bars_in_a_pipe() -> None:
     assert "\x1b[1;31mMISSING" in forced.stdout and "\x1b[?25l" not in forced.stderr
 
 
+def test_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not as emoji, markup or numbers in colour."""
+    text = "lms:x:1:smile: [red]\\[bold] 1.5 :wq"
+    console = Console()
+    for show in (console.say, console.tell, console.warn):
+        show(text)
+    console.table("", ["a"], [[text]])
+    shown = capsys.readouterr()
+    assert shown.out.count(text) == 2 and shown.err.count(text) == 2
+
+
 def test_markdown_holds_the_summary_alone() -> None:
     done = subprocess.run(
         program(0, markdown=True), env=variables(), capture_output=True, text=True, check=True

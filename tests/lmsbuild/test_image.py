@@ -31,9 +31,10 @@ from lmsbuild.base.errors import EnginePermissionError, MismatchError, WheelErro
 from lmsbuild.base.project import Project
 from lmsbuild.places.docker import connect
 from lmsbuild.places.full import settings
-from lmsbuild.places.image import KINDS, check_wheel, recipe
+from lmsbuild.places.image import KINDS, RUNTIME_USER, check_wheel, recipe
 from lmsbuild.tags.frameworks import resolve, targets
 
+IMAGE_PYTHON = "3.11"  # of the base image
 IMAGES = """
 [images.compiler]
 base = {{ x86_64 = "{base}" }}
@@ -210,6 +211,66 @@ class TestRealEngine:
         assert json.loads(out)["id"] == first["id"]
         assert host.client.images.get(first["name"]).id == first["id"]
 
+    def test_nothing_is_left_but_the_image(
+        self, world: World, host: Engine, debian: str, tmp_path: Path
+    ) -> None:
+        """Of a build, of a killed one, and of an image that lost its name; what is not ours
+        stays."""
+        images = host.client.images
+        other = images.build(
+            fileobj=io.BytesIO(f"FROM {debian}\nLABEL a=b\n".encode()), rm=True, nocache=True
+        )[0].id
+        wheel = runtime_wheel(tmp_path)
+        command = [*runtime(world, debian), "--wheel", str(wheel), "--json"]
+        before = loose(host)
+        code, out, err = run(*command)
+        assert code == 0, err
+        first = json.loads(out)
+        assert loose(host) == before and other in before
+        code, out, _ = run(*command)
+        assert code == 0 and json.loads(out)["id"] == first["id"], "it is known again"
+        world.tag_file.write_text(
+            world.tag_file.read_text() + '[images.runtime.environment]\nA="1"'
+        )
+        base = with_installer(host, debian, "slow", "sleep 600")
+        process = start(*describe(world, base, "no-such-compiler"))
+        wait_for(lambda: bool(containers(host, base)) or process.poll() is not None)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not containers(host, base))
+        assert loose(host) > before, "what the kill left"
+        code, out, err = run(*command)
+        assert code == 0, err
+        assert json.loads(out)["id"] != first["id"] and loose(host) == before
+        images.remove(other)
+
+    def test_whoever_runs_it_is_not_root(
+        self, world: World, host: Engine, debian: str, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        wheel = runtime_wheel(tmp_path)
+        code, out, err = run(*runtime(world, debian), "--wheel", str(wheel), "--json")
+        assert code == 0, err
+        name = json.loads(out)["name"]
+        labels = host.client.images.get(name).labels
+        told = {k.removeprefix("org.opencontainers.image."): v for k, v in labels.items()}
+        assert told["title"].startswith("alpha v1.0 with Large Model Support")
+        assert told["version"] == world.target.version
+        assert told["revision"] == world.target.tag.commit
+        assert told["source"] == world.target.framework.url
+        assert told["licenses"] == "Apache-2.0" and told["created"] == "2023-11-14T22:13:20Z"
+        script = "import alpha, os; open('x', 'w').close(); print(os.getuid(), os.environ['HOME'])"
+        for user, uid in ((None, RUNTIME_USER), ("root", 0), ("4242:4242", 4242)):
+            said: bytes = host.client.containers.run(
+                name, ["python", "-c", script], user=user, remove=True, network_mode="none"
+            )
+            assert said.decode().split() == [str(uid), "/home/lms"]
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+        assert run(*runtime(world, debian), "--render")[0] == 2
+        monkeypatch.delenv("SOURCE_DATE_EPOCH")
+        assert "image.created" not in run(*describe_again(), "--render")[1]
+
     def test_image_of_another_architecture(
         self, world: World, host: Engine, tmp_path: Path
     ) -> None:
@@ -269,6 +330,29 @@ class TestRealEngine:
 def not_podman(host: Engine, reason: str) -> None:
     if "Podman" in str(host.client.version()):
         pytest.skip(f"podman: {reason}")
+
+
+def runtime(world: World, base: str) -> list[str]:
+    """The command for a runtime image; its wheel is to be given."""
+    toml = world.tag_file
+    if "images.runtime" not in toml.read_text():
+        table = f"""
+[images.runtime]
+base = {{ x86_64 = "{base}" }}
+pythons = ["python3"]
+"""
+        toml.write_text(toml.read_text().replace('"3.11" =', f'"{IMAGE_PYTHON}" =') + table)
+    return ["image", "v1.0", "--python", IMAGE_PYTHON]
+
+
+def runtime_wheel(folder: Path) -> Path:
+    tag = f"cp{IMAGE_PYTHON.replace('.', '')}"
+    return make_wheel(folder, {}, tag, "1.0+lms.1")
+
+
+def loose(host: Engine) -> set[str]:
+    """Images that have no name and are no part of another."""
+    return {image.id for image in host.client.images.list(filters={"dangling": True})}
 
 
 def describe_again() -> list[str]:

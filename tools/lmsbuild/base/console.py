@@ -347,8 +347,8 @@ class _Rich(RichConsole):
 
 
 def _rich(stream: TextIO) -> RichConsole:
-    """rich decides on colour (NO_COLOR, FORCE_COLOR, TERM); text is never broken by it."""
-    found = _Rich(file=stream, highlight=False, soft_wrap=True)
+    """rich decides on colour (NO_COLOR, FORCE_COLOR, TERM); it breaks and replaces no text."""
+    found = _Rich(file=stream, highlight=False, soft_wrap=True, emoji=False)
     found.width = max(found.width, _LEAST_WIDTH) if stream.isatty() else _UNLIMITED
     return found
 

@@ -10,25 +10,31 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import socket
 import tarfile
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 import jinja2
 from docker.errors import ImageNotFound
 from docker.utils import parse_repository_tag
+from filelock import FileLock, Timeout
 
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console, Task
-from lmsbuild.base.errors import BaseImageError, ConfigError, MismatchError
+from lmsbuild.base.errors import BaseImageError, ConfigError, MismatchError, UsageError
+from lmsbuild.base.hashing import sha256_large_file, sha256_value
+from lmsbuild.base.project import cache_dir
 from lmsbuild.base.settings import offline
 from lmsbuild.places.docker import ARCHITECTURES, Engine, connect, failure, machine, translated
 from lmsbuild.places.environment import GPU_ONLY, requirements
-from lmsbuild.tags.download import wheels_for
+from lmsbuild.tags.download import hash_memory, wheels_for
 from lmsbuild.tags.frameworks import Image, Target
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.wheelfile import WheelName
@@ -36,6 +42,10 @@ from lmsbuild.wheel.wheelfile import WheelName
 Kind = Literal["compiler", "build", "runtime", "test"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TEMPLATES = "docker"
+RUNTIME_USER = 10001  # of a runtime image; in a range that no distribution gives away
+# Labels: of a stage, whose it is; of an image, its name and what it was made of.
+STAGE, NAME, KEY = "lmsbuild.stage", "lmsbuild.image", "lmsbuild.key"
+_OCI = "org.opencontainers.image"
 _KEPT_LINES = 20
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$", re.I)
 
@@ -60,6 +70,27 @@ class Recipe:
     def command(self) -> str:
         return f"lmsbuild image {self.target.label} --kind {self.kind} --arch {self.machine}"
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What registries and scanners read of the image. A time only where one is given, so that
+        the same inputs give the same labels. Raises UsageError for a time that is none."""
+        target = self.target
+        labels = {
+            "title": f"{target.framework_name} {target.tag_name} with Large Model Support: "
+            f"{self.kind} image for {self.machine}",
+            "version": target.version,
+            "revision": target.tag.commit,
+            "source": target.framework.url,
+            "base.name": self.base,
+        }
+        if self.kind == "runtime":  # the others have nothing of the framework
+            conda = target.framework.conda
+            labels["licenses"] = conda.license if conda else "Apache-2.0"
+        created = os.environ.get("SOURCE_DATE_EPOCH")
+        if created:
+            labels["created"] = _time(created)
+        return {f"{_OCI}.{name}": value for name, value in labels.items()}
+
     def render(self, *, with_wheels: bool = True) -> str:
         """The Dockerfile; `with_wheels` when its context has wheels to install."""
         environment = jinja2.Environment(
@@ -70,7 +101,8 @@ class Recipe:
         )
         return environment.get_template(f"{self.kind}.Dockerfile.j2").render(
             target=self.target, machine=self.machine, python=self.python, image=self.image,
-            base=self.base, wheels=with_wheels,
+            base=self.base, wheels=with_wheels, stage=f'{STAGE}="{_owner()}"', labels=self.labels,
+            user=RUNTIME_USER,
         )  # fmt: skip
 
     @property
@@ -94,6 +126,21 @@ def recipe(
     values = {"python": python, "nodot": python.replace(".", ""), "cuda": target.cuda}
     filled = Image.model_validate(_filled(image.model_dump(), values))
     return Recipe(target, kind, arch, python, filled, base or filled.base[arch])
+
+
+def _owner() -> str:
+    """Tells the stages of this user on this machine from those of others at the same engine."""
+    return sha256_value([socket.gethostname(), os.getuid()])[:16]
+
+
+def _time(seconds: str) -> str:
+    try:
+        return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH={seconds} cannot be used because it is no number of seconds since "
+            "1970; correct it, or leave it out"
+        ) from error
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -156,12 +203,56 @@ def check_wheel(wheel: Path, found: Recipe) -> None:
 def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Console) -> str:
     """The id of the image, built or as it was. Raises what `engine.failure` makes.
 
-    Killed, it leaves no container: the engine ends a build whose client is gone.
+    Killed, it leaves no container: the engine ends a build whose client is gone. What it leaves of
+    stages the next build goes on with, and removes when it is done.
     """
-    _have_base(engine, found, console)
-    with cache.scratch() as folder, (folder / "context.tar").open("w+b") as context:
+    with _alone(console):
+        _have_base(engine, found, console)
         files = list(wheels)
         text = found.render(with_wheels=bool(files))
+        key = sha256_value(
+            [
+                text, engine.client.images.get(found.base).id,
+                [[file.name, sha256_large_file(file, hash_memory())] for file in files],
+            ]
+        )  # fmt: skip
+        image = _existing(engine, found, key)
+        if image is None:
+            image = _build(engine, found, (text, files), key, console)
+        with console.task("removing what the build left"):
+            prune(engine, found)
+    _check_architecture(image, found)
+    return str(image.id)
+
+
+@contextlib.contextmanager
+def _alone(console: Console) -> Iterator[None]:
+    """One build of this user at a time: another's stages are not to be removed under it."""
+    lock = FileLock(cache_dir() / ".images.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        with console.task("waiting for another image to be built"):
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _existing(engine: Engine, found: Recipe, key: str) -> Any:
+    with contextlib.suppress(ImageNotFound):
+        image = engine.client.images.get(found.name)
+        if image.labels.get(KEY) == key:
+            return image
+    return None
+
+
+def _build(
+    engine: Engine, found: Recipe, contents: tuple[str, list[Path]], key: str, console: Console
+) -> Any:
+    text, files = contents
+    with cache.scratch() as folder, (folder / "context.tar").open("w+b") as context:
         log.note(text)
         _write_context(context, text, files)
         native = found.machine == machine()
@@ -172,14 +263,22 @@ def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Consol
             lines = engine.client.api.build(
                 fileobj=context, custom_context=True, rm=True, forcerm=True, decode=True,
                 tag=found.name, network_mode="none" if offline() else None,
+                labels={STAGE: "", NAME: found.name, KEY: key},
                 platform=None if native else f"linux/{ARCHITECTURES[found.machine]}",
             )  # fmt: skip
             _follow_build(lines, found, step, console)
             image = engine.client.images.get(found.name)
             step.digest = image.id.removeprefix("sha256:")
             step.size = image.attrs["Size"]
-    _check_architecture(image, found)
-    return str(image.id)
+    return image
+
+
+def prune(engine: Engine, found: Recipe) -> None:
+    """Remove what builds of this user left: stages, and images that lost the name of `found`. What
+    others made, and what is used, stays."""
+    for label in (f"{STAGE}={_owner()}", f"{NAME}={found.name}"):
+        with translated("the stages of the image were not removed"):
+            engine.client.images.prune(filters={"dangling": True, "label": label})
 
 
 def digest(name: str) -> str:

@@ -130,12 +130,10 @@ def image_reference(text: str) -> str:
 VersionText = Annotated[str, AfterValidator(_version)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
 Requirements = list[Annotated[str, AfterValidator(_requirement)]]
-Url = Annotated[
-    str,
-    AfterValidator(
-        _like(r"(https?|ssh|git|file)://[^\s\x00-\x1f]+", "address of http, https, ssh, git, file")
-    ),
-]
+_url = _like(
+    r"(https?|ssh|git|file)://[^\s\x00-\x1f\"$\\`]+", "address of http, https, ssh, git or file"
+)
+Url = Annotated[str, AfterValidator(_url)]
 FileName = Annotated[str, AfterValidator(file_name)]
 InnerPath = Annotated[str, AfterValidator(_inner)]
 Folder = Annotated[str, AfterValidator(_folder)]  # "" for the root
