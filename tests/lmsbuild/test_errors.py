@@ -14,7 +14,14 @@ from lmsbuild_world import REPOSITORY, World
 
 from lmsbuild.__main__ import run
 from lmsbuild.base import errors
-from lmsbuild.base.errors import STOPPED, EmulationError, FileError, GitError, all_errors
+from lmsbuild.base.errors import (
+    STOPPED,
+    ContainerError,
+    EmulationError,
+    FileError,
+    GitError,
+    all_errors,
+)
 from lmsbuild.base.git import Git
 from lmsbuild.places import docker
 
@@ -132,3 +139,21 @@ def test_remedy_for_missing_emulation_is_whole() -> None:
         "update-binfmts --enable",
     ):
         assert part in str(found) and part in documented
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "crun: setrlimit `RLIMIT_NPROC`: Operation not permitted: OCI permission denied",
+        "runc: runc create failed: unable to start container process: error setting rlimits for "
+        "ready process: error setting rlimit type 6: operation not permitted",
+    ],
+)
+def test_limits_that_an_engine_may_not_set(said: str) -> None:
+    """podman gives a container its own default for each limit that containers.conf leaves out."""
+    found = docker.failure("the container was not run", said)
+    assert type(found) is ContainerError and said in str(found)
+    documented = (REPOSITORY / "docs/shipping.md").read_text()
+    for part in ("default_ulimits", "containers.conf", "nproc"):
+        assert part in str(found) and part in documented
+    assert "nproc" not in str(docker.failure("the container was not run", "it ended"))

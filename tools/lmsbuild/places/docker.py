@@ -41,6 +41,8 @@ _FAILURES = (DockerException, requests.RequestException, OSError)
 ARCHITECTURES = {"x86_64": "amd64", "ppc64le": "ppc64le"}
 
 _EMULATION = re.compile(r"exec format error", re.I)
+# runc's words and crun's, where the engine may not raise a limit to what it gives containers.
+_ULIMITS = re.compile(r"setting rlimits?\b|setrlimit", re.I)
 _DISK = re.compile(r"no space left on device|disk quota exceeded", re.I)
 _MISSING = re.compile(
     r"manifest (for \S+ )?(unknown|not found)|pull access denied|not found: manifest|"
@@ -149,6 +151,14 @@ def failure(what: str, said: str, base: str = "", output: str = "") -> LmsbuildE
             "it (Debian: `apt-get install qemu-user-static binfmt-support`, `mount -t binfmt_misc "
             "binfmt_misc /proc/sys/fs/binfmt_misc` where that is empty, `update-binfmts --enable`) "
             "or build on a machine of that architecture",
+            **details,
+        )
+    if _ULIMITS.search(about):
+        return ContainerError(
+            f"{what} because the engine may not give it the limits that it gives containers "
+            f"({said}); name all that it can give, nproc too, in `default_ulimits` of podman's "
+            'containers.conf: ["nofile=N:N", "nproc=M:M"] with the N of `ulimit -Hn` and the M of '
+            "`ulimit -Hu`",
             **details,
         )
     if _DISK.search(about):
