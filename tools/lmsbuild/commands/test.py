@@ -155,8 +155,8 @@ def command(
     if missing:
         if not negative:
             raise UsageError(
-                f"--missing is for safeguards alone, which another suite has none of; name {SUITE} "
-                "as the only suite"
+                f"--missing cannot be used because it is for safeguards alone; name {SUITE} as the "
+                "only suite"
             )
         left = standing(target.project, of, read(target.project).bites.get(of, {})).missing
         if not left:
