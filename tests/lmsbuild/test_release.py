@@ -6,8 +6,10 @@ import json
 import shutil
 import subprocess
 import zipfile
+from email.parser import HeaderParser
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cyclonedx.model.bom import Bom
@@ -15,6 +17,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from lmsbuild_conda import give_conda
 from lmsbuild_conda import make as make_small
+from lmsbuild_engine import Engine
 from lmsbuild_processes import run
 from lmsbuild_wheels import PYTHON
 from lmsbuild_world import World, leave, small_disk, write
@@ -22,8 +25,9 @@ from lmsbuild_world import World, leave, small_disk, write
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, EngineError, RebuildError
 from lmsbuild.base.hashing import sha256_file
+from lmsbuild.places.imagecontents import Contents, PythonPackage, SystemPackage
 from lmsbuild.series.series import series_of
-from lmsbuild.ship import condasbom, pipeline, sbom
+from lmsbuild.ship import condasbom, imagesbom, pipeline, sbom
 from lmsbuild.ship import release as releases
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.release import Release, explain, read, rebuild, release
@@ -98,6 +102,37 @@ def test_what_scanners_match(tmp_path: Path) -> None:
         bom = Bom(components=[sbom.package(wheel.name, "0" * 64, licence=licence)])
         [component] = json.loads(sbom.written(bom))["components"]
         assert component["licenses"] == [said]
+
+
+@pytest.mark.parametrize(
+    ("lines", "licence"),
+    [
+        ("License-Expression: MIT OR Apache-2.0", "MIT OR Apache-2.0"),
+        ("License: Apache 2.0", "Apache-2.0"),
+        ("License: The Apache License, Version 2.0", "Apache-2.0"),
+        ("License: NVIDIA Proprietary Software", "LicenseRef-NVIDIA-Proprietary"),
+        ("License: Like that of Perl", "Like that of Perl"),
+        ("Classifier: License :: OSI Approved :: MIT License\nClassifier: Topic :: X :: Y", "MIT"),
+        ("License: A long text\n  of two lines\nClassifier: License :: OSI Approved :: MIT License",
+         "MIT"),
+        ("Classifier: Topic :: X", ""),
+    ],
+)  # fmt: skip
+def test_licences_of_packages(lines: str, licence: str) -> None:
+    assert wheelfile.licence_of(HeaderParser().parsestr(f"Name: a\n{lines}\n")) == licence
+
+
+def test_licences_of_headers_and_libraries(made: Release, world: World, tmp_path: Path) -> None:
+    wheel = next(made.folder.glob("*.whl"))
+    manifest = json.loads(next(made.folder.glob("*.manifest.json")).read_text())
+    header = "cuda_x-1.0-py3-none-any.whl"
+    manifest["inputs"][header] = "2" * 64
+    said = {header: "LicenseRef-NVIDIA-Proprietary"}
+    text = sbom.render(world.target, series_of(world.target), wheel, manifest, said)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    components = {one["bom-ref"]: one for one in json.loads(text)["components"]}
+    [stated] = components[header]["licenses"]
+    assert "LicenseRef-NVIDIA-Proprietary" in json.dumps(stated)
 
 
 def test_bill_of_materials_of_a_conda_package(tmp_path: Path) -> None:
@@ -261,10 +296,63 @@ def test_packages_and_images_are_part_of_it(world: World, official: Path, consol
     package = world.folder / "alpha-1.0-lms_1.conda"
     package.write_bytes(b"a package")
     images = {"lmsbuild/alpha-v1.0:runtime": "sha256:" + "0" * 64}
-    done = release(world.target, CHOICES, console, more=[package], images=images)
+    done = release(world.target, CHOICES, console, more=[package], images=[contents()])
     assert [a.bytes for a in done.artefacts if a.kind == "conda"] == [9]
     assert package.name in (done.folder / releases.SUMS).read_text()
     assert _json(done.folder, releases.MANIFEST)["images"] == images
+    name = "lmsbuild_alpha-v1.0_runtime.cdx.json"
+    assert [a.name for a in done.artefacts if a.kind == "image-sbom"] == [name]
+    assert f"  {name}\n" in (done.folder / releases.SUMS).read_text()
+    planned = release(world.target, CHOICES, console, images=[contents()], dry_run=True)
+    assert name in planned.planned
+
+
+def contents() -> Contents:
+    return Contents(
+        name="lmsbuild/alpha-v1.0:runtime", id="sha256:" + "0" * 64, digest="sha256:" + "0" * 64,
+        created="2026-11-20T10:11:12.123456789Z", architecture="amd64",
+        labels={"org.opencontainers.image.licenses": "BSD-3-Clause AND Apache-2.0"},
+        distribution="debian", release="12",
+        system=[SystemPackage("deb", "libc6", "2.36-9+deb12u9", "amd64")],
+        python=[PythonPackage("Alpha_B", "1.0+lms.1", "Apache-2.0"), PythonPackage("b", "2", "")],
+    )  # fmt: skip
+
+
+def test_bill_of_materials_of_an_image() -> None:
+    text = imagesbom.render(contents())
+    assert text == imagesbom.render(contents())
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    about = json.loads(text)
+    root = about["metadata"]["component"]
+    assert root["type"] == "container" and root["version"] == contents().digest
+    assert root["purl"].startswith("pkg:oci/alpha-v1.0@sha256:00")
+    assert root["licenses"] == [{"expression": "BSD-3-Clause AND Apache-2.0"}]
+    purls = {one["purl"]: one.get("licenses") for one in about["components"]}
+    assert purls == {
+        "pkg:deb/debian/libc6@2.36-9%2Bdeb12u9?arch=amd64&distro=debian-12": None,
+        "pkg:pypi/alpha-b@1.0%2Blms.1": [{"license": {"id": "Apache-2.0"}}],
+        "pkg:pypi/b@2": None,
+    }
+
+
+@pytest.mark.net
+@pytest.mark.default
+def test_what_is_in_an_image(
+    world: World, official: Path, debian: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    command = ["release", "v1.0", "--source", "git", "--python", PYTHON, "--no-conda", "--json"]
+    code, out, err = run(*command, "--image", debian)
+    assert code == 0, err
+    folder = Path(json.loads(out)["folder"])
+    about = _json(folder, imagesbom.name_of(debian))
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(about)) is None
+    components: Any = about["components"]
+    purls = [one["purl"] for one in components]
+    assert any(p.startswith("pkg:deb/debian/python3@3.") and "distro=debian-12" in p for p in purls)
+    assert len(purls) > 50 and len(set(purls)) == len(purls)
+    code, _, err = run(*command, "--image", "no-such-image:1")
+    assert code == 33 and "has no such image; build it with" in err
 
 
 def test_a_container_is_asked_for(

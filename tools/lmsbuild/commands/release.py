@@ -47,7 +47,8 @@ from lmsbuild.tags.frameworks import resolve
 @click.option("--conda/--no-conda", default=True, help="With the conda packages [default] or not.")
 @click.option(
     "--image", "images", metavar="NAME", multiple=True,
-    help="A container image of the engine whose digest is recorded. Can be given several times.",
+    help="A container image of the engine whose digest is recorded, with a bill of materials. Can "
+    "be given several times.",
 )  # fmt: skip
 @container_option
 @build_options
@@ -89,11 +90,13 @@ def command(
         found = build(target.project, order, choices, console, None, dry_run=dry_run)
         return [*(made.package.path for made in found.made), *map(Path, found.planned)]
 
-    digests = {}
+    found = []
     if images:
-        from lmsbuild.places.image import digest
+        from lmsbuild.places.docker import connect
+        from lmsbuild.places.imagecontents import contents
 
-        digests = {name: digest(name) for name in images}
+        with connect() as engine, console.task("looking into the images"):
+            found = [contents(engine, name) for name in images]
     done = release(
         target,
         choices,
@@ -102,7 +105,7 @@ def command(
         dry_run=dry_run,
         container=container,
         more=more,
-        images=digests,
+        images=found,
         packages=packages,
     )
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"

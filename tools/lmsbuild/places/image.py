@@ -32,7 +32,7 @@ from lmsbuild.base.errors import BaseImageError, ConfigError, MismatchError, Usa
 from lmsbuild.base.hashing import sha256_large_file, sha256_value
 from lmsbuild.base.project import cache_dir
 from lmsbuild.base.settings import offline
-from lmsbuild.places.docker import ARCHITECTURES, Engine, connect, failure, machine, translated
+from lmsbuild.places.docker import ARCHITECTURES, Engine, failure, machine, translated
 from lmsbuild.places.environment import GPU_ONLY, requirements
 from lmsbuild.tags.download import hash_memory, wheels_for
 from lmsbuild.tags.frameworks import Image, Target
@@ -279,23 +279,6 @@ def prune(engine: Engine, found: Recipe) -> None:
     for label in (f"{STAGE}={_owner()}", f"{NAME}={found.name}"):
         with translated("the stages of the image were not removed"):
             engine.client.images.prune(filters={"dangling": True, "label": label})
-
-
-def digest(name: str) -> str:
-    """Of an image that an engine has: the registry's once it was pushed, else the engine's id.
-
-    Raises BaseImageError when no engine has it, EngineError when none answers.
-    """
-    with connect() as engine:
-        try:
-            found = engine.client.images.get(name)
-        except ImageNotFound as error:
-            raise BaseImageError(
-                f"the digest of {name} cannot be recorded because {engine.host} has no such image; "
-                "build it with `lmsbuild image`"
-            ) from error
-        pushed = found.attrs.get("RepoDigests") or []
-        return str(pushed[0].partition("@")[2] if pushed else found.id)
 
 
 def _write_context(context: IO[bytes], text: str, wheels: Iterable[Path]) -> None:

@@ -23,13 +23,14 @@ def render(path: Path, made: Mapping[str, Any], wheel: Path) -> str:
     """CycloneDX 1.6 as JSON: the package, the wheel that it was made from, its libraries, and what
     it depends on. `made` is what the manifest beside the package says."""
     found = inspect(path)
+    licence = found.record.get("license") or ""
     where = {"build": found.build, "subdir": found.subdir, "type": "conda"}
     root = Component(
         name=found.name,
         type=ComponentType.LIBRARY,
         version=found.version,
         purl=PackageURL("conda", None, found.name, found.version, where),
-        licenses=licences(found.record.get("license") or ""),
+        licenses=licences(licence),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=found.sha256)],
         bom_ref=path.name,
     )
@@ -42,7 +43,7 @@ def render(path: Path, made: Mapping[str, Any], wheel: Path) -> str:
     bom.metadata.component = root
     for entry in json.loads(metadata(path)["info/paths.json"])["paths"]:
         if entry["path_type"] == "hardlink" and LIBRARY.search(entry["_path"]):
-            bom.components.add(file(entry["_path"], entry["sha256"]))
+            bom.components.add(file(entry["_path"], entry["sha256"], licence))
     needed = [_dependency(spec) for spec in found.depends]
     bom.components.update(needed)
     bom.register_dependency(root, needed)

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from filelock import FileLock
@@ -28,11 +27,14 @@ from lmsbuild.base.hashing import sha256_bytes, sha256_file
 from lmsbuild.base.project import make_folder
 from lmsbuild.conda.make import made_of, make
 from lmsbuild.conda.plan import framework_plan
+from lmsbuild.places.imagecontents import Contents
 from lmsbuild.series.series import export, export_name, series_of
-from lmsbuild.ship import condasbom, sbom
+from lmsbuild.ship import condasbom, imagesbom, sbom
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import Container, wheel
+from lmsbuild.tags.download import header_wheel
 from lmsbuild.tags.frameworks import Target
+from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.overlay import Built
 
 SCHEMA = 1
@@ -81,14 +83,14 @@ class Compared:
 def release(
     target: Target, choices: Choices, console: Console, output: Path | None = None,
     *, dry_run: bool = False, container: Container | None = None, more: Sequence[Path] = (),
-    images: Mapping[str, str] | None = None,
+    images: Sequence[Contents] = (),
     packages: Callable[[Path], Sequence[Path]] = lambda wheel: (),
 ) -> Release:  # fmt: skip
     """Build the wheel, and put everything that is shipped of it into a folder below `output`.
 
     `packages` makes others of the wheel (for conda), `more` are further files that are part of it,
-    `images` the digests of container images by name. Raises RebuildError when this version was
-    released before with other content.
+    `images` container images whose digests and bills of materials are. Raises RebuildError when
+    this version was released before with other content.
     """
     _, built = wheel(target, choices, console, dry_run=dry_run, container=container)
     own = packages(built.wheel)
@@ -97,11 +99,12 @@ def release(
     if dry_run:
         names = [name for name, _ in _own_files(target, built)]
         names += [name for file in own for name in (file.name, f"{file.name}{_SBOM}")]
+        names += [imagesbom.name_of(image.name) for image in images]
         names += [*(file.name for file in more), MANIFEST, SUMS]
         return Release(folder, [], folder.exists(), names)
     make_folder(place)
     with console.step("release") as step, _room(place) as fresh:
-        artefacts = _fill(fresh, target, built, own=own, more=more, images=images or {})
+        artefacts = _fill(fresh, target, built, own=own, more=more, images=images, console=console)
         step.note = f"{len(artefacts)} files"
         step.size = sum(artefact.bytes for artefact in artefacts)
         if folder.exists():
@@ -139,8 +142,8 @@ def _own_files(target: Target, built: Built) -> list[tuple[str, str]]:
 
 
 def _fill(
-    fresh: Path, target: Target, built: Built, *, own: Sequence[Path] = (),
-    more: Sequence[Path] = (), images: Mapping[str, str] = MappingProxyType({}),
+    fresh: Path, target: Target, built: Built, *, console: Console, own: Sequence[Path] = (),
+    more: Sequence[Path] = (), images: Sequence[Contents] = (),
 ) -> list[Artefact]:  # fmt: skip
     """Put everything into `fresh`: what is made for a release, the `own` conda packages of the
     wheel each with its bill of materials, and `more`."""
@@ -149,7 +152,9 @@ def _fill(
     written = {
         "patch": export(target),
         "manifest": text.encode(),
-        "sbom": sbom.render(target, series_of(target), built.wheel, manifest).encode(),
+        "sbom": sbom.render(
+            target, series_of(target), built.wheel, manifest, _licences(target, console)
+        ).encode(),
         "notes": notes(target, built.wheel.name).encode(),
     }
     kinds = dict(_own_files(target, built))
@@ -162,6 +167,10 @@ def _fill(
         name = f"{file.name}{_SBOM}"
         (fresh / name).write_text(condasbom.render(file, made_of(file), built.wheel), "utf-8")
         kinds[name] = "sbom"
+    for image in images:
+        name = imagesbom.name_of(image.name)
+        (fresh / name).write_text(imagesbom.render(image), "utf-8")
+        kinds[name] = "image-sbom"
     for file in (*own, *more):
         _link_or_copy(file, fresh / file.name)
         kinds[file.name] = file.suffix.removeprefix(".") or "file"
@@ -171,7 +180,7 @@ def _fill(
         "tag": target.label,
         "lmsbuild": __version__,
         "artefacts": [asdict(artefact) for artefact in artefacts],
-        "images": dict(images),
+        "images": {image.name: image.digest for image in images},
         "conda": {file.name: made_of(file) for file in (*own, *more) if file.suffix == _CONDA},
         "wheel": manifest,
     }
@@ -179,6 +188,12 @@ def _fill(
     sums = [*artefacts, _artefact(fresh / MANIFEST, "release")]
     (fresh / SUMS).write_text("".join(f"{a.sha256}  {a.name}\n" for a in sums), encoding="utf-8")
     return artefacts
+
+
+def _licences(target: Target, console: Console) -> dict[str, str]:
+    """Of the wheels that were compiled against, by name."""
+    wheels = [header_wheel(header, target, console) for header in target.variant.headers]
+    return {wheel.name: wheelfile.licence(wheel) for wheel in wheels}
 
 
 def notes(target: Target, wheel_name: str) -> str:
@@ -272,7 +287,7 @@ def rebuild(
         )  # fmt: skip
         fresh = folder / "files"
         fresh.mkdir()
-        made = {a.name: a.sha256 for a in _fill(fresh, target, built)}
+        made = {a.name: a.sha256 for a in _fill(fresh, target, built, console=console)}
         now = json.loads(built.manifest.read_text(encoding="utf-8"))
         packages = _packages(target, choices, built, folder / "conda", console) if about else []
         for file in packages:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -41,15 +42,20 @@ _OURS = "Apache-2.0"
 LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 
 
-def render(target: Target, series: Series, wheel: Path, manifest: Mapping[str, Any]) -> str:
+def render(
+    target: Target, series: Series, wheel: Path, manifest: Mapping[str, Any],
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> str:  # fmt: skip
     """CycloneDX 1.6 as JSON: the wheel, the official one that it descends from with the patches
     between them, the libraries that were rebuilt, what it was compiled against and with, and what
-    it requires. `manifest` is the one beside the wheel.
+    it requires. `manifest` is the one beside the wheel, `headers` the licences of the wheels that
+    it was compiled against, by name.
     """
     digest = str(manifest["wheel"]["sha256"])
     theirs = wheelfile.licence(wheel)
     conda = target.framework.conda
-    root = package(wheel.name, digest, licence=conda.license if conda else theirs)
+    ours = conda.license if conda else theirs
+    root = package(wheel.name, digest, licence=ours)
     recorded = target.official_sha256(manifest["python"])
     official = next(name for name, found in manifest["inputs"].items() if found == recorded)
     root.pedigree = Pedigree(
@@ -68,12 +74,13 @@ def render(target: Target, series: Series, wheel: Path, manifest: Mapping[str, A
     bom.metadata.component = root
     for member, content in manifest["members"].items():
         if LIBRARY.search(member):
-            bom.components.add(file(member, content))
+            bom.components.add(file(member, content, ours))
     for patch in series.patches:
         bom.components.add(file(f"patches/{patch.name}", patch.sha256, _OURS))
     for name, found in manifest["inputs"].items():
         if name != official:
-            bom.components.add(package(name, found, ComponentScope.EXCLUDED))  # not shipped
+            said = headers.get(name, "")  # it is not shipped
+            bom.components.add(package(name, found, ComponentScope.EXCLUDED, licence=said))
     for tool in ("compiler", "linker"):
         bom.components.add(
             Component(

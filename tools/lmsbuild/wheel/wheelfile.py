@@ -12,6 +12,7 @@ import copy
 import csv
 import hashlib
 import io
+import re
 import shutil
 import struct
 import zipfile
@@ -29,6 +30,16 @@ from lmsbuild.base.errors import WheelError
 from lmsbuild.base.filenames import inner_path
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+# What packages write for licences, in small letters -> SPDX.
+_SPDX = {
+    "apache 2.0": "Apache-2.0", "apache-2": "Apache-2.0", "apache license 2.0": "Apache-2.0",
+    "apache license version 2.0": "Apache-2.0", "apache software license": "Apache-2.0",
+    "bsd 3-clause": "BSD-3-Clause", "bsd-3": "BSD-3-Clause", "3-clause bsd license": "BSD-3-Clause",
+    "mit license": "MIT", "mpl 2.0": "MPL-2.0", "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
+    "python software foundation license": "PSF-2.0", "psf": "PSF-2.0",
+    "isc license (iscl)": "ISC", "nvidia proprietary software": "LicenseRef-NVIDIA-Proprietary",
+    "other/proprietary license": "LicenseRef-Proprietary",
+}  # fmt: skip
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY = 1 << 24
 _DATA_DESCRIPTOR = 0x08
@@ -104,10 +115,22 @@ def requirements(path: Path) -> list[str]:
 
 
 def licence(path: Path) -> str:
-    """What the wheel says its licence is in one line, "" for nothing."""
-    found = _metadata(path)
-    said = str(found["License-Expression"] or found["License"] or "").strip()
-    return "" if "\n" in said else said
+    """The licence that the wheel says it has, as SPDX names it where it is a known one; "" where it
+    says none in one line."""
+    return licence_of(_metadata(path))
+
+
+def licence_of(about: Message) -> str:
+    """The same of the metadata of a package."""
+    said = str(about["License-Expression"] or about["License"] or "").strip()
+    if not said or "\n" in said:
+        classes = [str(each).split(" :: ") for each in about.get_all("Classifier") or []]
+        said = " AND ".join(_spdx(c[-1]) for c in classes if c[0] == "License" and len(c) > 2)
+    return _spdx(said)
+
+
+def _spdx(said: str) -> str:
+    return _SPDX.get(re.sub(r"[\s,]+", " ", said).lower().removeprefix("the "), said)
 
 
 def extract(path: Path, members: list[str], folder: Path) -> None:
