@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 from filelock import FileLock
 
 from lmsbuild.base.git import Git
 from lmsbuild.base.project import FRAMEWORK_FILE, Project
 from lmsbuild.checkout.refresh import refresh
+from lmsbuild.cli.group import cli
 from lmsbuild.tags.frameworks import TAG_FILE, Target, resolve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -248,3 +251,12 @@ def enter_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("LMSBUILD_WORK", str(folder / "work"))
     monkeypatch.chdir(folder)
     return built
+
+
+def examples_of(name: str) -> list[list[str]]:
+    """The command lines in the help of a command, each as words without `lmsbuild`."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None and command.epilog
+    lines = [line.strip() for line in command.epilog.splitlines() if "lmsbuild " in line]
+    words = [(line.partition("&& ")[2] or line).partition("#")[0] for line in lines]
+    return [shlex.split(line)[1:] for line in words]

@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from lmsbuild_kill import Killer, snapshot
-from lmsbuild_world import UPSTREAM, World, enter_world, make_world, plain_git, write
+from lmsbuild_world import (
+    UPSTREAM,
+    World,
+    enter_world,
+    examples_of,
+    make_world,
+    plain_git,
+    write,
+)
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.refresh import refresh
-from lmsbuild.cli.group import cli
 from lmsbuild.series.mail import Mail, joined
 from lmsbuild.series.series import series_of
 from lmsbuild.upkeep.cleaning import users_work
@@ -648,19 +653,64 @@ def test_the_examples_of_help_are_run(
     for file in ("review.mbox", "0001-Fix-it.patch"):
         text = plain_git(sender, "format-patch", "--stdout", "origin/main")
         (tool.world.folder / file).write_text(text + "\n")
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None and command.epilog
-    lines = [line.strip() for line in command.epilog.splitlines() if "lmsbuild " in line]
+    lines = examples_of(name)
     assert len(lines) >= 2
     for line in lines:
-        words = line.partition("&& ")[2] or line
-        words = words.partition("#")[0].replace("v2.6.0", "v1.0").replace("offer-large", "twice")
+        words = [{"v2.6.0": "v1.0", "offer-large": "twice"}.get(word, word) for word in line]
         arguments = [
             str(tool.world.folder / word) if "." in word and word != "v1.0" else word
-            for word in shlex.split(words)[1:]
+            for word in words
         ]
         if name == "push" and not tool.run("status")["checkouts"][0]["popped"]:
             tool("apply", "--to", "2")
         tool.run(*arguments)
         if "--dry-run" not in arguments and name != "push":
             tool("undo")
+
+
+@pytest.mark.parametrize("words", examples_of("apply"), ids=" ".join)
+def test_the_examples_of_apply_are_run(
+    tool: Tool, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tool.world.clone("pytorch")
+    monkeypatch.setenv("HOME", str(place.parent))
+    monkeypatch.chdir(place)
+    before = None
+    if words[1].startswith("--"):
+        monkeypatch.chdir(tool.checkout)
+        before = conflict(tool)
+        if "--continue" in words:
+            tool.resolve(("line20 = 20", "line20 = 22"))
+    done = tool.run(*(word.replace("v2.6.0", "v1.0") for word in words))
+    on = plain_git(place, "log", "--format=%s", "origin/main..HEAD").splitlines()
+    wanted = {"--to": 3, "--into": 0}.get(words[2], 5) if len(words) > 2 else 5
+    if before is None:
+        assert len(on) == wanted and len(done["patches"]) == 5
+    elif "--abort" in words:
+        tool.same(before)
+    else:
+        state = {"--continue": "resolved", "--skip": "skipped"}[words[1]]
+        assert states(done)[-1] == state and tool.clean
+
+
+@pytest.mark.parametrize("words", examples_of("refresh"), ids=" ".join)
+def test_the_examples_of_refresh_are_run(
+    tool: Tool, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tool.checkout)
+    monkeypatch.setenv("HOME", str(tool.world.folder))
+    (tool.world.folder / "pytorch").symlink_to(tool.checkout)
+    patches = {file: file.read_bytes() for file in tool.world.project.patches.rglob("*.patch")}
+    write(tool.world.project.root, {"lms/core/engine.h": "#pragma once\nint engine(int);\n"})
+    tool.edit("def memory():", "def memory():  # of it", "python/api.py")
+    if "--patch" not in words:
+        plain_git(tool.checkout, "commit", "-qam", "Say what of\n\nBecause python/api.py did not.")
+    tool.run(*(word.replace("v2.6.0", "v1.0") for word in words))
+    changed = {file.name[:4] for file, data in patches.items() if file.read_bytes() != data}
+    if "--dry-run" in words:
+        assert not changed
+    else:
+        runtime = next(file for file in patches if file.parent.name == "runtime")
+        assert b"int engine(int)" in runtime.read_bytes()
+        show = next(file for file in patches if file.name.startswith("0002-Show"))
+        assert (b"# of it" in show.read_bytes()) == ("--patch" in words)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import tomlkit
 from lmsbuild_wheels import ENGINE, PYTHON, build_libraries, edit, make_wheel
-from lmsbuild_world import REPOSITORY, UPSTREAM, World, plain_git, write
+from lmsbuild_world import REPOSITORY, UPSTREAM, World, examples_of, plain_git, write
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
@@ -101,6 +102,21 @@ def test_text_of_a_comparison(history: World, capsys: pytest.CaptureFixture[str]
     assert "0001-Call-the-engine.patch" in short and "line20" not in short
     assert run(["diff", "v1.0@HEAD"]) == 0
     assert "++int line20 = 29;" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", examples_of("diff"), ids=" ".join)
+def test_the_examples_of_diff_are_run(history: World, tool: Tool, words: list[str]) -> None:
+    project = history.project.root
+    shutil.copytree(history.tag_file.parent, history.tag_file.parents[1] / "v0.9")
+    write(project, {"lms/note.txt": "another commit\n"})
+    plain_git(project, "add", "lms/note.txt")
+    plain_git(project, "commit", "-qm", "Another")
+    names = {"v2.6.0": "v1.0", "v2.14.1": "v1.0", "v2.2.0": "v0.9"}
+    filled = [word.replace(old, new) for word in words for old, new in names.items() if old in word]
+    found = tool("diff", *filled, *(word for word in words[1:] if word.startswith("-")))
+    # Neither what was committed in between nor a copy of a series differs from it.
+    same = {pair["state"] for pair in found["patches"]} == {"the same"}
+    assert same == (words[1:] != ["v2.6.0@HEAD"])
 
 
 def test_what_cannot_be_compared(world: World, tool: Tool) -> None:
@@ -200,6 +216,29 @@ def test_what_was_touched_is_compiled(
     with zipfile.ZipFile(done["wheel"]) as made:
         assert b"engine" in made.read("alpha/lib/libcore.so")
         assert made.read("alpha/api.py").endswith(b"return 1\n")
+
+
+@pytest.mark.default
+def test_the_examples_of_add_are_run(
+    world: World, tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, clone = world.folder / "index", world.folder / "src/pytorch"
+    folder.mkdir()
+    make_wheel(folder, build_libraries(folder), f"cp{PYTHON.replace('.', '')}", "1.1")
+    monkeypatch.setattr(official, "PYTHONS", (PYTHON,))
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(folder))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(world.folder))
+    clone.parent.mkdir()
+    world.clone("src/pytorch")
+    plain_git(clone, "tag", "v1.1")
+    edit(world, ENGINE)
+    lines = examples_of("add")
+    assert len(lines) >= 2
+    for words in lines:
+        done = tool(*(word.replace("pytorch:v2.7.0", "alpha:v1.1") for word in words))
+        assert (world.project.patches / "alpha/v1.1").exists() == ("--dry-run" not in words)
+    assert Path(done["wheel"]).is_file()
 
 
 def test_without_the_index(world: World, tool: Tool, upstream: Path, console: Console) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lmsbuild_drift import commit_called, make_drift
 from lmsbuild_kill import Killer, snapshot
-from lmsbuild_world import REPOSITORY, World, enter_world, plain_git, write
+from lmsbuild_world import REPOSITORY, World, enter_world, examples_of, plain_git, write
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
@@ -252,6 +252,23 @@ def test_its_note_reaches_nothing_outside(porting: Porting, what: str) -> None:
     for step in ("--abort", "--skip", "--continue"):
         assert "is damaged" in porting.run("port", step, code=17)["message"]
     assert victim.read_text() == "mine\n"
+
+
+def test_the_examples_of_port_are_run(porting: Porting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other; TO is one that needs a person."""
+    source = porting.world.folder / "src"
+    source.mkdir()
+    (source / "pytorch").symlink_to(porting.world.upstream)
+    monkeypatch.setenv("HOME", str(porting.world.folder))
+    lines = examples_of("port")
+    assert any("--continue" in words for words in lines)
+    for words in lines:
+        if "--continue" in words:
+            resolve_conflict(porting.checkout("v1.3"))
+        names = {"v2.6.0": "v1.0", "v2.7.0": "v1.3"}
+        begins = "--continue" not in words and "--dry-run" not in words
+        porting.run(*(names.get(word, word) for word in words), code=9 if begins else 0)
+    check_supported(porting, "v1.3", 3)
 
 
 def test_what_is_not_of_the_port_is_kept(porting: Porting) -> None:

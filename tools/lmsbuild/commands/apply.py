@@ -38,6 +38,8 @@ from lmsbuild.tags.frameworks import Target, resolve
         "lmsbuild apply v2.6.0 --into ~/pytorch --dry-run",
         "lmsbuild apply v2.6.0 --to 2           # patches 3 and later are off it for now",
         "lmsbuild apply --continue              # what `git add` took is the patch",
+        "lmsbuild apply --skip                  # without the patch that needs a person",
+        "lmsbuild apply --abort                 # the checkout as it was before all of it",
     ),
 )
 @tag_argument
