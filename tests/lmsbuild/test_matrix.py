@@ -21,6 +21,7 @@ from lmsbuild.tags import matrix
 from lmsbuild.tags.frameworks import load
 from lmsbuild.tags.matrix import Cell
 
+GITHUB = ("github", "github-release")
 RUNNERS = """
 [runners.x86_64]
 github = ["big"]
@@ -63,7 +64,7 @@ def test_every_official_wheel_is_a_cell() -> None:
 def test_names_of_jobs_differ() -> None:
     frameworks, rules = load(Project(REPOSITORY)), matrix.rules_of(Project(REPOSITORY))
     cells = matrix.cells(frameworks, rules)
-    names = [job.name for job in matrix.jobs(rules.runners, cells)]
+    names = [job.name for job in matrix.jobs(frameworks, rules, cells)]
     assert len(set(names)) == len(names)
 
 
@@ -92,7 +93,7 @@ def test_wrong_rules_are_named(world: World, rule: str, named: str) -> None:
 def test_an_architecture_needs_a_runner(world: World) -> None:
     cells = _with(world, RUNNERS.replace("x86_64", "s390x"))
     with pytest.raises(ConfigError, match=r"`runners` has no entry for .*x86_64"):
-        matrix.jobs(matrix.rules_of(world.project).runners, cells)
+        matrix.jobs(load(world.project), matrix.rules_of(world.project), cells)
 
 
 def _schema(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -103,7 +104,7 @@ def _schema(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("name", "options", "key"),
     [
-        ("github", ["--builtin-schema", "vendor.github-workflows"], "runs-on:"),
+        *((name, ["--builtin-schema", "vendor.github-workflows"], "runs-on:") for name in GITHUB),
         (
             "gitlab",
             ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"],
@@ -140,9 +141,10 @@ def test_what_github_runs_for_whom() -> None:
             assert step["with"]["retention-days"] == 30
 
 
-def test_actions_are_pinned_and_the_workflow_is_safe(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", GITHUB)
+def test_actions_are_pinned_and_the_workflow_is_safe(name: str, tmp_path: Path) -> None:
     """A tag can be moved by whoever has the action's repository; zizmor finds that, and more."""
-    text = (REPOSITORY / "ci" / matrix.PIPELINES["github"]).read_text()
+    text = (REPOSITORY / "ci" / matrix.PIPELINES[name]).read_text()
     used = re.findall(r"uses: (.*)", text)
     assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one) for one in used)
 
@@ -157,11 +159,12 @@ def test_actions_are_pinned_and_the_workflow_is_safe(tmp_path: Path) -> None:
     good = audit(text)
     assert good.returncode == 0, good.stdout + good.stderr
     assert "unpinned-uses" in audit(re.sub("@[0-9a-f]{40}", "@v4", text)).stdout
-    asked = text.replace("python -m pip install . uv", "echo ${{ github.head_ref }}")
+    asked = text.replace("python -m pip install .", "echo ${{ github.head_ref }} #")
     assert "template-injection" in audit(asked).stdout
 
 
-def test_the_workflow_passes_actionlint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", GITHUB)
+def test_the_workflow_passes_actionlint(name: str, tmp_path: Path) -> None:
     """Its expressions, and by shellcheck its scripts."""
 
     def checked(content: str) -> subprocess.CompletedProcess[str]:
@@ -173,13 +176,12 @@ def test_the_workflow_passes_actionlint(tmp_path: Path) -> None:
             [programs / "actionlint", *options, file], text=True, capture_output=True
         )
 
-    text = (REPOSITORY / "ci" / matrix.PIPELINES["github"]).read_text()
+    text = (REPOSITORY / "ci" / matrix.PIPELINES[name]).read_text()
     good = checked(text)
     assert good.returncode == 0, good.stdout + good.stderr
-    assert (
-        '"minuts" is not defined' in checked(text.replace("matrix.minutes", "matrix.minuts")).stdout
-    )
-    assert "SC2086" in checked(text.replace("run: make lint", "run: make lint $CHOSEN")).stdout
+    assert '"runer" is not defined' in checked(text.replace("matrix.runner", "matrix.runer")).stdout
+    asked = text.replace("run: python -m pip install", "run: python -m pip install $CHOSEN")
+    assert "SC2086" in checked(asked).stdout
 
 
 def test_cells_of_a_tag_share_one_cache() -> None:
@@ -197,9 +199,102 @@ def test_cells_of_a_tag_share_one_cache() -> None:
     kept = {Path(path).name for path in step["with"]["path"].split()}
     assert kept == set(matrix.CACHED) and "packages" not in kept
     for cell in cells:
-        cache = gitlab[cell["name"]]["cache"]
+        cache = gitlab[cell["name"]]["cache"][0]
         assert cache["key"] == {"prefix": cell["tag"], "files": [cell["file"]]}
         assert {Path(path).name for path in cache["paths"]} == kept
+
+
+def commands(name: str) -> dict[str, str]:
+    """The script of every cell of a pipeline."""
+    found = YAML(typ="safe").load(REPOSITORY / "ci" / matrix.PIPELINES[name])
+    if name == "gitlab":
+        del found["stages"]
+        jobs = {key: job for key, job in found.items() if job.get("extends") == ".lms-wheel"}
+        return {key: "\n".join(job["script"]) for key, job in jobs.items()}
+    cells = found["jobs"]["wheel"]["strategy"]["matrix"]["include"]
+    return {cell["name"]: cell["build"] for cell in cells}
+
+
+@pytest.mark.parametrize("name", ["github", "gitlab"])
+def test_what_is_compiled_in_a_container_is_what_is_tested_and_packed(name: str) -> None:
+    """So a wheel needs what the official one needs, and not what the runner has."""
+    scripts = commands(name)
+    overlays = [text for text in scripts.values() if "--full" not in text]
+    assert len(overlays) == len(scripts) - 1
+    for text in overlays:
+        lines = [line for line in text.splitlines() if line.startswith("lmsbuild ")]
+        assert [line.split()[1] for line in lines] == ["wheel", "test", "conda"]
+        assert lines[0].endswith("--container --output dist")
+        assert "--wheel dist/*.whl" in lines[1] and "--wheel dist/*.whl" in lines[2]
+    frameworks, rules = load(Project(REPOSITORY)), matrix.rules_of(Project(REPOSITORY))
+    for cell in matrix.cells(frameworks, rules):
+        if cell.build == "overlay":
+            images = frameworks[cell.framework].tags[cell.tag].images
+            assert cell.arch in images["compiler"].base
+
+
+def test_a_complete_build_keeps_its_state() -> None:
+    """Restored before it and kept after it, also when its time was over."""
+    github, gitlab = (
+        YAML(typ="safe").load(REPOSITORY / "ci" / matrix.PIPELINES[name])
+        for name in ("github", "gitlab")
+    )
+    steps = github["jobs"]["wheel"]["steps"]
+    uses = [step.get("uses", "").partition("@")[0] for step in steps]
+    restore, save = uses.index("actions/cache/restore"), uses.index("actions/cache/save")
+    build = next(n for n, step in enumerate(steps) if step.get("run") == "${{ matrix.build }}")
+    assert restore < build < save and steps[save]["if"] == "always() && matrix.full"
+    assert steps[restore]["with"]["path"] == steps[save]["with"]["path"]
+    assert steps[restore]["with"]["key"].startswith(steps[restore]["with"]["restore-keys"])
+    assert steps[build]["timeout-minutes"] == "${{ matrix.minutes }}"
+    (full,) = (
+        cell for cell in github["jobs"]["wheel"]["strategy"]["matrix"]["include"] if cell["full"]
+    )
+    assert full["limit"] > full["minutes"]
+    state = gitlab[full["name"]]["cache"][1]
+    assert state["when"] == "always" and "work/*/full-*" in state["paths"]
+    assert int(gitlab[full["name"]]["timeout"].split()[0]) > full["minutes"]
+
+
+def test_a_gpu_has_its_cells(shipped: World) -> None:
+    """Off while nobody has such a machine; then one for each tag and CUDA version."""
+    project = shipped.project
+    frameworks, rules = load(project), matrix.rules_of(project)
+    work = matrix.jobs(frameworks, rules, matrix.cells(frameworks, rules))
+    assert "--device cuda" not in matrix.render(project, "github", work)
+    gpu = matrix.Runner(github=["gpu"], gitlab=[], jenkins="gpu && linux")
+    rules = rules.model_copy(update={"gpu": gpu})
+    # The framework of the tests has no GPU; PyTorch has.
+    shows = frameworks["alpha"].shows.model_copy(update={"device": "simcuda"})
+    frameworks = {"alpha": frameworks["alpha"].model_copy(update={"shows": shows})}
+    work = matrix.jobs(frameworks, rules, matrix.cells(frameworks, rules))
+    for name in ("github", "jenkins"):
+        text = matrix.render(project, name, work)
+        assert text.count("lmsbuild test alpha:v1.0 --python 3.11 --cuda 0 --device cuda") == 1
+        assert "alpha-v1.0-py311-cu0-x86_64-gpu" in text
+    assert "--device cuda" not in matrix.render(project, "gitlab", work)
+    assert "-gpu" not in matrix.render(project, "github-release", work)
+
+
+def test_a_pushed_tag_makes_a_release() -> None:
+    """Of every overlay, tested, signed when there is a key; published when all are there."""
+    workflow = YAML(typ="safe").load(REPOSITORY / "ci" / matrix.PIPELINES["github-release"])
+    assert workflow["on"] == {"push": {"tags": ["lms-*"]}}
+    release, publish = workflow["jobs"]["release"], workflow["jobs"]["publish"]
+    uses = {step.get("uses", "").partition("@")[0] for step in release["steps"]}
+    assert not any(name.startswith("actions/cache") for name in uses), "nothing of other runs"
+    assert publish["needs"] == "release" and release["environment"] == "release"
+    cells = release["strategy"]["matrix"]["include"]
+    wheels = [name for name in commands("github") if "ppc64le" not in name]
+    assert [cell["name"] for cell in cells] == wheels
+    for cell in cells:
+        assert "--container" in cell["release"]
+        assert '${LMS_KEY:+--sign "$LMS_KEY"}' in cell["release"]
+        assert "--wheel release/*/*.whl" in cell["test"]
+        assert bool(cell["image"]) == ("lmsbuild image" in cell["release"])
+    images = [cell["image"] for cell in cells if cell["image"]]
+    assert len(images) == len({name.partition(":")[0] for name in images}) > 2, "one of a tag"
+    assert any("--companions" in cell["release"] for cell in cells)
 
 
 def test_what_a_run_leaves_goes_after_a_month() -> None:
@@ -242,7 +337,7 @@ def test_a_new_tag_is_data(shipped: World) -> None:
         matrix.check(project)
     before = (project.root / "ci/github/lms.yml").read_bytes()
     dry = CliRunner().invoke(command, ["--write", "--dry-run", "--json"])
-    assert len(json.loads(dry.stdout)["changed"]) == 3
+    assert len(json.loads(dry.stdout)["changed"]) == len(matrix.PIPELINES)
     assert (project.root / "ci/github/lms.yml").read_bytes() == before
     CliRunner().invoke(command, ["--write"])
     matrix.check(project)

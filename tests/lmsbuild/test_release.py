@@ -23,7 +23,7 @@ from lmsbuild_wheels import PYTHON
 from lmsbuild_world import World, leave, small_disk, write
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import ConfigError, EngineError, RebuildError
+from lmsbuild.base.errors import ConfigError, EngineError, RebuildError, SignError
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.places.imagecontents import Contents, PythonPackage, SystemPackage
 from lmsbuild.series.series import series_of
@@ -59,6 +59,38 @@ def test_everything_is_in_one_folder(made: Release, world: World) -> None:
         assert "Subject: " in patch.read_text()
         assert patch.read_text().split("Subject: [PATCH] ")[1].splitlines()[0] in notes
     assert not list(made.folder.parent.glob(".release-*"))
+
+
+def test_signed_checksums(made: Release, world: World, tmp_path: Path) -> None:
+    """Whoever has the public key can tell; signed again, the release is unchanged."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    command = ["release", "v1.0", "--source", "git", "--python", PYTHON, "--no-conda"]
+    code, out, err = run(*command, "--sign", str(key))
+    assert code == 0, err
+    assert f"unchanged {made.folder}" in out and releases.SIGNATURE in out
+    signers = tmp_path / "signers"
+    signers.write_text(f"lms {key.with_suffix('.pub').read_text()}")
+
+    def verified() -> bool:
+        sums = (made.folder / releases.SUMS).read_bytes()
+        signature = str(made.folder / releases.SIGNATURE)
+        words = ["-f", str(signers), "-I", "lms", "-n", "file", "-s", signature]
+        done = subprocess.run(["ssh-keygen", "-Y", "verify", *words], input=sums)
+        return done.returncode == 0
+
+    assert verified()
+    assert run(*command)[0] == 0 and run(*command, "--sign", str(key))[0] == 0
+    sums = made.folder / releases.SUMS
+    text = sums.read_text()
+    sums.write_text(text.replace("a", "b", 1))
+    assert not verified()
+    sums.write_text(text)
+    (made.folder / releases.SIGNATURE).unlink()
+    key.write_text("no key")
+    code, _, err = run(*command, "--sign", str(key))
+    assert code == SignError.exit_code and "ssh-keygen says" in err
+    assert not (made.folder / releases.SIGNATURE).exists()
 
 
 def test_bill_of_materials(made: Release, world: World) -> None:

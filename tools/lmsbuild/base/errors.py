@@ -290,6 +290,11 @@ class RebuildError(LmsbuildError):
     meaning = "what was made again, or a release of the same version, differs from the recorded one"
 
 
+class SignError(LmsbuildError):
+    exit_code = 38
+    meaning = "a release was not signed"
+
+
 class EngineError(LmsbuildError):
     exit_code = 30
     meaning = "no container engine answers"

@@ -141,6 +141,8 @@ def _variables() -> str:
         "LMSBUILD_WORK": "folder for checkouts, environments, wheels and logs instead of `work/`",
         "LMSBUILD_CACHE": "folder for downloads and objects instead of the user's cache",
         "LMSBUILD_CACHE_LIMIT": "its size, 30GiB by default; the least recently used goes first",
+        "LMSBUILD_SHARED_CACHE": "the server by which complete builds share what they compile "
+        "between machines (docs/shipping.md)",
         "LMSBUILD_MIRROR": "--reference, for every command that fetches; --source of `survey`",
         "LMSBUILD_OFFLINE": "1: download nothing (as --offline); 0: not so",
         "LMSBUILD_DEBUG": "show a traceback for an error of lmsbuild itself",

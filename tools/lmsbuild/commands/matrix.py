@@ -76,9 +76,10 @@ def command(
         return
     labels = [resolve(project, tag).label for tag in tags]
     rules = matrix.rules_of(project)
-    chosen = matrix.select(matrix.cells(load(project), rules), labels)
+    frameworks = load(project)
+    chosen = matrix.select(matrix.cells(frameworks, rules), labels)
     if form in matrix.PIPELINES and not console.json_mode:
-        text = matrix.render(project, form, matrix.jobs(rules.runners, chosen))
+        text = matrix.render(project, form, matrix.jobs(frameworks, rules, chosen))
         click.echo(text, nl=False)
         return
     if form == "json":

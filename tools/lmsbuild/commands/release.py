@@ -21,7 +21,7 @@ from lmsbuild.cli.options import (
 )
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import container_for
-from lmsbuild.ship.release import release
+from lmsbuild.ship.release import release, sign
 from lmsbuild.tags.frameworks import resolve
 
 
@@ -31,6 +31,7 @@ from lmsbuild.tags.frameworks import resolve
         "lmsbuild release v2.6.0",
         "lmsbuild release v2.6.0 --python 3.12 --container --output /srv/releases",
         "lmsbuild release v2.6.0 --no-conda --add docs/whats-new.pdf",
+        "lmsbuild release v2.6.0 --sign ~/.ssh/release_ed25519",
         "lmsbuild release v2.6.0 --image lmsbuild/pytorch-v2.6.0:runtime-py3.11-x86_64",
     ),
 )
@@ -50,6 +51,10 @@ from lmsbuild.tags.frameworks import resolve
     help="A container image of the engine whose digest is recorded, with a bill of materials. Can "
     "be given several times.",
 )  # fmt: skip
+@click.option(
+    "--sign", "key", metavar="KEY", type=UserPath(exists=True, dir_okay=False),
+    help="Sign the checksums with this private key of OpenSSH's: SHA256SUMS.sig.",
+)  # fmt: skip
 @container_option
 @build_options
 @dry_run_option
@@ -62,6 +67,7 @@ def command(
     more: tuple[Path, ...],
     conda: bool,
     images: tuple[str, ...],
+    key: Path | None,
     in_container: bool,
     base_image: str | None,
     choices: Choices,
@@ -108,6 +114,7 @@ def command(
         images=found,
         packages=packages,
     )
+    signature = sign(done.folder, key) if key and not dry_run else None
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     if done.artefacts:
         console.table(
@@ -118,4 +125,6 @@ def command(
     for name in done.planned:
         console.say(f"{what} {done.folder / name}")
     console.say(f"{what} {done.folder}")
+    if signature:
+        console.say(f"signature {signature}")
     console.result(done)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import SuiteError, UsageError
+from lmsbuild.base.errors import MismatchError, SuiteError, UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    UserPath,
     base_image_option,
     build_options,
     dry_options,
@@ -42,6 +43,8 @@ from lmsbuild.trials.suite import (
     suites,
 )
 from lmsbuild.wheel.plugin import resolve as resolve_plugin
+from lmsbuild.wheel.toolchain import Compiler
+from lmsbuild.wheel.wheelfile import why_not
 
 if TYPE_CHECKING:
     from lmsbuild.places.container import Inside
@@ -61,6 +64,8 @@ _SHOWN = 10  # failures named on the console; the report has all
         "lmsbuild test v2.11.0 --plugin training",
         "lmsbuild test tensorflow:2.21.0 --plugin",
         "lmsbuild test v2.6.0 --container allocator",
+        "lmsbuild test v2.6.0 --python 3.11 --wheel dist/torch-2.6.0+cu124.lms.1-cp311-cp311-"
+        "manylinux_2_34_x86_64.whl",
     ),
 )
 @tag_argument
@@ -85,6 +90,10 @@ _SHOWN = 10  # failures named on the console; the report has all
 @click.option(
     "--plugin", is_flag=True,
     help="Test the package beside the official wheel instead of the patched wheel.",
+)  # fmt: skip
+@click.option(
+    "--wheel", "given", metavar="FILE", type=UserPath(exists=True, dir_okay=False),
+    help="Test this wheel of TAG, such as one that is to be shipped, instead of building it.",
 )  # fmt: skip
 @click.option(
     "--container", "in_container", is_flag=True,
@@ -115,6 +124,7 @@ def command(
     select: str,
     shard: str | None,
     plugin: bool,
+    given: Path | None,
     in_container: bool,
     record: bool,
     missing: bool,
@@ -133,6 +143,21 @@ def command(
     if found:
         found = replace(found, target=found.target.for_cuda(choices.cuda))
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
+    if given:
+        if plugin or record:
+            raise UsageError(
+                "--wheel cannot go with --plugin or --record because these are about what is built "
+                "here; leave one of them out"
+            )
+        python = target.python(choices.python)
+        project, version = target.wheel.project, target.version
+        why = why_not(given, project, version, python, Compiler.find().machine)
+        if why:
+            raise MismatchError(
+                f"{given.name} cannot be tested because {why}; give one of {target.label}, or "
+                "choose its Python with --python",
+                wheel=given.name,
+            )
     part = parse_shard(shard)
     device = devices.choose(target, wanted or "sim", profile)
     files = dry_suites(target, suite) if profile else suites(target, suite)
@@ -191,7 +216,7 @@ def command(
         needed = Wanted(
             target=target, choices=choices, device=device, plugin=found, prefix=prefix,
             tools=(*TEST_TOOLS, *shows.packages), alone=(*shows.alone, *target.tag.alone),
-            stock=not no_stock, inside=inside,
+            stock=not no_stock, inside=inside, wheel=given,
         )  # fmt: skip
         ready = prepared(needed, console)
         order = Order(

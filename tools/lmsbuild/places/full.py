@@ -3,8 +3,9 @@
 
 It runs in a copy of the checkout that is kept, so a build that was stopped goes on where it was,
 and what a change does not touch is not compiled again; what is compiled goes through a cache that
-all builds share. What upstream's build downloads itself (Bazel does) is fetched first, in a
-container of its own; the one that builds has no network. Both end with this process.
+all builds share, on this machine or, with a shared cache, on several. What upstream's build
+downloads itself (Bazel does) is fetched first, in a container of its own; the one that builds has
+no network unless it uses a shared cache. Both end with this process.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from lmsbuild.base.project import cache_dir, make_folder
 from lmsbuild.places.container import Container, running
 from lmsbuild.places.docker import ARCHITECTURES, connect, machine
 from lmsbuild.places.image import Recipe, build, fill
+from lmsbuild.places.sharedcache import BAZELRC, SharedCache, shared_cache
 from lmsbuild.series.series import series_of
 from lmsbuild.tags.download import wheels_for
 from lmsbuild.tags.frameworks import Full, Target
@@ -109,6 +111,9 @@ def build_full(
     """
     target, python = found.target, found.python
     how = settings(target)
+    remote = shared_cache(bazel=how.bazel)
+    if remote:
+        cache.require_network("the shared cache", f"lmsbuild wheel {target.label} --full")
     checkout = checkout_git(tree) or open_at(tree)
     if checkout.changes():
         console.warn(f"the build leaves out what is not committed in {tree}")
@@ -140,7 +145,7 @@ def build_full(
         source = _update(checkout, folder / "source", how, target, console)
         compiled = cache.use("compiled")
         make_folder(folder / "state")
-        job = _Job(found, how, source, compiled, jobs, console)
+        job = _Job(found, how, source, compiled, jobs, console, remote)
         emulated = None if found.machine == machine() else f"linux/{ARCHITECTURES[found.machine]}"
         shared = {folder: "rw", compiled: "rw", cache_dir(): "ro"}
         if job.to_fetch:
@@ -150,7 +155,7 @@ def build_full(
             )
             with running(engine, image, shared, emulated, network=True) as box:
                 job.fetch(box)
-        with running(engine, image, shared, emulated) as box:
+        with running(engine, image, shared, emulated, network=remote is not None) as box:
             made = job.build(box)
     return _publish(made, found, manifest, key, output, jobs=jobs)
 
@@ -215,15 +220,16 @@ class _Job:
     compiled: Path  # the cache that all builds share
     jobs: int
     console: Console
+    remote: SharedCache | None
 
     @property
     def _output(self) -> Path:
         return self.source.parent / "dist"
 
-    @property
-    def _values(self) -> dict[str, str]:
+    def _values(self, launcher: str) -> dict[str, str]:
         return {
-            "python": "/opt/build/bin/python", "python_version": self.found.python,
+            "launcher": launcher, "python": "/opt/build/bin/python",
+            "python_version": self.found.python,
             "version": self.found.target.version, "jobs": str(self.jobs),
             "output": str(self._output), "state": str(self.source.parent / "state"),
             "cache": str(self.compiled),
@@ -284,19 +290,36 @@ class _Job:
             )
         return wheels[0]
 
+    def _shared(self, box: Container) -> tuple[str, dict[str, str]]:
+        """The compilers' launcher, and what tells it of the cache that builds share."""
+        rc = self.source.parent / BAZELRC  # in its home
+        rc.unlink(missing_ok=True)
+        if self.remote is None:
+            return "ccache", {}
+        if self.how.bazel:
+            rc.write_text(self.remote.bazelrc, encoding="utf-8")
+            rc.chmod(0o600)
+            return "ccache", {}
+        launcher = self.remote.launcher(
+            lambda name: box.run(["sh", "-c", f"command -v {name}"], {}).returncode == 0
+        )
+        return launcher, self.remote.environment(launcher, str(self.source))
+
     def _run(self, box: Container, commands: Sequence[Sequence[str]], step: Task) -> _Failed | None:
         """Run `commands` until one fails."""
+        launcher, more = self._shared(box)
+        values = self._values(launcher)
         environment = {
             "HOME": str(self.source.parent), "USER": "lmsbuild", "LC_ALL": "C.UTF-8",
             "CCACHE_DIR": str(self.compiled / "ccache"), "CCACHE_BASEDIR": str(self.source),
-            "CCACHE_NOHASHDIR": "1",
-            **{name: fill(value, self._values) for name, value in self.how.environment.items()},
+            "CCACHE_NOHASHDIR": "1", **more,
+            **{name: fill(value, values) for name, value in self.how.environment.items()},
         }  # fmt: skip
         # The compiler of the image's choice comes first, then what its PATH says.
         places = Path(box.which(self.found.image.compilers)).parent
         prefix = ["sh", "-c", f'PATH="/opt/build/bin:{places}:$PATH"; export PATH; exec "$@"', "sh"]
         for command in commands:
-            filled = [fill(word, self._values) for word in command]
+            filled = [fill(word, values) for word in command]
             output = _Output(step)
             code = box.follow([*prefix, *filled], environment, self.source, output).returncode
             if code != 0:

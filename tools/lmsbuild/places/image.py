@@ -37,7 +37,6 @@ from lmsbuild.places.environment import GPU_ONLY, requirements
 from lmsbuild.tags.download import hash_memory, wheels_for
 from lmsbuild.tags.frameworks import Image, Target
 from lmsbuild.wheel import wheelfile
-from lmsbuild.wheel.wheelfile import WheelName
 
 Kind = Literal["compiler", "build", "runtime", "test"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -180,16 +179,9 @@ def check_wheel(wheel: Path, found: Recipe) -> None:
     """Raise WheelError for a damaged `wheel`, MismatchError for one of another tag, machine or
     Python than this image's."""
     target = found.target
-    name = WheelName.of(wheel)
-    wheelfile.names(wheel)  # WheelError for what is no archive
-    abi = f"cp{found.python.replace('.', '')}"
-    if not name.is_of(target.wheel.project, target.version):
-        why = f"it is {name.project} {name.version}, not {target.wheel.project} {target.version}"
-    elif not name.platform.endswith(f"_{found.machine}"):
-        why = f"it is for {name.platform}, not {found.machine}"
-    elif name.abi != abi:
-        why = f"it is for {name.abi}, not {abi}"
-    else:
+    project, version = target.wheel.project, target.version
+    why = wheelfile.why_not(wheel, project, version, found.python, found.machine)
+    if not why:
         return
     raise MismatchError(
         f"{wheel.name} cannot go into the {found.kind} image because {why}; give another with "

@@ -42,7 +42,7 @@ class Prepared:
     """Everything that a program needs to run on the official wheel and on ours."""
 
     source: Path  # the patched tree
-    built: Built | plugin.Built
+    built: Built | plugin.Built | None  # None where a wheel was given
     stock: Environment | None  # None where only ours was wanted
     lms: Environment
     variables: dict[str, str]  # what the device needs
@@ -133,6 +133,7 @@ class Wanted:
     alone: Sequence[str] = ()  # more of them, without what they require
     stock: bool = True  # an environment with the official wheel alone, too
     inside: Inside | None = None  # a container that all of it is made in, and runs in
+    wheel: Path | None = None  # that of the series; None: to be built
 
     @property
     def python(self) -> str:
@@ -163,13 +164,18 @@ def with_baseline(wanted: Wanted, ready: Prepared, name: str, console: Console) 
 
 def _with_series(wanted: Wanted, console: Console) -> Prepared:
     target, inside = wanted.target, wanted.inside
-    if inside:  # made there, as it would not run with older C libraries
+    built: Built | None = None
+    if wanted.wheel:
+        source = patched(target, wanted.choices, console)
+    elif inside:  # made there, as it would not run with older C libraries
         compiler = contextlib.nullcontext(inside.compiler)
         folder = target.work / "wheels-container"
         source, built = wheel(target, wanted.choices, console, folder, container=lambda _: compiler)
     else:
         source, built = wheel(target, wanted.choices, console)
-    wheels: dict[str, tuple[Path, Path | None]] = {"lms": (built.wheel, None)}
+    ours = wanted.wheel or (built.wheel if built else None)
+    assert ours is not None
+    wheels: dict[str, tuple[Path, Path | None]] = {"lms": (ours, None)}
     if wanted.stock:
         wheels["stock"] = (wanted.official(console), None)
     return _ready(wanted, wheels, source, built, console)
@@ -193,7 +199,7 @@ def _with_plugin(wanted: Wanted, console: Console) -> Prepared:
 
 def _ready(
     wanted: Wanted, wheels: Mapping[str, tuple[Path, Path | None]], source: Path,
-    built: Built | plugin.Built, console: Console,
+    built: Built | plugin.Built | None, console: Console,
 ) -> Prepared:  # fmt: skip
     """Environments by name with a wheel and one beside it, and the device for them."""
     target, device = wanted.target, wanted.device

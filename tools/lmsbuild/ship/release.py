@@ -19,11 +19,17 @@ from typing import Any
 from filelock import FileLock
 
 from lmsbuild import __version__
-from lmsbuild.base import cache
+from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import ConfigError, FileError, RebuildError
+from lmsbuild.base.errors import (
+    ConfigError,
+    FileError,
+    MissingToolError,
+    RebuildError,
+    SignError,
+)
 from lmsbuild.base.filenames import file_name
-from lmsbuild.base.hashing import sha256_bytes, sha256_file
+from lmsbuild.base.hashing import sha256_bytes, sha256_file, write_atomic
 from lmsbuild.base.project import make_folder
 from lmsbuild.conda.make import made_of, make
 from lmsbuild.conda.plan import framework_plan
@@ -41,6 +47,7 @@ SCHEMA = 1
 MANIFEST = "release.json"
 SUMS = "SHA256SUMS"
 NOTES = "NOTES.md"
+SIGNATURE = f"{SUMS}.sig"
 _BUILDING = ".release-"
 _CONDA = ".conda"
 _SBOM = ".cdx.json"
@@ -229,7 +236,37 @@ def _check_same(folder: Path, fresh: Path) -> None:
 
 def _sums(folder: Path) -> dict[str, str]:
     """What every file of the folder is now, not what SHA256SUMS says."""
-    return {file.name: sha256_file(file) for file in sorted(folder.iterdir())}
+    files = (file for file in sorted(folder.iterdir()) if file.name != SIGNATURE)
+    return {file.name: sha256_file(file) for file in files}
+
+
+# Signing it --------------------------------------------------------------------------------------
+
+
+def sign(folder: Path, key: Path) -> Path:
+    """The signature of the release's checksums, by OpenSSH with the private `key`; one that is
+    there stays. Raises MissingToolError, SignError."""
+    signature = folder / SIGNATURE
+    if signature.is_file():
+        return signature
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise MissingToolError(
+            "the release was not signed because there is no ssh-keygen; install OpenSSH"
+        )
+    with cache.scratch() as place:
+        shutil.copyfile(folder / SUMS, place / SUMS)
+        # Without a terminal it asks nobody for a passphrase.
+        done = log.run([program, "-Y", "sign", "-f", str(key), "-n", "file", str(place / SUMS)])
+        if done.returncode != 0:
+            said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+            raise SignError(
+                f"{folder} was not signed because ssh-keygen says: {said}; give a private key of "
+                "OpenSSH's that has no passphrase, or whose agent runs",
+                output=done.stderr,
+            )
+        write_atomic(signature, (place / SIGNATURE).read_bytes())
+    return signature
 
 
 # Making it again ---------------------------------------------------------------------------------

@@ -139,8 +139,9 @@ class Image(Model):
 
 class Full(Model):
     """Upstream's own build, run in the `build` image: `fetch` with the network, then `commands`
-    without. {python}, {python_version}, {version}, {jobs}, {output} (a folder for the wheel),
-    {state} (one that stays for the next build) and {cache} (one that all builds share) are filled
+    without, unless builds share what they compile between machines. {python}, {python_version},
+    {version}, {jobs}, {output} (a folder for the wheel), {state} (one that stays for the next
+    build), {cache} (one that all builds share) and {launcher} (what starts compilers) are filled
     in, in the commands and in the environment."""
 
     fetch: list[list[Argument]] = []
@@ -149,6 +150,10 @@ class Full(Model):
     needs: list[InnerPath] = []  # files of the source that not every route brings
     environment: dict[VariableName, Argument] = {}
     ran: list[str] = []  # when and for what it was run to its end
+
+    @property
+    def bazel(self) -> bool:
+        return any(command[0] == "bazel" for command in [*self.fetch, *self.commands])
 
 
 class SourceList(Model):

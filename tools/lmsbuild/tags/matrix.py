@@ -28,12 +28,19 @@ FILE = "ci/matrix.toml"
 # Pipelines, by the name that --format takes: template and rendered file, below ci/.
 PIPELINES = {
     "github": "github/lms.yml",
+    "github-release": "github/lms-release.yml",
     "gitlab": "gitlab/lms.gitlab-ci.yml",
     "jenkins": "jenkins/Jenkinsfile",
 }
 TOOL_PYTHON = "3.11"  # that the jobs run lmsbuild with
 # Of lmsbuild's cache, what all cells of a tag use: its source and headers.
 CACHED = ("downloads", "headers", "repositories")
+# Makes the channel of all that was released, in the folder `releases`.
+CHANNEL = (
+    "lmsbuild conda lmsbuild --test none --output releases/lmsbuild",
+    "find releases -name '*.conda' -exec lmsbuild channel add channel {} +",
+    "lmsbuild channel verify channel",
+)
 
 
 class Selection(Model):
@@ -69,6 +76,8 @@ class Runner(Model):
 class Matrix(Model):
     """What is in ci/matrix.toml."""
 
+    gpu: Runner = Runner(github=[], gitlab=[], jenkins="")  # machines with a GPU, where there are
+
     exclude: list[Selection] = Field(default_factory=list)
     include: list[Cell] = Field(default_factory=list)  # what no official wheel covers
     runners: dict[str, Runner] = Field(default_factory=dict)  # by architecture
@@ -80,13 +89,18 @@ class Job:
 
     cell: Cell
     runner: Runner
+    newest: bool = False  # of the Pythons of its tag and CUDA version
+    default: bool = False  # of the tag's CUDA versions
+    companions: bool = False  # go beside its wheel
+    gpu: bool = False  # runs the suites on a GPU, and nothing else
 
     @property
     def name(self) -> str:
         cell = self.cell
         python, cuda = cell.python.replace(".", ""), cell.cuda.replace(".", "")
         device = f"cu{cuda}" if cuda.isdigit() else cuda
-        return f"{cell.framework}-{cell.tag}-py{python}-{device}-{cell.arch}"
+        name = f"{cell.framework}-{cell.tag}-py{python}-{device}-{cell.arch}"
+        return f"{name}-gpu" if self.gpu else name
 
     @property
     def tag(self) -> str:
@@ -103,17 +117,53 @@ class Job:
         return 60 if self.cell.build == "overlay" else 24 * 60
 
     @property
+    def full(self) -> bool:
+        return self.cell.build == "full"
+
+    @property
     def commands(self) -> list[str]:
+        """An overlay is compiled in the tag's container, so that it runs where the official wheel
+        does and not only where this runner's libraries are; tested and packaged is that wheel."""
+        if self.gpu:
+            return [self._command("test", "--device cuda")]
+        if self.full:
+            return [self._command("wheel", "--full --output dist")]  # for the runner's machine
+        return [
+            self._command("wheel", "--container --output dist"),
+            self._command("test", "--wheel dist/*.whl"),
+            self._command("conda", "--wheel dist/*.whl --output dist"),
+        ]
+
+    @property
+    def release_commands(self) -> list[str]:
+        """Into `release`; the key is there when the CI system has one. The wheel comes out the same
+        as that in the image."""
+        named = f"--image {self.image} " if self.image else ""
+        lines = [self._command("wheel", "--container --output dist")]
+        if self.companions:
+            lines.append(self._command("conda", "--companions --output release/companions"))
+        if self.image:
+            lines.append(self._command("image", "--light --wheel dist/*.whl"))
+        options = f'--container {named}--output release ${{LMS_KEY:+--sign "$LMS_KEY"}}'
+        return [*lines, self._command("release", options)]
+
+    @property
+    def test_command(self) -> str:
+        """Of the wheel that is released."""
+        return self._command("test", "--wheel release/*/*.whl")
+
+    @property
+    def image(self) -> str:
+        """Of a tag there is one, so one cell makes it; "" for the others."""
         cell = self.cell
-        tag = f"{cell.framework}:{cell.tag}"
-        chosen = ["--python", cell.python, "--cuda", cell.cuda]
-        if cell.build == "full":
-            chosen.append("--full")  # for the machine of the runner
-        lines = [["lmsbuild", "wheel", tag, *chosen, "--output", "dist"]]
-        if cell.build == "overlay":
-            lines.append(["lmsbuild", "test", tag, *chosen])
-            lines.append(["lmsbuild", "conda", tag, *chosen, "--output", "dist"])
-        return [shlex.join(line) for line in lines]
+        if not (self.newest and self.default):
+            return ""
+        return f"lmsbuild/{self.tag}:runtime-py{cell.python}-{cell.arch}"
+
+    def _command(self, name: str, more: str) -> str:
+        cell = self.cell
+        words = [f"{cell.framework}:{cell.tag}", "--python", cell.python, "--cuda", cell.cuda]
+        return f"lmsbuild {name} {shlex.join(words)} {more}"
 
 
 def rules_of(project: Project) -> Matrix:
@@ -165,15 +215,34 @@ def select(found: Sequence[Cell], labels: Sequence[str]) -> list[Cell]:
     return [cell for cell in found if not labels or f"{cell.framework}:{cell.tag}" in labels]
 
 
-def jobs(runners: Mapping[str, Runner], chosen: Sequence[Cell]) -> list[Job]:
+def jobs(frameworks: Mapping[str, Framework], rules: Matrix, chosen: Sequence[Cell]) -> list[Job]:
     """Raises ConfigError when there is no runner for an architecture."""
-    missing = sorted({cell.arch for cell in chosen} - set(runners))
+    missing = sorted({cell.arch for cell in chosen} - set(rules.runners))
     if missing:
         raise ConfigError(
             f"{FILE}: no pipeline can be made because `runners` has no entry "
             f"for {', '.join(missing)}; add it"
         )
-    return [Job(cell, runners[cell.arch]) for cell in chosen]
+    newest = {(cell.framework, cell.tag, cell.cuda, cell.arch): cell for cell in chosen}
+    found = [
+        Job(
+            cell,
+            rules.runners[cell.arch],
+            newest=cell in newest.values(),
+            default=cell.cuda == next(iter(frameworks[cell.framework].tags[cell.tag].cuda)),
+            companions=any(
+                one.digest(cell.python)
+                for one in frameworks[cell.framework].tags[cell.tag].companions
+            ),
+        )
+        for cell in chosen
+    ]
+    with_gpu = [
+        Job(job.cell, rules.gpu, newest=True, gpu=True)
+        for job in found
+        if job.newest and not job.full and frameworks[job.cell.framework].shows.device == "simcuda"
+    ]
+    return [*found, *with_gpu]
 
 
 def render(project: Project, format: str, work: Sequence[Job]) -> str:
@@ -187,13 +256,18 @@ def render(project: Project, format: str, work: Sequence[Job]) -> str:
         autoescape=False,
     )
     template = environment.get_template(f"{Path(PIPELINES[format]).name}.j2")
-    return template.render(jobs=work, tool_python=TOOL_PYTHON, cached=CACHED)
+    system = format.partition("-")[0]
+    return template.render(
+        jobs=[job for job in work if not job.gpu or getattr(job.runner, system)],
+        tool_python=TOOL_PYTHON, cached=CACHED, channel=CHANNEL,
+    )  # fmt: skip
 
 
 def rendered(project: Project) -> dict[Path, str]:
     """The committed pipelines as they must be: file -> text."""
     rules = rules_of(project)
-    work = jobs(rules.runners, cells(load(project), rules))
+    frameworks = load(project)
+    work = jobs(frameworks, rules, cells(frameworks, rules))
     return {
         project.root / "ci" / file: render(project, name, work) for name, file in PIPELINES.items()
     }

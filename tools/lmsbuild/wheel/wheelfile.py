@@ -94,6 +94,19 @@ class WheelName:
         return f"{self.project}-{self.version}.data"
 
 
+def why_not(path: Path, project: str, version: str, python: str, machine: str) -> str:
+    """Why it is not the wheel of `project` for this CPython and machine, "" if it is. Raises
+    WheelError for a damaged one."""
+    name = WheelName.of(path)
+    names(path)  # WheelError for what is no archive
+    abi = f"cp{python.replace('.', '')}"
+    if not name.is_of(project, version):
+        return f"it is {name.project} {name.version}, not {project} {version}"
+    if not name.platform.endswith(f"_{machine}"):
+        return f"it is for {name.platform}, not {machine}"
+    return "" if name.abi.rstrip("m") == abi else f"it is for {name.abi}, not {abi}"
+
+
 def names(path: Path) -> list[str]:
     with _sound(path) as archive:
         return archive.namelist()
