@@ -11,7 +11,8 @@ namespace {
 constexpr double kRecency = 7;
 
 // The device finishes all of its work before it takes memory back, which takes about as long as to
-// copy this much.
+// copy this much. More would rather evict than give a segment back; less would stop the device for
+// what a copy makes room for sooner.
 constexpr double kReplaceSegments = 2 << 20;
 
 class CopyCost final : public Cost {

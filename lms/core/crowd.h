@@ -39,6 +39,7 @@ class Crowd {
   };
 
  private:
+  // More than can run at once.
   static constexpr std::uint64_t kBegun = 1 << 16;
 
   // How many run and, in units of kBegun, how many have begun: one number, so that of two that

@@ -13,11 +13,13 @@ namespace lms {
 namespace {
 
 // How many host copies are looked at, in turn, after each op: one whose storage has died is gone
-// after half as many ops as there are copies.
+// after half as many ops as there are copies. More makes each op take longer, fewer keeps host
+// memory of the dead for longer.
 constexpr int kCopiesLookedAt = 2;
 
 // A frame is trimmed when it has this many pins more than twice what it was left with: as much work
-// as pins were added.
+// as pins were added. With a larger number the dead stay in a short frame for longer, with a
+// smaller one short frames are trimmed for little.
 constexpr std::size_t kPinsBeforeTrim = 256;
 
 }  // namespace
@@ -318,8 +320,9 @@ void Engine::unexpose(Key key) {
   tell_candidate_(entry);
 }
 
-void Engine::set_excluded(Key key, bool excluded, Stream stream) {
-  if (excluded) return keep_resident_(key, stream, &Entry::excluded);
+void Engine::exclude(Key key, Stream stream) { keep_resident_(key, stream, &Entry::excluded); }
+
+void Engine::include(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr) return;

@@ -216,7 +216,9 @@ class Engine {
   // Brings the storage in and keeps it there, with its pointer, until `unexpose`.
   void expose(Key key, Stream stream);
   void unexpose(Key key);
-  void set_excluded(Key key, bool excluded, Stream stream);
+  // Brings the storage in and keeps it there, until `include`.
+  void exclude(Key key, Stream stream);
+  void include(Key key);
   bool exposed(Key key);
   bool excluded(Key key);
 

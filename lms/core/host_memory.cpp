@@ -13,7 +13,8 @@
 namespace lms {
 namespace {
 
-// Address space costs nothing, and holes too small for a request then cost none of the memory.
+// Address space costs nothing, and holes too small for a request then cost none of the memory. With
+// more, less of it is to be had by others in the process; with less, large ranges find no place.
 constexpr std::size_t kSpacePerMemory = 4;
 constexpr std::size_t kLeastSpace = std::size_t{1} << 30;
 

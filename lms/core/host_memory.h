@@ -10,6 +10,7 @@ namespace lms {
 // it, which are its segments.
 class HostMemory {
  public:
+  // Where it does not matter, or nobody can tell.
   static constexpr int kAnyNode = -1;
 
   struct Space {

@@ -49,7 +49,11 @@ enum class Growth : std::uint8_t { kAllowed, kNone };
 // waited for. One segment is on its way at a time; whoever needs another waits for it.
 class HostPool {
  public:
+  // Ranges are multiples of it. More is lost behind each; with less there are more pieces too small
+  // for any storage.
   static constexpr std::size_t kAlignment = 512;
+  // What is pinned at once. A larger one comes later, and is held whole for little; with smaller
+  // ones more copies are made in two, since none goes from one registration into the next.
   static constexpr std::size_t kSegmentBytes = std::size_t{64} << 20;
 
   // Who calls `tend`: a thread of the pool's, which begins with its first segment, or the caller.

@@ -37,7 +37,9 @@ class Rhythm {
   }
 
  private:
-  static constexpr std::size_t kKept = 4 * kLongestPeriod;  // and half of them at least
+  // Gaps that are kept, and half of them at least: a period has to be seen twice. More would be
+  // memory, and time to look through, for nothing.
+  static constexpr std::size_t kKept = 4 * kLongestPeriod;
 
   // An iteration may have a few ops more than the one before: one that lacked room begins anew.
   static bool alike_(std::uint64_t a, std::uint64_t b) {

@@ -6,6 +6,8 @@
 namespace lms {
 namespace {
 
+// A larger one lies empty in most programs, and needs a larger hole once the pool is in use; with
+// smaller ones a program of many small storages makes more of them, each between large storages.
 constexpr std::size_t kMostSlab = std::size_t{8} << 20;
 
 std::size_t within_bounds(std::size_t bytes) {

@@ -12,7 +12,8 @@ namespace lms {
 // Storages that are too small to move keep the free memory between large ones apart. They have
 // slabs of their own: how large those are, and where they lie.
 
-// The least that a slab has, and what is asked for where anything will do.
+// The least that a slab has, and what is asked for where anything will do. A larger one finds a
+// place less often; a smaller one holds few slots, and is full soon.
 constexpr std::size_t kLeastSlab = std::size_t{64} << 10;
 
 // Set aside when a pool is made: a 64th of it, up to 8 MiB. More is lost to programs with few small

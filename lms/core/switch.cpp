@@ -14,7 +14,8 @@ using EngineLock = std::lock_guard<std::recursive_mutex>;
 constexpr std::chrono::microseconds kLookAgain{20};
 
 // Threads count in counters of their own, as far as there are enough, so that an op that runs with
-// Large Model Support off writes no memory that other threads write.
+// Large Model Support off writes no memory that other threads write. With more of them enabling
+// reads more; with fewer more threads share one.
 constexpr int kStripes = 64;
 struct alignas(64) Stripe {
   std::atomic<int> count{0};

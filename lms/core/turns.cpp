@@ -68,14 +68,14 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
   std::lock_guard<std::mutex> turn(turn_);
   struct Unbar {
     Turns& turns;
-    ~Unbar() { turns.bar_(false); }
+    ~Unbar() { turns.unbar_(); }
   } unbar{*this};
   const Clock::Time start = clock_.now();
   Clock::Duration longest = kLongest;
   bool last = false;
   for (int tries = 1;; ++tries) {
     const bool patient = !last && tries < kPatientTries;
-    if (!patient) bar_(true);
+    if (!patient) bar_();
     const std::int64_t before = ended_.load();
     if (try_once_(try_to, patient ? Patience::kPatient : Patience::kImpatient)) return true;
     if (last) return false;
@@ -120,9 +120,14 @@ void Turns::end_started(bool independent) {
   end();
 }
 
-void Turns::bar_(bool bar) {
+void Turns::bar_() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (barred_.exchange(bar) && !bar) changed_.notify_all();
+  barred_.store(true);
+}
+
+void Turns::unbar_() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (barred_.exchange(false)) changed_.notify_all();
 }
 
 bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone) {

@@ -97,7 +97,8 @@ class Turns {
   bool wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
                      std::unique_lock<std::mutex>* lock);
   void choose_who_gives_up_();
-  void bar_(bool bar);
+  void bar_();
+  void unbar_();
 
   const std::function<void()> let_go_;
   Clock& clock_;

@@ -812,14 +812,14 @@ TEST(engine_excluded_is_never_evicted) {
   StorageRef a = rig.make(1);
   CHECK(rig.evict(a));
   fake::Scope scope;
-  rig.engine->set_excluded(a.get(), true, stream(1));
+  rig.engine->exclude(a.get(), stream(1));
   CHECK(rig.engine->excluded(a.get()));
   CHECK(rig.resident(a));
   CHECK(!rig.engine->evict(a.get()));
   CHECK_EQ(rig.engine->evict_all(0, lms::Sizes::kAny), 0u);
   rig.backend.write_pointer(a.get());
   rig.write(a, 2, stream(0));
-  rig.engine->set_excluded(a.get(), false, stream(1));
+  rig.engine->include(a.get());
   CHECK(rig.engine->evict(a.get()));
   CHECK(rig.has(a, 2));
   rig.check();
@@ -1268,7 +1268,7 @@ TEST(engine_census_tells_storages_apart) {
   CHECK(rig.evict(out));
   rig.engine->pin(pinned.get(), stream(0));
   rig.engine->expose(exposed.get(), stream(0));
-  rig.engine->set_excluded(excluded.get(), true, stream(0));
+  rig.engine->exclude(excluded.get(), stream(0));
   dead.reset();
   fake::Scope scope;
   const lms::Census census = rig.engine->census(0);

@@ -460,7 +460,7 @@ class World {
     if (!tensor || tensor->excluded) return;
     say_("exclude", tensor.get());
     try {
-      engine_->set_excluded(tensor->storage.get(), true, any_stream_(random));
+      engine_->exclude(tensor->storage.get(), any_stream_(random));
     } catch (const std::runtime_error&) {
       return;
     }
@@ -481,7 +481,7 @@ class World {
       say_("include", tensor.get());
       tensor->excluded = false;
       --tensor->storage->held;
-      engine_->set_excluded(tensor->storage.get(), false, stream(0));
+      engine_->include(tensor->storage.get());
     }
   }
 

@@ -114,7 +114,7 @@ void PageInAheadOfNeed() {
 
 int main() {
   Runtime::Get();
-  if (!tensorflow::lms::SetEnabled(true).ok()) return 1;
+  if (!tensorflow::lms::Enable().ok()) return 1;
   GrowAndShrink();
   PageInAheadOfNeed();
   std::fflush(stdout);

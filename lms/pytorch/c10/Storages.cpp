@@ -45,9 +45,14 @@ void unexpose(StorageImpl* storage) {
 
 bool exposed(StorageImpl* storage) { return state().engine.exposed(storage); }
 
-void set_excluded(StorageImpl* storage, bool excluded) {
+void exclude(StorageImpl* storage) {
   EngineScope scope;
-  state().engine.set_excluded(storage, excluded, stream_for(storage));
+  state().engine.exclude(storage, stream_for(storage));
+}
+
+void include(StorageImpl* storage) {
+  EngineScope scope;
+  state().engine.include(storage);
 }
 
 bool excluded(StorageImpl* storage) { return state().engine.excluded(storage); }

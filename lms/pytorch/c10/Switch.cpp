@@ -24,7 +24,8 @@ std::atomic<bool> any_capture{false};
 std::atomic<bool> forked{false};
 
 // Ops that were already past the op boundary when it was first installed hold no pins and were not
-// counted. Nothing is evicted until they had this long to launch.
+// counted. Nothing is evicted until they had this long to launch. Longer makes the first enable
+// take as much longer; shorter evicts under one whose thread the machine keeps waiting.
 constexpr std::chrono::milliseconds kFirstGrace{100};
 
 // Waits for the devices that hold memory of the allocator.

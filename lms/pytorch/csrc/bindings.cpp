@@ -24,7 +24,8 @@ namespace {
 namespace engine = c10::cuda::lms;
 
 // Parameters and moments of one optimiser step are pinned together: a sixteenth of the device keeps
-// such a call far below the working set of other operators.
+// such a call far below the working set of other operators. More parts are more launches; with
+// fewer an optimiser's step is what has to fit.
 constexpr size_t kPartsPerDevice = 16;
 
 size_t part_bytes_under(size_t device_limit) {
@@ -169,11 +170,8 @@ TORCH_LIBRARY(lms, m) {
   m.def("unpin_all(Tensor[] tensors) -> ()", &unpin_all);
   m.def("expose(Tensor tensor) -> ()", &for_all<&engine::expose>);
   m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
-  m.def("exclude(Tensor tensor, bool excluded) -> ()", [](const at::Tensor& tensor, bool excluded) {
-    for (auto* storage : storages_of(tensor)) {
-      engine::set_excluded(storage, excluded);
-    }
-  });
+  m.def("exclude(Tensor tensor) -> ()", &for_all<&engine::exclude>);
+  m.def("include(Tensor tensor) -> ()", &for_all<&engine::include>);
   m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);
   m.def("excluded(Tensor tensor) -> bool", &for_any<&engine::excluded>);
   m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);

@@ -26,7 +26,9 @@
 namespace torch::lms {
 
 // Bytes of tensors that one part of a foreach or fused-optimiser call may pin, where the device has
-// not less room by then; 0: never split. Parts are not made smaller than kLeastPart for want of it.
+// not less room by then; 0: never split. Parts are not made smaller than kLeastPart for want of it:
+// smaller ones take more launches for little room, larger ones make the call fail where there is
+// less.
 constexpr size_t kLeastPart = size_t{1} << 20;
 void set_part_bytes(size_t bytes);
 size_t part_bytes() noexcept;

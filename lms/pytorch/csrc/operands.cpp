@@ -9,7 +9,8 @@ namespace {
 
 using c10::cuda::lms::Access;
 
-// Below it an op finds room somewhere, unless there is hardly any.
+// Below it an op finds room somewhere, unless there is hardly any. Less copies the arguments of
+// more ops, to run them again; with more an op fails whose room is just too small.
 constexpr size_t kSmall = size_t{1} << 20;
 
 // Whether who writes every element of the tensor writes every byte of its storage.

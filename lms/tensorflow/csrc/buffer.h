@@ -13,7 +13,8 @@ namespace tensorflow {
 namespace lms {
 
 // Buffers below this size never move: what the framework reads on the host outside of ops (shapes,
-// predicates, handles) is far smaller.
+// predicates, handles) is far smaller. With a larger one more stays on the device; with a smaller
+// one the framework reads what may be out.
 constexpr size_t kSmallestMovable = 4096;
 
 struct HostCopy;

@@ -28,7 +28,9 @@ int Report(const tensorflow::Status& status, char* error, size_t error_size) {
 }  // namespace
 
 int TF_LmsSetEnabled(int on, char* error, size_t error_size) {
-  return Report(tf_lms::SetEnabled(on != 0), error, error_size);
+  if (on != 0) return Report(tf_lms::Enable(), error, error_size);
+  tf_lms::Disable();
+  return 0;
 }
 
 int TF_LmsGetEnabled(void) { return tf_lms::Enabled() ? 1 : 0; }

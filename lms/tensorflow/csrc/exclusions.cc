@@ -31,7 +31,7 @@ bool Exclusions::Exclude(const void* data) {
     return true;
   }
   try {
-    runtime.engine.set_excluded(buffer, true, Tracker::StreamOf(buffer));
+    runtime.engine.exclude(buffer, Tracker::StreamOf(buffer));
   } catch (const OutOfMemory& error) {
     LOG(ERROR) << error.what();
     return false;
@@ -44,7 +44,7 @@ void Exclusions::Include(const void* data) {
   EngineLock lock(runtime.engine.mutex());
   MovableBuffer* buffer = runtime.tracker.Holding(data);
   if (buffer != nullptr) {
-    runtime.engine.set_excluded(buffer, false, Tracker::StreamOf(buffer));
+    runtime.engine.include(buffer);
   } else {
     untracked_.erase(BlockAt(data).begin);
   }
@@ -57,7 +57,7 @@ void Exclusions::NoteTracked(MovableBuffer* buffer) {
   const bool excluded = found->second == buffer->allocator()->AllocationId(buffer->data());
   untracked_.erase(found);
   if (!excluded) return;
-  Runtime::Get().engine.set_excluded(buffer, true, Tracker::StreamOf(buffer));
+  Runtime::Get().engine.exclude(buffer, Tracker::StreamOf(buffer));
 }
 
 }  // namespace lms

@@ -15,6 +15,7 @@ namespace tensorflow {
 namespace lms {
 namespace {
 
+// More bury the log of a program that goes on after each; fewer hide what it lacked room for.
 constexpr int kMostShortagesLogged = 10;
 
 }  // namespace

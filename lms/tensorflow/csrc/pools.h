@@ -39,6 +39,8 @@ class Pools final : public BfcReclaimer {
   void* AllocateOrWait(BfcAllocator* allocator, size_t bytes, uint64_t freed_before) override;
 
  private:
+  // Fixed, so that they are read without a lock; a device beyond it has no Large Model Support.
+  // More than one machine has.
   static constexpr int kMost = 64;
   mutex adding_;
   Pool* pools_[kMost] = {};

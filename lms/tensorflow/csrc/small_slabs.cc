@@ -10,7 +10,9 @@ namespace tensorflow {
 namespace lms {
 namespace {
 
-// A slab's slots, and what keeps them apart: as small as the allocator's chunks can be.
+// A slab's slots take what is too small to move: a larger one wastes more behind a small buffer, a
+// smaller one leaves buffers between the large ones. What keeps them apart is as small as the
+// allocator's chunks can be, and lost for each.
 constexpr size_t kSlot = 4096;
 constexpr size_t kDivider = 256;
 

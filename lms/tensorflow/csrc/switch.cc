@@ -18,7 +18,9 @@ namespace lms {
 
 namespace {
 
-// Ops that were running when Large Model Support was enabled have this long to end.
+// Ops that were running when Large Model Support was enabled have this long to end. Longer makes
+// the error come later where one of them waits for the thread that enables; shorter makes enabling
+// fail beside ops that only take long.
 constexpr std::chrono::seconds kPatience{10};
 
 // GPUOptions.Experimental.lms_enabled. Official builds of the proto do not know the field and keep
@@ -59,12 +61,13 @@ class Owner final : public ::lms::Switch::Owner {
   return *owner;
 }
 
-Status SetEnabled(bool enable) {
-  Runtime& runtime = Runtime::Get();  // the switch is its
-  if (!enable) {
-    lms_switch.disable();
-    return Ok();
-  }
+void Disable() {
+  Runtime::Get();  // the switch is its
+  lms_switch.disable();
+}
+
+Status Enable() {
+  Runtime& runtime = Runtime::Get();
   for (Pool* pool : runtime.pools) NotePeaks(pool);  // of the time before
   if (lms_switch.enable(kPatience)) return Ok();
   return errors::FailedPrecondition(
@@ -75,7 +78,7 @@ Status SetEnabled(bool enable) {
 
 void EnableIfAsked(const SessionOptions& options) {
   if (Enabled() || !AsksForLms(options)) return;
-  const Status status = SetEnabled(true);
+  const Status status = Enable();
   if (!status.ok()) LOG(ERROR) << status.ToString();
 }
 

@@ -19,7 +19,8 @@ inline bool Enabled() { return lms_switch.enabled(); }
 inline bool Reclaiming() { return lms_switch.reclaiming(); }
 
 // Fails when ops that were running before do not end.
-Status SetEnabled(bool enable);
+Status Enable();
+void Disable();
 // Turns it on when the options of a session ask for it.
 void EnableIfAsked(const SessionOptions& options);
 

@@ -247,18 +247,18 @@ def exclude(target: Union[torch.Tensor, torch.nn.Module]) -> None:
         for tensor in _on_devices(target):
             if not load().excluded(tensor):
                 changed.append(tensor)
-                library.ops().exclude(tensor, True)
+                library.ops().exclude(tensor)
             _require_memory(tensor)
     except BaseException:
         for tensor in changed:
-            library.ops().exclude(tensor, False)
+            library.ops().include(tensor)
         raise
 
 
 def include(target: Union[torch.Tensor, torch.nn.Module]) -> None:
     r"""Undo :func:`exclude`."""
     for tensor in _on_devices(target):
-        load().exclude(tensor, False)
+        load().include(tensor)
 
 
 @contextlib.contextmanager
