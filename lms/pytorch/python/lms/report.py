@@ -100,8 +100,8 @@ def _pinned_rows(s: Dict[str, int], abbreviated: bool) -> List[str]:
         rows.append("-" * _WIDTH)
         names = (title, "      from large pool", "      from small pool")
         for pool, name in dict(zip(POOLS, names)).items():
-            cells = " | ".join(show(s[f"{kind}.{pool}.{counter}"]) for counter in COUNTERS)
-            rows.append(f" {name:<21} | {cells} ")
+            columns = " | ".join(show(s[f"{kind}.{pool}.{counter}"]) for counter in COUNTERS)
+            rows.append(f" {name:<21} | {columns} ")
             if abbreviated:
                 break
     return rows
