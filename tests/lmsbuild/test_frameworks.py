@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lmsbuild_world import REPOSITORY, World
 from pydantic import BaseModel
 
+from lmsbuild.__main__ import run
 from lmsbuild.base.errors import ConfigError, UnknownTagError
 from lmsbuild.base.project import Project, find_project
 from lmsbuild.series.series import series_of
@@ -31,6 +32,69 @@ def test_unknown_tag_lists_the_near_ones(world: World) -> None:
     with pytest.raises(UnknownTagError, match=r"alpha:v1\.0") as failure:
         resolve(world.project, "v1.1")
     assert failure.value.details["near"] == ["alpha:v1.0"]
+
+
+def of_ibm(world: World) -> None:
+    text = world.framework_file.read_text()
+    kinds = '"a patch" = ["v0.4.0", "v1.0", "v7.0"]\n"a rewriter" = ["v0.*"]\n'
+    world.framework_file.write_text(text.replace("[shows]", f"[ibm]\n{kinds}[shows]"))
+    later = world.tag_file.parents[1] / "v2.0"
+    shutil.copytree(world.tag_file.parent, later)
+    tag = (later / "tag.toml").read_text()
+    (later / "tag.toml").write_text(tag.replace('version = "1.0"\nco', 'version = "2.0"\nco'))
+
+
+@pytest.mark.parametrize(
+    ("spec", "had", "nearest", "to"),
+    [
+        ("v0.4.0", "a patch for alpha:v0.4.0", "v1.0", "v0.4.0"),
+        ("0.4", "a patch for alpha:v0.4.0", "v1.0", "v0.4.0"),
+        ("alpha:0.4", "a patch for alpha:v0.4.0", "v1.0", "v0.4.0"),
+        ("v7.0", "a patch for alpha:v7.0", "v2.0", "v7.0"),
+        ("alpha:v0.7.1", "a rewriter for alpha:v0.7.1", "v1.0", "v0.7.1"),
+    ],
+)
+def test_a_tag_that_ibm_had(world: World, spec: str, had: str, nearest: str, to: str) -> None:
+    of_ibm(world)
+    with pytest.raises(UnknownTagError) as failure:
+        resolve(world.project, spec)
+    told = str(failure.value)
+    assert (
+        f"{spec} cannot be used because" in told and f"IBM's Large Model Support had {had};" in told
+    )
+    assert f"use alpha:{nearest}, the nearest" in told
+    assert f"`lmsbuild port alpha:{nearest} {to}`" in told and "docs/coming-from-ibm.md" in told
+    assert failure.value.details["near"] == [f"alpha:{nearest}"]
+
+
+@pytest.mark.parametrize("spec", ["v0.7.1", "alpha:v0.x", "beta:v0.4.0", "v1.1", ""])
+def test_what_may_be_none_of_ibms(world: World, spec: str) -> None:
+    """A bare name that only a * takes may be another framework's."""
+    of_ibm(world)
+    with pytest.raises(UnknownTagError, match="no supported framework has this tag"):
+        resolve(world.project, spec)
+    assert resolve(world.project, "v1.0").label == "alpha:v1.0"  # here, and IBM's
+
+
+@pytest.mark.parametrize(
+    ("spec", "nearest"),
+    [(f"v1.{minor}", "pytorch:v1.13.1") for minor in ("1.0", "2.0", "3.0", "3.1", "4.0", "5.0")]
+    + [("v1.15", "tensorflow:v2.1.0"), ("tensorflow:v1.12.0", "tensorflow:v2.1.0")],
+)
+def test_ibms_users_are_told_where_to_go(
+    real_project: Project, capsys: pytest.CaptureFixture[str], spec: str, nearest: str
+) -> None:
+    assert run(["apply", spec]) == UnknownTagError.exit_code
+    told = capsys.readouterr().err
+    assert "IBM's Large Model Support had a " in told and f"use {nearest}, the nearest" in told
+
+
+def test_the_page_names_the_same_tags_of_ibms(real_project: Project) -> None:
+    page = (REPOSITORY / "docs/coming-from-ibm.md").read_text()
+    told = re.search(r"PyTorch patches were for (.*?), those of TensorFlow for (.*?);", page, re.S)
+    assert told
+    for name, words in zip(("pytorch", "tensorflow"), told.groups(), strict=True):
+        assert re.findall(r"v[\d.]+\d", words) == load(real_project)[name].ibm["a patch"]
 
 
 def test_ambiguous_tag_needs_its_framework(world: World) -> None:

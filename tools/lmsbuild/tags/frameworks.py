@@ -11,10 +11,11 @@ import difflib
 import sys
 from dataclasses import dataclass, replace
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
@@ -326,6 +327,8 @@ class FrameworkFile(Model):
     conda: Conda | None = None
     layout: list[Layout]
     line_length: dict[str, int] = {}  # upstream's own limit for files that match the glob
+    # What IBM's Large Model Support had for which tags (with *), whether or not they are here.
+    ibm: dict[QuotedValue, list[FileName]] = {}
 
 
 class Framework(FrameworkFile):
@@ -499,6 +502,7 @@ def resolve(project: Project, spec: str) -> Target:
             f"{spec} is ambiguous because several frameworks have it; name one of {choices}",
             near=[target.label for target in found],
         )
+    _had_by_ibm(spec, framework, name, known)
     words = {target.label: target.label for target in known}
     words.update({target.tag_name: target.label for target in known})
     near = difflib.get_close_matches(spec, words, n=6, cutoff=0.4)
@@ -507,4 +511,34 @@ def resolve(project: Project, spec: str) -> Target:
         f"{spec or repr(spec)} cannot be used because no supported framework has this tag; "
         f"name one of {', '.join(labels)} (all: `lmsbuild tags`)",
         near=labels,
+    )
+
+
+def _had_by_ibm(spec: str, framework: str, name: str, known: list[Target]) -> None:
+    """Raises UnknownTagError, saying where to go, for a tag that IBM's users may have. What a *
+    takes may be another framework's as well, so then the framework must be named."""
+    plain = f"v{name.removeprefix('v')}"
+    for target in known:
+        if framework not in ("", target.framework_name):
+            continue
+        for what, tags in target.framework.ibm.items():
+            for tag in (plain, f"{plain}.0"):
+                listed = tag in tags or (framework and any(fnmatchcase(tag, t) for t in tags))
+                if listed and tag not in target.framework.tags:
+                    _send_on(spec, f"{what} for {target.framework_name}:{tag}", tag, target)
+
+
+def _send_on(spec: str, had: str, tag: str, alike: Target) -> None:
+    by_version = sorted((Version(tag.version), name) for name, tag in alike.framework.tags.items())
+    try:
+        later = [each for each in by_version if each[0] > Version(tag)]
+    except InvalidVersion:  # of a *
+        return
+    nearest = f"{alike.framework_name}:{(later or by_version[-1:])[0][1]}"
+    raise UnknownTagError(
+        f"{spec} cannot be used because there is no series for it here, although IBM's Large Model "
+        f"Support had {had}; use {nearest}, the nearest that there is, or take that series there "
+        f"(`lmsbuild port {nearest} {tag}`); docs/coming-from-ibm.md says what became of IBM's "
+        "names, `lmsbuild tags` lists all tags and what the plug-in is for",
+        near=[nearest],
     )
