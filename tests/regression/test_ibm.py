@@ -15,6 +15,10 @@ from lms_device import MIB
 NAMES = {
     "get_enabled_lms": [], "get_limit_lms": [], "get_size_lms": [], "reclaim_inactive": [],
     "set_enabled_lms": ["enable"], "set_limit_lms": ["limit"], "set_size_lms": ["size"],
+    **{name: ["device"] for name in (
+        "memory_active", "max_memory_active", "reset_max_memory_active", "memory_reclaimed",
+        "reset_memory_reclaimed", "alloc_distribution", "reset_alloc_distribution",
+    )},
 }  # fmt: skip
 OFF = "Large Model Support: off (never enabled)"
 LATER = "Large Model Support: on as soon as CUDA is initialised"
@@ -67,20 +71,82 @@ STATISTICS = DOCS / "statistics.md"
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="needs the project's docs")
 def test_the_page() -> None:
-    """What it says is there is there, and what it says is gone is not."""
+    """It has a row for each name, and what it says is there is there."""
     text = PAGE.read_text().partition("## TensorFlow")[0]
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
-    named = {
-        found for row in rows for found in re.findall(r"`(\w+_lms|reclaim_inactive)\(", row[0])
-    }
-    assert named == {*NAMES}
-    gone = text.partition("The functions of v1.1 to v1.3")[2].partition("are not here")[0]
-    names = re.findall(r"`(\w+)`", gone)
-    assert len(names) == 7 and not any(hasattr(torch.cuda, name) for name in names)
+    named = {found for row in rows for found in re.findall(r"`(\w+)\(", row[0])}
+    assert named - {"memory_summary"} == {*NAMES}  # which is PyTorch's
+    keys = {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+    stats = torch.cuda.lms.stats()
+    for function in ("memory_active", "max_memory_active", "memory_reclaimed"):
+        assert keys[f"`{function}(device)`"].strip("`") in stats, function
     for name in re.findall(r"`torch\.cuda\.([\w.]+)", text):
         found: Any = torch.cuda
         for part in name.split("."):
             found = getattr(found, part)
+
+
+# ---- of v1.1 to v1.3
+
+
+def test_functions_of_before_memory_stats(lms: Any) -> None:
+    cuda, x = torch.cuda, block(3)
+    cuda.reset_max_memory_active()
+    assert cuda.memory_active() == 0
+    with lms.pin(x):
+        assert cuda.memory_active() == cuda.max_memory_active() == 3 * MIB
+    assert (cuda.memory_active(), cuda.max_memory_active()) == (0, 3 * MIB)
+    cuda.reset_max_memory_active(device="cuda:0")
+    assert cuda.max_memory_active() == 0
+    before = cuda.memory_reclaimed()
+    lms.reclaim()
+    stats = cuda.memory_stats()
+    assert cuda.memory_reclaimed(0) == stats["reclaimed_bytes"] == before + 3 * MIB
+    assert cuda.alloc_distribution() == {
+        name.partition(".")[2]: n for name, n in stats.items() if name.startswith("alloc_dist")
+    }
+    assert len(cuda.alloc_distribution()) == 6 and sum(cuda.alloc_distribution().values()) > 0
+    cuda.reset_memory_reclaimed()
+    assert cuda.memory_reclaimed() == 0
+    y = block(3)
+    assert sum(cuda.alloc_distribution().values()) > 0
+    cuda.reset_alloc_distribution()
+    assert sum(cuda.alloc_distribution().values()) == 0
+    del x, y
+
+
+def test_a_segment_beyond_the_soft_limit_is_a_new_segment(lms: Any) -> None:
+    """IBM's v1.1 to v1.3 had a name of its own for it."""
+    torch.cuda.empty_cache()
+    x = block(24)
+    torch.cuda.set_limit_lms(25 * MIB)
+    with lms.pin(x):
+        before = torch.cuda.alloc_distribution()
+        y = block(24)
+    assert torch.cuda.alloc_distribution() == {**before, "cudamalloc": before["cudamalloc"] + 1}
+    del x, y
+
+
+def test_functions_of_before_memory_stats_and_of_cuda(program: Any) -> None:
+    out = program(
+        """
+        import torch
+        cuda = torch.cuda
+        assert cuda.memory_active() == cuda.max_memory_active() == cuda.memory_reclaimed() == 0
+        assert not any(cuda.alloc_distribution().values())
+        cuda.reset_max_memory_active(); cuda.reset_memory_reclaimed()
+        cuda.reset_alloc_distribution()
+        assert not cuda.is_initialized()
+        x = torch.ones(1 << 19, device="cuda")
+        assert cuda.memory_active() == cuda.memory_allocated() > 0  # never enabled
+        del x
+        assert cuda.max_memory_active() > 0
+        cuda.reset_max_memory_active()
+        assert cuda.max_memory_active() == 0
+        print("fine")
+        """
+    )
+    assert "fine" in out
 
 
 # ---- a setter stores

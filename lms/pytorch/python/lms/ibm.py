@@ -4,13 +4,25 @@ here and meant there, by version, is in docs/coming-from-ibm.md of the project."
 
 from __future__ import annotations
 
-from . import api
+from typing import Dict
+
+import torch
+
+from . import api, statistics
+from .statistics import Device
 
 __all__ = [
+    "alloc_distribution",
     "get_enabled_lms",
     "get_limit_lms",
     "get_size_lms",
+    "max_memory_active",
+    "memory_active",
+    "memory_reclaimed",
     "reclaim_inactive",
+    "reset_alloc_distribution",
+    "reset_max_memory_active",
+    "reset_memory_reclaimed",
     "set_enabled_lms",
     "set_limit_lms",
     "set_size_lms",
@@ -54,3 +66,47 @@ def get_size_lms() -> int:
 def reclaim_inactive() -> None:
     r"""Move every tensor that no operator is using to host memory, on the current device."""
     api.reclaim()
+
+
+# Of IBM's v1.1 to v1.3, which had no memory_stats.
+
+
+def memory_active(device: Device = None) -> int:
+    r"""The bytes that running operators use: ``pinned_bytes.all.current`` of
+    :func:`torch.cuda.memory_stats`."""
+    return statistics.stats(device)["pinned_bytes.all.current"]
+
+
+def max_memory_active(device: Device = None) -> int:
+    r"""The most that :func:`memory_active` has been: ``pinned_bytes.all.peak``."""
+    return statistics.stats(device)["pinned_bytes.all.peak"]
+
+
+def reset_max_memory_active(device: Device = None) -> None:
+    r"""Call :func:`torch.cuda.reset_peak_memory_stats`, which resets all peaks."""
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def memory_reclaimed(device: Device = None) -> int:
+    r"""The bytes moved out so far: ``reclaimed_bytes`` of :func:`torch.cuda.memory_stats`."""
+    return statistics.stats(device)["reclaimed_bytes"]
+
+
+def reset_memory_reclaimed(device: Device = None) -> None:
+    r"""Call :func:`torch.cuda.lms.reset_accumulated_stats`, which resets
+    :func:`alloc_distribution` and all its other counters, too."""
+    statistics.reset_accumulated_stats(device)
+
+
+def alloc_distribution(device: Device = None) -> Dict[str, int]:
+    r"""The number of allocations by where their memory came from: the ``alloc_distribution.*`` of
+    :func:`torch.cuda.memory_stats`."""
+    found = statistics.stats(device)
+    return {route: found[f"alloc_distribution.{route}"] for route in statistics.ROUTES}
+
+
+def reset_alloc_distribution(device: Device = None) -> None:
+    r"""Call :func:`torch.cuda.lms.reset_accumulated_stats`, which resets
+    :func:`memory_reclaimed` and all its other counters, too."""
+    statistics.reset_accumulated_stats(device)
