@@ -9,6 +9,7 @@ asked for.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -142,13 +143,31 @@ class Rebuilder:
         target = self.libraries / library.name
         target.unlink(missing_ok=True)
         command = [
-            "g++", "-shared", "-o", str(target), *map(str, objects),
+            "g++", "-shared", "-o", str(target), *map(str, objects), *self._runtime(library),
             f"-L{self.libraries}", f"-L{self.torch / 'lib'}",
             *(f"-l{name}" for name in library.link),
             f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined",
             "-Wl,--unresolved-symbols=ignore-all",  # the CUDA runtime: loaded before
         ]  # fmt: skip
         subprocess.run(command, check=True)
+
+    def _runtime(self, library: Library) -> list[str]:
+        """For `library` to need the CUDA runtime that the official one needs: by a library of that
+        name which is empty, because the simulated one is loaded before."""
+        listed = subprocess.run(
+            ["readelf", "-d", str(self.official / "lib" / library.name)],
+            check=False, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        names = re.findall(r"NEEDED.*\[(libcudart\.so[^\]]*)\]", listed)
+        for name in names:
+            subprocess.run(
+                [
+                    "g++", "-shared", "-x", "c++", os.devnull,
+                    f"-Wl,-soname,{name}", "-o", str(self.objects / name),
+                ],
+                check=True,
+            )  # fmt: skip
+        return ["-Wl,--no-as-needed", *(str(self.objects / name) for name in names)]
 
     def mutate(self, file: str, text: str) -> None:
         """Put `text` in place of a file of the source tree."""
