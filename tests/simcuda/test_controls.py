@@ -121,6 +121,70 @@ def test_operator_without_cpu_kernel_is_refused_by_name(torch: Any) -> None:
         torch.cudnn_grid_sampler(x, x)
 
 
+def new_stream(runtime: Any) -> ctypes.c_void_p:
+    stream, non_blocking = ctypes.c_void_p(), 1
+    assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), non_blocking) == 0
+    return stream
+
+
+def test_a_destroyed_stream_is_refused(torch: Any) -> None:
+    runtime, event, target = device._runtime, ctypes.c_void_p(), torch.zeros(4, device="cuda")
+    stream = new_stream(runtime)
+    external = torch.cuda.ExternalStream(stream.value)
+    assert runtime.cudaEventCreate(ctypes.byref(event)) == 0
+    assert runtime.cudaStreamDestroy(stream) == 0
+    pointer, size = ctypes.c_void_p(target.data_ptr()), ctypes.c_size_t(4)
+    for error in (
+        runtime.cudaStreamDestroy(stream),
+        runtime.cudaStreamQuery(stream),
+        runtime.cudaStreamSynchronize(stream),
+        runtime.cudaStreamWaitEvent(stream, event, 0),
+        runtime.cudaEventRecord(event, stream),
+        runtime.cudaMemsetAsync(pointer, 1, size, stream),
+        runtime.cudaMemcpyAsync(pointer, pointer, size, 3, stream),
+        runtime.cudaStreamIsCapturing(stream, ctypes.byref(ctypes.c_int())),
+    ):
+        assert error == 400  # cudaErrorInvalidResourceHandle
+    runtime.cudaGetLastError()
+    with (
+        torch.cuda.stream(external),
+        pytest.raises(RuntimeError, match="invalid resource handle"),
+    ):
+        target.add_(1)
+    runtime.cudaEventDestroy(event)
+    assert target.tolist() == [0] * 4
+
+
+def test_what_a_destroyed_stream_was_given_runs(torch: Any) -> None:
+    """Later: destroying one waits for nothing."""
+    device.set_mode("lazy", lag=2)
+    stream = new_stream(device._runtime)
+    x = torch.zeros(4, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.value)):
+        x.copy_(torch.ones(4).pin_memory(), non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+    assert device._runtime.cudaStreamDestroy(stream) == 0
+    assert not done.query()
+    done.synchronize()
+    assert x.tolist() == [1] * 4
+
+
+def test_an_event_of_another_device_is_refused(torch: Any) -> None:
+    """On a stream to be recorded; to be waited for it may be any device's."""
+    streams = [torch.cuda.Stream(f"cuda:{index}") for index in range(2)]
+    for mine, other in ((0, 1), (1, 0)):
+        event = torch.cuda.Event()
+        event.record(streams[mine])  # made on the device of the stream that records it first
+        with pytest.raises((RuntimeError, ValueError), match=r"(?i)device|resource handle"):
+            event.record(streams[other])
+        handle, stream = ctypes.c_void_p(event.cuda_event), streams[other].cuda_stream
+        assert device._runtime.cudaEventRecord(handle, ctypes.c_void_p(stream)) == 400
+        device._runtime.cudaGetLastError()
+        streams[other].wait_event(event)
+
+
 def test_call_without_simulation_is_refused_by_name(
     torch: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,8 +82,11 @@ Launch::Launch(c10::Device device, const std::string& op)
     : device_(device),
       op_(op),
       stream_(c10::cuda::getCurrentCUDAStream(device.index()).stream()),
-      capturing_(simcuda_capturing(stream_, device.index())),
-      late_(simcuda_mode() == SIMCUDA_LATE_WRITE && !capturing_) {}
+      capturing_(simcuda_capturing(stream_, device.index()) > 0),
+      late_(simcuda_mode() == SIMCUDA_LATE_WRITE && !capturing_) {
+  TORCH_CHECK(simcuda_capturing(stream_, device.index()) >= 0,
+              "CUDA error: invalid resource handle");
+}
 
 Launch::~Launch() {
   if (!running_) return;  // else the op threw

@@ -115,6 +115,7 @@ cudaError_t unsafe_on(Stream& stream) {
 cudaError_t capture_info(cudaStream_t handle, cudaStreamCaptureStatus* status,
                          unsigned long long* id, cudaGraph_t* graph) {
   Lock lock(state().mutex);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Capture* capture = resolve(handle).capture.get();
   *status = !capture         ? cudaStreamCaptureStatusNone
             : capture->valid ? cudaStreamCaptureStatusActive
@@ -141,6 +142,7 @@ SIMCUDA_CUDA cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMo
 SIMCUDA_CUDA cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   static unsigned long long next_id = 1;
   Lock lock(state().mutex);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   if (&stream == &state().devices[stream.device]->default_stream) {
     return fail(cudaErrorStreamCaptureUnsupported);
@@ -160,6 +162,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamC
 SIMCUDA_CUDA cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* out) {
   Lock lock(state().mutex);
   *out = nullptr;
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   CapturePtr capture = stream.capture;
   if (!capture) return fail(cudaErrorIllegalState);
@@ -193,6 +196,7 @@ SIMCUDA_CUDA cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return
 
 SIMCUDA_CUDA cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t handle) {
   Lock lock(state().mutex);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   for (auto& node : graph_of(graph)->nodes) {
     if (node.work) {
@@ -260,6 +264,7 @@ extern "C" {
 
 int simcuda_capturing(void* handle, int device) {
   Lock lock(state().mutex);
+  if (!exists(handle)) return -1;
   return resolve(handle, device).capture != nullptr;
 }
 

@@ -67,7 +67,9 @@ long simcuda_pending() {
   Lock lock(state().mutex);
   size_t pending = 0;
   for (auto& device : state().devices) pending += device->default_stream.queue.size();
-  for (Stream* stream : state().streams) pending += stream->queue.size();
+  for (auto* streams : {&state().streams, &state().ending}) {
+    for (Stream* stream : *streams) pending += stream->queue.size();
+  }
   return static_cast<long>(pending);
 }
 

@@ -105,6 +105,7 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
   if (width == 0 || rows == 0) return cudaSuccess;
   Lock lock(state().mutex);
   auto& g = state();
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   Side target = side_of(to, (rows - 1) * to_pitch + width);
   Side source = side_of(from, (rows - 1) * from_pitch + width);
@@ -180,6 +181,7 @@ cudaError_t fill(void* to, size_t bytes, std::function<void()> run, cudaStream_t
     state().counters.memset++;
     state().counters.memset_bytes += bytes;
   };
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   save(stream, to, bytes);
   std::shared_ptr<Work> work;

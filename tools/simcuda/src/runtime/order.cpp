@@ -194,9 +194,11 @@ void order_host_device(int device) {
     Stream& stream = d->default_stream;
     if (device < 0 || stream.device == device) order_host_stream(stream);
   }
-  for (Stream* stream : state().streams) {
-    if (stream->actor != order::kHost && (device < 0 || stream->device == device)) {
-      order_host_stream(*stream);
+  for (auto* streams : {&state().streams, &state().ending}) {
+    for (Stream* stream : *streams) {
+      if (stream->actor != order::kHost && (device < 0 || stream->device == device)) {
+        order_host_stream(*stream);
+      }
     }
   }
 }

@@ -47,12 +47,18 @@ void run_front(Lock& lock, Stream& stream) {
 
 }  // namespace
 
-Stream& resolve(void* stream, int device) {
+static bool is_default(void* stream) {
   auto handle = static_cast<cudaStream_t>(stream);
-  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
-    return state().devices[device]->default_stream;
-  }
-  return *reinterpret_cast<Stream*>(handle);
+  return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+}
+
+bool exists(void* stream) {
+  return is_default(stream) || state().streams.count(static_cast<Stream*>(stream)) != 0;
+}
+
+Stream& resolve(void* stream, int device) {
+  if (is_default(stream)) return state().devices[device]->default_stream;
+  return *static_cast<Stream*>(stream);
 }
 
 Stream& resolve(cudaStream_t stream) { return resolve(stream, current_device()); }
@@ -103,6 +109,7 @@ void drain_device(Lock& lock, int device) {
   };
   for (auto& d : g.devices) take(d->default_stream);
   for (Stream* stream : g.streams) take(*stream);
+  for (Stream* stream : g.ending) take(*stream);
   for (auto& ticket : tickets) complete(lock, ticket);
 }
 
@@ -116,10 +123,12 @@ void legacy_order(Lock& lock, Stream& stream) {
     return;
   }
   std::vector<TicketPtr> tickets;
-  for (Stream* other : g.streams) {
-    if (other->device == stream.device && !(other->flags & cudaStreamNonBlocking) &&
-        (!other->queue.empty() || other->busy_elsewhere())) {
-      tickets.push_back(mark(*other));
+  for (auto* streams : {&g.streams, &g.ending}) {
+    for (Stream* other : *streams) {
+      if (other->device == stream.device && !(other->flags & cudaStreamNonBlocking) &&
+          (!other->queue.empty() || other->busy_elsewhere())) {
+        tickets.push_back(mark(*other));
+      }
     }
   }
   for (auto& ticket : tickets) complete(lock, ticket);
@@ -221,28 +230,28 @@ SIMCUDA_CUDA cudaError_t cudaStreamCreate(cudaStream_t* out) {
   return cudaStreamCreateWithPriority(out, cudaStreamDefault, 0);
 }
 
+// The call returns at once, and what is queued still runs.
 SIMCUDA_CUDA cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   Lock lock(state().mutex);
+  auto& g = state();
+  if (is_default(handle) || !exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
-  if (!state().streams.count(&stream)) return fail(cudaErrorInvalidResourceHandle);
-  if (dry()) {
-    state().clock->close(*stream.line);
-  } else {
-    drain(lock, stream);
-  }
+  if (dry()) g.clock->close(*stream.line);
   order_destroyed(stream);
-  if (tracing()) state().trace->forget(stream);
-  state().streams.erase(&stream);
-  delete &stream;
+  if (tracing()) g.trace->forget(stream);
+  g.streams.erase(&stream);
+  g.ending.insert(&stream);
   return cudaSuccess;
 }
 
 SIMCUDA_CUDA cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   *priority = resolve(handle).priority;
   return cudaSuccess;
 }
 
 SIMCUDA_CUDA cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   *flags = resolve(handle).flags;
   return cudaSuccess;
 }
@@ -250,6 +259,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags
 SIMCUDA_CUDA cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   Lock lock(state().mutex);
   state().counters.stream_syncs++;
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   if (cudaError_t error = unsafe_on(stream)) return error;
   legacy_order(lock, stream);
@@ -260,6 +270,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 
 SIMCUDA_CUDA cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Lock lock(state().mutex);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   if (cudaError_t error = unsafe_on(stream)) return error;
   if (!order_may_answer(stream)) return fail(cudaErrorNotReady);
@@ -276,6 +287,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamQuery(cudaStream_t handle) {
 
 SIMCUDA_CUDA cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
   Lock lock(state().mutex);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   auto ticket = reinterpret_cast<Event*>(event)->ticket;
   if (ticket && (ticket->capture || resolve(handle).capture)) {
     return wait_in_capture(resolve(handle), ticket);
@@ -288,6 +300,7 @@ SIMCUDA_CUDA cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t ev
 SIMCUDA_CUDA cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function,
                                             void* data) {
   Lock lock(state().mutex);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   Command command{nullptr, host_function(stream, [=] { function(data); }), nullptr};
   if (stream.capture) {
@@ -301,10 +314,21 @@ SIMCUDA_CUDA cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fu
 SIMCUDA_CUDA cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function,
                                                void* data, unsigned) {
   Lock lock(state().mutex);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   auto run = host_function(stream, [=] { function(handle, cudaSuccess, data); });
   push(lock, stream, {nullptr, std::move(run), nullptr});
   return cudaSuccess;
+}
+
+static void forget_ended(int device) {
+  auto& ending = state().ending;
+  for (auto it = ending.begin(); it != ending.end();) {
+    Stream* stream = *it;
+    const bool over = stream->device == device && stream->queue.empty() && stream->depth == 0;
+    it = over ? ending.erase(it) : std::next(it);
+    if (over) delete stream;
+  }
 }
 
 SIMCUDA_CUDA cudaError_t cudaDeviceSynchronize() {
@@ -313,6 +337,7 @@ SIMCUDA_CUDA cudaError_t cudaDeviceSynchronize() {
   if (cudaError_t error = unsafe_in_capture()) return error;
   drain_device(lock, current_device());
   order_host_device(current_device());
+  forget_ended(current_device());
   return late_error();
 }
 
@@ -336,6 +361,7 @@ SIMCUDA_CUDA cudaError_t cudaEventDestroy(cudaEvent_t event) {
 SIMCUDA_CUDA cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   Lock lock(state().mutex);
   if (state().broken) return fail(cudaErrorIllegalAddress);
+  if (!exists(handle)) return fail(cudaErrorInvalidResourceHandle);
   Stream& stream = resolve(handle);
   if (stream.device != reinterpret_cast<Event*>(event)->device) {
     return fail(cudaErrorInvalidResourceHandle);

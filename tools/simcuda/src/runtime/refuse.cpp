@@ -48,6 +48,7 @@ constexpr const char* kSpin = "spin_kernel(long)";
 cudaError_t sleep_on(cudaStream_t stream, void** arguments) {
   auto cycles = *static_cast<int64_t*>(arguments[0]);
   Lock lock(state().mutex);
+  if (!exists(stream)) return fail(cudaErrorInvalidResourceHandle);
   if (dry()) {
     push(lock, resolve(stream),
          {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, cycles, "sleep"});

@@ -74,7 +74,7 @@ SIMCUDA_API void simcuda_stream_end(void* stream, int device);
 SIMCUDA_API void simcuda_enqueue(void* stream, int device, void (*run)(void*), void* argument);
 // Capture of a graph. An op on a stream that is being captured says before it begins what it will
 // overwrite, and afterwards how to do it again: each launch calls run(argument), the end of the
-// graph drop(argument).
+// graph drop(argument). Less than 0: there is no such stream.
 SIMCUDA_API int simcuda_capturing(void* stream, int device);
 SIMCUDA_API void simcuda_capture_save(void* stream, int device, void* memory, size_t bytes);
 struct SimcudaWork;

@@ -140,6 +140,7 @@ struct State {
   std::condition_variable changed;  // a stream's runner has finished
   std::vector<std::unique_ptr<Device>> devices;
   std::set<Stream*> streams;  // all but the default ones
+  std::set<Stream*> ending;   // destroyed since the last wait for their device
   std::map<uintptr_t, Allocation> allocations;
   Arena host_arena;
   size_t host_used = 0, host_peak = 0, host_capacity = 0;
@@ -181,6 +182,8 @@ void spend(clock::Nanoseconds time);  // of the host; nothing unless it is dry
 bool tracing();
 
 // queue.cpp
+// Whether there is such a stream: the program may have destroyed it.
+bool exists(void* stream);
 Stream& resolve(cudaStream_t stream);
 Stream& resolve(void* stream, int device);
 void push(Lock& lock, Stream& stream, Command command);
