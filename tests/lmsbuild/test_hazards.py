@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PROJECT = Path(__file__).parents[2]
 PAGES = ("docs/tensorflow.md", "docs/architecture.md")
@@ -37,9 +43,19 @@ def exists(test: str) -> bool:
     return any(re.search(form, file.read_text(), re.MULTILINE) for file in files)
 
 
-def safeguards() -> set[str]:
-    files = (PROJECT / "tests/safeguards").glob("*.toml")
-    return {i for f in files for i in re.findall(r'^id = "(.*)"$', f.read_text(), re.MULTILINE)}
+def safeguards() -> dict[str, set[str]]:
+    """The tests that must fail without each, without file and parameters. The plug-in may have one
+    one of the same name."""
+    found: dict[str, set[str]] = {}
+    for file in (PROJECT / "tests/safeguards").glob("*.toml"):
+        for entry in tomllib.loads(file.read_text())["safeguard"]:
+            found.setdefault(entry["id"], set()).add(function_of(entry["test"]))
+    return found
+
+
+def function_of(test: str) -> str:
+    """Without its file and parameters."""
+    return test.rpartition("::")[2].split("[")[0]
 
 
 def test_hazards_are_found() -> None:
@@ -53,7 +69,16 @@ def test_hazards_name_what_exists(page: str) -> None:
         assert tests == "-" or quoted(tests), hazard
         assert guards == "-" or quoted(guards), hazard
         assert [test for test in quoted(tests) if not exists(test)] == [], hazard
-        assert set(quoted(guards)) <= known, hazard
+        assert set(quoted(guards)) <= known.keys(), hazard
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_first_safeguard_is_of_the_test_that_is_named(page: str) -> None:
+    known = safeguards()
+    for hazard, *_, tests, guards in rows(page):
+        for guard in quoted(guards)[:1]:
+            named = {function_of(test) for test in quoted(tests)}
+            assert named & known[guard], f"{hazard}: {guard} is of {known[guard]}"
 
 
 def test_what_does_not_exist_is_found() -> None:
