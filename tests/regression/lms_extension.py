@@ -60,6 +60,19 @@ class Extension:
         return pointer.value, error.decode()
 
 
+class OwnedStream:
+    """A stream that the program makes, and destroys, without PyTorch."""
+
+    def __init__(self) -> None:
+        torch.cuda.init()
+        self._handle, non_blocking = ctypes.c_void_p(), 1
+        assert cudart().cudaStreamCreateWithFlags(ctypes.byref(self._handle), non_blocking) == 0
+        self.stream = torch.cuda.ExternalStream(self._handle.value)
+
+    def destroy(self) -> None:
+        assert cudart().cudaStreamDestroy(self._handle) == 0
+
+
 def set_bytes(pointer: int, value: int, count: int) -> None:
     """What a kernel does that was given a raw pointer."""
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

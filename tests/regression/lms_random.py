@@ -15,6 +15,7 @@ from typing import Any
 import lms_device
 import torch
 from lms_device import LARGE, MIB
+from lms_extension import OwnedStream
 
 N = MIB // 4
 SIZES = (N, N, N // 2, N // 8, 2000)
@@ -60,6 +61,7 @@ class Program:
         self.known = on  # before the first enable only DLPack's aliases are
         self.main = torch.cuda.current_stream()
         self.streams = [self.main, torch.cuda.Stream(), torch.cuda.Stream()]
+        self.owned: dict[Any, OwnedStream] = {}  # that this has made, not PyTorch
         self.entries: list[Entry] = []
         self.graph: tuple[Any, Entry, Entry] | None = None
         self.count = 0
@@ -266,7 +268,14 @@ class Program:
         self.main.wait_stream(old)
         for entry in self.entries:
             entry.users = [self.main if user == old else user for user in entry.users]
-        self.streams[index] = torch.cuda.Stream()
+        if owned := self.owned.pop(old, None):
+            owned.destroy()
+        if self.random.random() < 0.5:
+            owned = OwnedStream()
+            self.streams[index] = owned.stream
+            self.owned[owned.stream] = owned
+        else:
+            self.streams[index] = torch.cuda.Stream()
 
     def together(self) -> None:
         """Threads whose operators each fit, and hardly two of them at once."""

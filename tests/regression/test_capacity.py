@@ -113,13 +113,39 @@ CASES = [
     *(pytest.param(name, few, id=f"{name}-few") for name, few in FEW.items()),
     *(pytest.param(name, ALL, id=f"{name}-all", marks=pytest.mark.slow) for name in PROGRAMS),
 ]
+# From the least on that each trains in where everything leaves after every operator.
+IN_CHAOS = {
+    "dcgan": (14,),
+    "unet": (32, 36),
+    "gpt": (12,),
+    "fourier": (18, 20, 22),
+    "sorts": (40, 80),
+    "sums": (10, 20),
+}
+CHAOS_CASES = [
+    *(
+        # The workspaces of its products, which a dry device has, too, outlive the test.
+        pytest.param(name, few, id=f"{name}-few", marks=[pytest.mark.values] * (name == "gpt"))
+        for name, few in IN_CHAOS.items()
+    ),
+    *(
+        pytest.param(
+            name,
+            tuple(capacity for capacity in ALL if capacity >= few[0]),
+            id=f"{name}-all",
+            marks=[pytest.mark.slow, pytest.mark.values],
+        )
+        for name, few in IN_CHAOS.items()
+    ),
+]
 
 
-def run(program: str, capacity: int) -> list[Tensor] | None:
+def run(program: str, capacity: int, chaos: bool = False) -> list[Tensor] | None:
     """The results in host memory. None if it ran out of memory."""
     torch.manual_seed(0)
     lms_device.device.limit(capacity * MIB)
     torch.cuda.lms.enable(min_size=0)
+    torch.cuda.lms.api.load().set_chaos(chaos)
     try:
         return [tensor.detach().cpu() for tensor in PROGRAMS[program]()]
     except torch.OutOfMemoryError:
@@ -142,6 +168,22 @@ def test_what_fits_in_less_fits(device: Any, name: str, capacities: tuple[int, .
         for got, want in zip(results, expected, strict=True):
             assert torch.equal(got, want), f"other bytes in {capacity} MiB"
     assert least is not None and least < capacities[-1]
+
+
+@pytest.mark.parametrize(("name", "capacities"), CHAOS_CASES)
+def test_what_trains_in_chaos_mode_trains(
+    device: Any, name: str, capacities: tuple[int, ...]
+) -> None:
+    """There only what the operator uses is on the device; else the rest makes way when it must."""
+    for capacity in capacities:
+        expected = run(name, capacity, chaos=True)
+        if expected is None:
+            assert lms_device.is_dry, f"{capacity} MiB are enough, or were"
+            continue
+        results = run(name, capacity)
+        assert results is not None, f"{capacity} MiB are enough in chaos mode only"
+        for got, want in zip(results, expected, strict=True):
+            assert torch.equal(got, want), f"other bytes in {capacity} MiB"
 
 
 def test_random_numbers_are_not_skipped(device: Any) -> None:

@@ -7,13 +7,14 @@ Values differ from one use to the next: stale data that equals the right data wo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import lms_device
 import pytest
 import torch
 from lms_device import MIB
+from lms_extension import OwnedStream, set_bytes
 
 MODES = lms_device.device.modes
 N = MIB // 4
@@ -301,6 +302,77 @@ def test_a_stream_of_before_after_it_was_turned_off(mode: str) -> None:
         host = read_later(x)
     side.synchronize()
     assert torch.equal(host, ramp(1))
+
+
+@pytest.mark.parametrize(
+    "how", ["used", "small", "pinned", "exposed", "made", "unseen", "recorded"]
+)
+def test_a_stream_that_was_destroyed(mode: str, how: str) -> None:
+    """What it was given is waited for, and its handle, which may be another's by now, not used."""
+    main = torch.cuda.current_stream()
+    if how == "small":
+        torch.cuda.lms.enable(min_size="64MiB")  # ops do not say when they have used it
+    if how == "unseen":
+        torch.ops.lms.set_unseen_kernels("any")
+    x = ramp(0).cuda()
+    for i in range(3):
+        owned = OwnedStream()
+        with on(owned.stream, main):
+            if how in ("made", "unseen"):
+                x = x + 1
+            elif how == "pinned":
+                with torch.cuda.lms.pin(x):
+                    x.add_(1)
+            else:
+                x.add_(1)
+            if how == "exposed":
+                x.data_ptr()
+                torch.cuda.lms.release_pointer(x)
+            elif how == "recorded":
+                x.record_stream(owned.stream)
+        done = owned.stream.record_event()
+        owned.destroy()
+        evict(x)
+        main.wait_event(done)
+        smear()
+        host = read_later(x)
+        main.synchronize()
+        assert torch.equal(host, ramp(i + 1))
+        evict(x)  # where it is told of at a free, PyTorch itself uses the handle
+
+
+@pytest.mark.parametrize("how", ["pin", "pointer"])
+def test_a_kernel_past_operators_on_a_stream_that_was_destroyed(mode: str, how: str) -> None:
+    main, owned, x = torch.cuda.current_stream(), OwnedStream(), ramp(1).cuda()
+    with on(owned.stream, main):
+        pointer = x.data_ptr()
+        if how == "pin":
+            torch.cuda.lms.release_pointer(x)
+        with torch.cuda.lms.pin(x) if how == "pin" else nullcontext():
+            set_bytes(pointer, 0, x.nbytes)
+        if how == "pointer":
+            torch.cuda.lms.release_pointer(x)
+    done = owned.stream.record_event()
+    owned.destroy()
+    evict(x)
+    main.wait_event(done)
+    assert not x.cpu().any()
+
+
+def test_a_stream_destroyed_while_it_was_off(lms: Any) -> None:
+    """Its pool has what was made on it."""
+    evict(other := ramp(0).cuda())  # else a stream of the engine's may get the handle
+    lms.disable()
+    del other
+    owned, main = OwnedStream(), torch.cuda.current_stream()
+    with on(owned.stream, main):
+        x = ramp(1).cuda()
+    main.wait_stream(owned.stream)
+    owned.destroy()
+    lms.enable(min_size=0)
+    x += 1
+    evict(x)
+    assert torch.equal(x.cpu(), ramp(2))
 
 
 def test_record_stream_of_another_device(program: Any, sim: Any) -> None:

@@ -5,6 +5,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/core/ready.h>
 #include <c10/cuda/lms/core/reclaim.h>
@@ -159,6 +160,7 @@ inline void settle(DeviceIndex device, cudaStream_t home, Ready* ready) {
   if (PageInScope::active()) {
     return;
   }
+  know_stream(getCurrentCUDAStream(device));
   if (C10_UNLIKELY(ready->owes_copies())) {
     settle_copies(device, home, *ready);
   }

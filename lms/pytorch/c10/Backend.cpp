@@ -116,6 +116,7 @@ Users users_of(const ::lms::StreamSet& used, const BlockInfo& block, DeviceIndex
     users.add({block.stream, device, nullptr});
   }
   for (const CUDAStream& stream : block.used_on) {
+    know_stream(stream);
     users.add({stream.stream(), stream.device_index(), nullptr});
   }
   return users;
@@ -372,7 +373,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       written = ready.out;
     }
     if (copy && unseen) {  // whatever reads the host buffer past the op boundary
-      wait_fence(block.stream, written);
+      wait_fence_at(device, block.stream, written);
       wait_fence(getCurrentCUDAStream(device), written);
     }
     drain.dismiss();
@@ -436,7 +437,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     *arrival = ready.in = set_mark(host->device, in);
     wait_fence(user, *arrival);
     if (unseen) {
-      wait_fence(host->home, *arrival);
+      wait_fence_at(host->device, host->home, *arrival);
     }
     set_ready(ptr, ready);
     drain.dismiss();
@@ -466,7 +467,7 @@ void Backend::refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream
   copy_(pointer.get(), host.ptr, nbytes_of(*storage_of(key)), cudaMemcpyHostToDevice, user);
   *arrival = set_mark(device, user);
   if (user != home) {
-    wait_fence(home, *arrival);  // frees there come after it
+    wait_fence_at(device, home, *arrival);  // frees there come after it
   }
   drain.dismiss();
 }
@@ -481,7 +482,8 @@ void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
 
 // Costs nothing while nothing has ever moved: then all that is queued will be waited for.
 ::lms::MarkPtr Backend::mark(int device, ::lms::Stream stream) {
-  if (!has_moved_ || capturing(stream_of(stream))) {
+  const bool there = usable(static_cast<DeviceIndex>(device), stream_of(stream));
+  if (there && (!has_moved_ || capturing(stream_of(stream)))) {
     return nullptr;
   }
   return set_mark(static_cast<DeviceIndex>(device), stream_of(stream));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/Fences.h>
@@ -13,6 +14,10 @@
 #include <vector>
 
 namespace c10::cuda::lms {
+namespace detail {
+std::atomic<bool> external_streams{false};
+}
+
 namespace {
 
 struct DeviceState {
@@ -69,6 +74,8 @@ struct Line {
                      // number was given away
   std::uint64_t last = 0;           // number of the last mark
   std::shared_ptr<EventMark> next;  // where somebody has asked for it
+  bool external = false;
+  std::shared_ptr<EventMark> latest;  // of an external stream
 };
 
 // Leaked, as the fences are: so many as there were streams. The default stream of each device has
@@ -161,6 +168,25 @@ std::shared_ptr<EventMark> next_of(DeviceIndex device, cudaStream_t stream, Line
   return line.next ? line.next : std::make_shared<EventMark>(device, stream, line, line.last + 1);
 }
 
+bool is_current(DeviceIndex device, cudaStream_t stream) {
+  return getCurrentCUDAStream(device).stream() == stream;
+}
+
+// Under the line's lock. On an external stream a mark is also after those of before: its handle may
+// have been another's, whose work goes on.
+MarkPtr set_on(DeviceIndex device, cudaStream_t stream, Line& line) {
+  if (C10_UNLIKELY(line.latest != nullptr)) {
+    C10_CUDA_CHECK(cudaStreamWaitEvent(stream, line.latest->event(), 0));
+  }
+  const auto mark = next_of(device, stream, line);
+  mark->record();
+  line.next.reset();
+  if (line.external) {
+    line.latest = mark;
+  }
+  return mark;
+}
+
 cudaStream_t copy_stream(DeviceIndex device, cudaStream_t DeviceState::* which) {
   std::lock_guard<std::mutex> lock(state().mutex);
   cudaStream_t& stream = state().of(device).*which;
@@ -173,23 +199,80 @@ cudaStream_t copy_stream(DeviceIndex device, cudaStream_t DeviceState::* which) 
 
 }  // namespace
 
-MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
+void detail::know_stream(const CUDAStream& stream) {
+  const cudaStream_t handle = stream.stream();
+  const bool external = is_external(stream);
+  Line& line = line_of(stream.device_index(), handle);
+  const std::lock_guard<std::mutex> lock(line.mutex);
+  if (external == line.external) {
+    return;
+  }
+  external_streams = true;
+  line.external = external;
+  if (!external && line.latest) {  // PyTorch's has the handle of one that is gone
+    set_on(stream.device_index(), handle, line);
+    line.latest.reset();
+  }
+}
+
+bool usable(DeviceIndex device, cudaStream_t stream) {
+  if (C10_LIKELY(!detail::external_streams)) {
+    return true;
+  }
   Line& line = line_of(device, stream);
   const std::lock_guard<std::mutex> lock(line.mutex);
-  const auto mark = next_of(device, stream, line);
-  mark->record();
-  line.next.reset();
-  return mark;
+  return !line.external || is_current(device, stream);
+}
+
+void mark_external_streams() noexcept {
+  if (C10_LIKELY(!detail::external_streams)) {
+    return;
+  }
+  try {
+    for (DeviceIndex device = 0; device < device_count(); ++device) {
+      const CUDAStream stream = getCurrentCUDAStream(device);
+      if (is_external(stream) && !capturing(stream)) {
+        set_mark(device, stream);
+      }
+    }
+  } catch (const c10::Error&) {  // whoever uses the stream next is told
+    (void)cudaGetLastError();
+  }
+}
+
+MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
+  Line& line = line_of(device, stream);
+  {
+    const std::lock_guard<std::mutex> lock(line.mutex);
+    if (C10_LIKELY(!line.external) || is_current(device, stream)) {
+      return set_on(device, stream, line);
+    }
+    if (line.latest) {
+      return line.latest;
+    }
+  }
+  return set_mark(device, out_stream(device));  // no op has used it
 }
 
 MarkPtr next_mark(DeviceIndex device, cudaStream_t stream) {
   Line& line = line_of(device, stream);
   const std::lock_guard<std::mutex> lock(line.mutex);
+  if (C10_UNLIKELY(line.external)) {
+    return line.latest;
+  }
   return line.next = next_of(device, stream, line);
 }
 
 void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence) {
   C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<EventMark&>(*fence).event(), 0));
+}
+
+void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence) {
+  if (C10_LIKELY(usable(device, stream))) {
+    wait_fence(stream, fence);
+  } else {
+    fence->wait();
+  }
 }
 
 void order(DeviceIndex device, cudaStream_t after, cudaStream_t before) {

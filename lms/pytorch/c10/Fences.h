@@ -2,9 +2,12 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/core/ready.h>
 #include <c10/cuda/lms/core/types.h>
 #include <cuda_runtime_api.h>
+
+#include <atomic>
 
 // The engine's events. They are pooled; whoever asks for one that is done, waits for nothing.
 namespace c10::cuda::lms {
@@ -12,7 +15,37 @@ namespace c10::cuda::lms {
 using ::lms::MarkPtr;
 using ::lms::Ready;
 
-// After all work queued so far on `stream`, which is not being captured.
+// ---- streams that the program has made (torch.cuda.ExternalStream), and destroys unseen
+
+namespace detail {
+extern std::atomic<bool> external_streams;  // whether there ever was one
+void know_stream(const CUDAStream& stream);
+}  // namespace detail
+
+// PyTorch gives them their handle for a name.
+inline bool is_external(const CUDAStream& stream) {
+  return stream.stream() != nullptr &&
+         stream.stream() == reinterpret_cast<cudaStream_t>(stream.id());
+}
+
+// To be called with the streams that storages are used on. The handle of an external one is used by
+// the thread alone that has it for its current stream; for others its work ends at its last mark.
+inline void know_stream(const CUDAStream& stream) {
+  if (C10_UNLIKELY(is_external(stream) || detail::external_streams)) {
+    detail::know_stream(stream);
+  }
+}
+
+// Whether this thread may use the handle.
+bool usable(DeviceIndex device, cudaStream_t stream);
+
+// Sets a mark on each external stream that is this thread's current one.
+void mark_external_streams() noexcept;
+
+// ---- marks
+
+// After all work queued so far on `stream`, which is not being captured. Of a stream that is not
+// usable, the last one.
 MarkPtr set_mark(DeviceIndex device, cudaStream_t stream);
 // The mark that comes next there: it will be after all work queued so far. Set by whoever sets the
 // next one or, before that, waits for it.
@@ -20,6 +53,8 @@ MarkPtr next_mark(DeviceIndex device, cudaStream_t stream);
 
 // Makes later work on `stream` wait for `fence`, which must be a mark of these.
 void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence);
+// The same for a stream that may not be usable: then this thread waits.
+void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence);
 // Makes later work on `after` wait for all work queued so far on `before`.
 void order(DeviceIndex device, cudaStream_t after, cudaStream_t before);
 // Makes later work on `after` wait for all that memory of the pool of `home` owes.

@@ -179,6 +179,7 @@ OpGuard::~OpGuard() {
       TORCH_WARN("Large Model Support: a tensor has lost its bytes: ", error.what());
     }
   }
+  mark_external_streams();
   if (--mine.depth > 0) {
     return;
   }

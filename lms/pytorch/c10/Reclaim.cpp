@@ -96,6 +96,7 @@ EngineLock::~EngineLock() {
 }
 
 bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream) {
+  know_stream(stream);
   return Backend::record_stream(pointer, stream);
 }
 
@@ -114,7 +115,7 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
       continue;
     }
     try {
-      if (!capturing(home)) {  // a graph cannot depend on what is outside it
+      if (usable(device, home) && !capturing(home)) {  // a graph depends on nothing outside it
         wait_fence(home, copy);
         continue;
       }
@@ -132,7 +133,7 @@ void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Ready* re
   ready->idle_since = UINT64_MAX;
   if (!ready->all) {
     ready->home = next_mark(device, home);
-    ready->idle_since = ready->home->number();
+    ready->idle_since = ready->home ? ready->home->number() : 0;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/Backend.h>
+#include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/core/engine.h>
 #include <c10/cuda/lms/core/host_pool.h>
 #include <c10/cuda/lms/core/host_share.h>
@@ -28,7 +29,9 @@ State& state();
 ::lms::Switch::Owner& switch_owner();
 
 inline ::lms::Stream current_stream(int device) {
-  return getCurrentCUDAStream(static_cast<DeviceIndex>(device)).stream();
+  const CUDAStream stream = getCurrentCUDAStream(static_cast<DeviceIndex>(device));
+  know_stream(stream);
+  return stream.stream();
 }
 
 inline ::lms::Stream stream_for(const StorageImpl* storage) {

@@ -30,6 +30,7 @@ void pin(StorageImpl* storage) {
 
 void unpin(StorageImpl* storage) {
   EngineScope scope;
+  mark_external_streams();  // after what has used the pointer
   state().engine.unpin(storage);
 }
 
@@ -40,6 +41,7 @@ void expose(StorageImpl* storage) {
 
 void unexpose(StorageImpl* storage) {
   EngineScope scope;
+  mark_external_streams();
   state().engine.unexpose(storage);
 }
 
