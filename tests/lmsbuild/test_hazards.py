@@ -45,7 +45,7 @@ def exists(test: str) -> bool:
 
 def safeguards() -> dict[str, set[str]]:
     """The tests that must fail without each, without file and parameters. The plug-in may have one
-    one of the same name."""
+    of the same name."""
     found: dict[str, set[str]] = {}
     for file in (PROJECT / "tests/safeguards").glob("*.toml"):
         for entry in tomllib.loads(file.read_text())["safeguard"]:

@@ -6,6 +6,7 @@ Values differ from one use to the next: stale data that equals the right data wo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -297,6 +298,35 @@ def test_a_stream_of_before_after_it_was_turned_off(mode: str) -> None:
     evict(x)
     smear()
     torch.cuda.lms.disable()
+    assert not torch.ops.lms.active()
+    with torch.cuda.stream(side):
+        host = read_later(x)
+    side.synchronize()
+    assert torch.equal(host, ramp(1))
+
+
+def test_a_stream_of_before_after_another_thread_turned_it_off(mode: str, device: Any) -> None:
+    """For want of room it stays half on, until an operator of that thread brings in the last."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    x = ramp(1).cuda()
+    with on(side, main):
+        x.sum()
+    evict(x)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    device.limit(0)
+    torch.cuda.lms.disable()
+    assert torch.ops.lms.active() and torch.ops.lms.on_host(x)
+    device.limit(lms_device.LARGE)
+    smear()
+
+    def use() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            read_later(x)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
     assert not torch.ops.lms.active()
     with torch.cuda.stream(side):
         host = read_later(x)
