@@ -6,20 +6,28 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
+import zipfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lmsbuild_drift import commit_called, make_drift
 from lmsbuild_kill import Killer, snapshot
+from lmsbuild_wheels import ENGINE, PYTHON, build_libraries, edit, make_wheel
 from lmsbuild_world import REPOSITORY, World, enter_world, examples_of, plain_git, write
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
+from lmsbuild.base.errors import SuiteError
 from lmsbuild.checkout.verify import verify
+from lmsbuild.places.environment import TEST_TOOLS
 from lmsbuild.series.patchstate import NOT_REACHED
 from lmsbuild.series.series import series_of
 from lmsbuild.series.standing import ORDER
+from lmsbuild.ship import trial
+from lmsbuild.tags import official
 from lmsbuild.tags.frameworks import Target, resolve
 
 # Names of releases: a tag is ported to under the name of one.
@@ -371,6 +379,106 @@ def test_the_page_has_a_word_for_every_standing() -> None:
     assert [state for state in ORDER if state not in page] == [NOT_REACHED]
 
 
+# built and tried
+
+
+SUITE = {
+    "tests/regression/conftest.py": """
+def pytest_addoption(parser):
+    for name in ("--device", "--stock", "--tier", "--shard"):
+        parser.addoption(name)
+""",
+    "tests/regression/test_api.py": """
+from alpha import api
+
+def test_memory():
+    assert api.memory() == 1
+""",
+}
+
+
+def offer_releases(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Official wheels of alpha 1.1 and 1.3, that only the index tells of."""
+    folder = world.folder / "index"
+    folder.mkdir()
+    for version in ("1.1", "1.3"):
+        make_wheel(folder, build_libraries(folder), f"cp{PYTHON.replace('.', '')}", version)
+    monkeypatch.setattr(official, "PYTHONS", (PYTHON,))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    edit(world, ENGINE)
+    return folder
+
+
+def check_built(porting: Porting, done: Any, tag: str) -> None:
+    assert Path(done["wheel"]).name.startswith(f"alpha-{tag.removeprefix('v')}+lms.1-cp3")
+    with zipfile.ZipFile(done["wheel"]) as made:
+        assert b"engine" in made.read("alpha/lib/libcore.so")
+    assert porting.target(tag).wheel.sha256.keys() == {PYTHON}
+
+
+def how(porting: Porting, tag: str) -> str:
+    found = porting.target(tag).tag.verified
+    assert found and found.on == date.today()
+    return found.how
+
+
+@pytest.mark.default
+def test_a_port_is_compiled_at_its_end(porting: Porting, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer_releases(porting.world, monkeypatch)
+    done = porting.port("v1.1", "--wheel")
+    check_built(porting, done, "v1.1")
+    assert how(porting, "v1.1") == "built" and done["suites"] is None
+
+
+@pytest.mark.default
+@pytest.mark.parametrize("step", ["--continue", "--skip"])
+def test_a_port_that_goes_on_is_compiled_at_its_end(
+    porting: Porting, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Also when it was not asked for at the beginning."""
+    offer_releases(porting.world, monkeypatch)
+    checkout = conflict(porting)
+    if step == "--continue":
+        resolve_conflict(checkout)
+        check_built(porting, porting.run("port", step, "--wheel"), "v1.3")
+        assert how(porting, "v1.3") == "built"
+    else:  # the hook that lists the engine is left out, so the wheel cannot be made
+        error = porting.run("port", step, "--wheel", code=4)
+        assert "make the two lists equal" in error["message"]
+        assert how(porting, "v1.3") == "applied"
+
+
+def test_what_was_only_ported_is_applied(porting: Porting) -> None:
+    porting.port("v1.1")
+    assert how(porting, "v1.1") == "applied"
+
+
+@pytest.mark.net
+@pytest.mark.parametrize("good", [True, False], ids=["pass", "fail"])
+def test_the_suites_are_run_at_its_end(
+    porting: Porting, monkeypatch: pytest.MonkeyPatch, good: bool
+) -> None:
+    tools = [word for word in TEST_TOOLS if "tree-sitter" not in word]
+    folder = porting.world.folder / "index"
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--wheel-dir"]
+    subprocess.run([*command, str(porting.world.folder / "tools"), *tools, "numpy"], check=True)
+    offer_releases(porting.world, monkeypatch)
+    for file in (porting.world.folder / "tools").iterdir():
+        file.rename(folder / file.name)
+    monkeypatch.setattr(trial, "TEST_TOOLS", tools)
+    write(porting.world.project.root, SUITE)
+    if not good:
+        write(porting.world.project.root, {"tests/regression/test_bad.py": "def test(): assert 0"})
+    done = porting.port("v1.1", "--test", code=0 if good else SuiteError.exit_code)
+    if good:
+        check_built(porting, done, "v1.1")
+        assert (done["suites"]["passed"], done["suites"]["failed"]) == (1, 0)
+    else:
+        assert "1 of 2 tests failed" in done["message"] and len(done["failures"]) == 1
+    assert how(porting, "v1.1") == ("trained" if good else "built")
+
+
 # kill -9
 
 
@@ -473,7 +581,7 @@ def begun(killing: Killing, words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("every", TIERS)
 @pytest.mark.parametrize("mode", ["before", "after"])
-@pytest.mark.parametrize("step", ["begin", "continue", "abort"])
+@pytest.mark.parametrize("step", ["begin", "continue", "skip", "abort"])
 def test_killed_at_a_git_call(killing: Killing, step: str, mode: str, every: bool) -> None:
     def ready() -> dict[str, str]:
         before = killing.fresh("v1.3")

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import tomlkit
@@ -125,13 +126,37 @@ def record(series: Target, line: Line, wheels: Wheels) -> list[str]:
     return sorted(files)
 
 
+def verified(target: Target, how: str) -> None:
+    """Write down how far a tag was tried today, in the words of `Verified`."""
+    file = target.project.root / target.file
+    document = tomlkit.parse(file.read_text(encoding="utf-8"))
+    if document["commit"] == NOTHING:
+        return  # nobody knows that it was the tag's own code
+    _put_verified(document, how)
+    command = f"port {target.label}"
+    state = target.project.root / PROJECT_STATE
+    with FileTransaction.begin(target.project.root, state, command) as transaction:
+        transaction.put(target.file, Content(tomlkit.dumps(document).encode()))
+        transaction.commit()
+
+
+def _put_verified(document: tomlkit.TOMLDocument, how: str) -> None:
+    value = tomlkit.inline_table()
+    value.update({"on": date.today(), "how": how})
+    document["verified"] = value
+
+
 def _tag_file(series: Target, line: Line, wheels: Wheels) -> bytes:
     target = line.target
     text = (series.project.root / series.file).read_text(encoding="utf-8")
     document = tomlkit.parse(text)
     document["version"] = target.tag.version
     document["commit"] = target.tag.commit
-    for name in ("debian", "verified", "companions"):
+    if target.tag.commit == NOTHING:
+        document.pop("verified", None)
+    else:
+        _put_verified(document, "applied")
+    for name in ("debian", "companions"):
         document.pop(name, None)
     for variant in document["cuda"].values():
         variant["wheel"]["version"] = target.tag.version

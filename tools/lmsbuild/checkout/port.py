@@ -135,9 +135,11 @@ def begin(
     return _end(target, user, port, console)
 
 
-def go_on(path: Path, console: Console) -> Outcome:
-    """What the user made of the conflict becomes the commit of its patch; then as `begin`."""
+def go_on(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
+    """What the user made of the conflict becomes the commit of its patch; then as `begin`. With
+    `wheels` the index is asked for the official ones at the end, however the port began."""
     with _resumed(path, console) as (user, target, port):
+        port.wheels |= wheels
         if port.stopped:
             series = _series(target, port)
             with _transaction(user, target, port.tag) as transaction:
@@ -146,9 +148,10 @@ def go_on(path: Path, console: Console) -> Outcome:
         return _end(target, user, port, console)
 
 
-def skip(path: Path, console: Console) -> Outcome:
-    """Leave out the patch that needs a person; then as `begin`."""
+def skip(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
+    """Leave out the patch that needs a person; then as `go_on`."""
     with _resumed(path, console) as (user, target, port):
+        port.wheels |= wheels
         if port.stopped is None:
             raise TreeStateError(
                 f"nothing was skipped in {path} because no patch needs a person; run `lmsbuild "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,15 +13,14 @@ import click
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import PatchError
-from lmsbuild.base.project import find_project, full_path
+from lmsbuild.base.project import full_path
 from lmsbuild.checkout.checkout import default_path, is_there
 from lmsbuild.checkout.newtag import check_new, new_tag
 from lmsbuild.checkout.port import Outcome
 from lmsbuild.checkout.porting import Ported
 from lmsbuild.checkout.source import is_repository
 from lmsbuild.checkout.survey import survey
-from lmsbuild.ship.choices import Choices
-from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.tags.frameworks import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,43 +39,46 @@ def telling(console: Console) -> Iterator[None]:
         raise
 
 
-def wheel_option(function: F) -> F:
-    """The flag `compiled` of a command whose end is a new tag."""
-    return click.option(
+def end_options(function: F) -> F:
+    """The flags `compiled` and `tested` of a command whose end is a new tag."""
+    compiled = click.option(
         "--wheel", "compiled", is_flag=True,
-        help="At the end compile what the patches touch: make the wheel, as `lmsbuild wheel`.",
-    )(function)  # fmt: skip
+        help="At the end compile what the patches touch: make the wheel, as `lmsbuild wheel`, from "
+        "the official ones that the package index has.",
+    )  # fmt: skip
+    tested = click.option(
+        "--test", "tested", is_flag=True,
+        help="As --wheel, and then run the suites, as `lmsbuild test`.",
+    )  # fmt: skip
+    return compiled(tested(function))
 
 
-def tell(done: Outcome, console: Console, *, compiled: bool) -> None:
+def tell(done: Outcome, console: Console, *, compiled: bool, tested: bool) -> None:
     _show(done.patches, console)
     for name in done.written:
         console.say(f"written: {name}")
     for what in done.unknown:
         console.say(f"not known: {what}")
     console.say(f"{done.series} is ported to {done.tag}: {done.path}")
-    if compiled:
-        made = _wheel(done, console)
-        console.say(f"wrote {made}")
-        done = replace(done, wheel=made)
-        console.say(f"next: complete tag.toml, then lmsbuild verify, lint and test {done.tag}")
+    left = ["verify", "lint", "wheel", "test"]
+    ran = None
+    if compiled or tested:
+        from lmsbuild.ship import proving, trial  # the whole way of a build
+
+        done = replace(done, wheel=proving.wheel(done, console))
+        console.say(f"wrote {done.wheel}")
+        left.remove("wheel")
+        if tested:
+            ran = proving.suites(done, console)
+            left.remove("test")
+    *first, last = left
+    console.say(f"next: complete tag.toml, then lmsbuild {', '.join(first)} and {last} {done.tag}")
+    value = {**asdict(done), "suites": ran}
+    if ran:
+        trial.result(ran, value, console)
+        trial.check(ran)
     else:
-        console.say(
-            f"next: complete tag.toml, then lmsbuild verify, lint, wheel and test {done.tag}"
-        )
-    console.result(done)
-
-
-def _wheel(done: Outcome, console: Console) -> Path:
-    # It imports the whole way of a build.
-    from lmsbuild.ship.pipeline import wheel
-
-    framework = done.series.partition(":")[0]
-    target = resolve(find_project(), f"{framework}:{done.tag}")
-    choices = Choices(
-        source="auto", reference=None, into=done.path, python=None, cuda=None, jobs=None
-    )
-    return wheel(target, choices, console)[1].wheel
+        console.result(value)
 
 
 def _show(patches: list[Ported], console: Console) -> None:

@@ -21,7 +21,7 @@ from lmsbuild.cli.options import (
     reference_option,
     source_option,
 )
-from lmsbuild.cli.porting import foresee, tell, telling, wheel_option
+from lmsbuild.cli.porting import end_options, foresee, tell, telling
 from lmsbuild.tags.frameworks import resolve
 
 
@@ -42,7 +42,7 @@ from lmsbuild.tags.frameworks import resolve
 @source_option
 @reference_option
 @into_option
-@wheel_option
+@end_options
 @dry_run_option
 @json_option
 def command(
@@ -53,6 +53,7 @@ def command(
     reference: Path | None,
     into: Path | None,
     compiled: bool,
+    tested: bool,
     dry_run: bool,
     console: Console,
 ) -> None:
@@ -70,4 +71,4 @@ def command(
         return
     with telling(console):
         done = port.begin(target, new, Wanted(source, reference, wheels=True), into, console)
-    tell(done, console, compiled=compiled)
+    tell(done, console, compiled=compiled, tested=tested)

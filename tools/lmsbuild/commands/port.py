@@ -22,7 +22,7 @@ from lmsbuild.cli.options import (
     reference_option,
     source_option,
 )
-from lmsbuild.cli.porting import foresee, tell, telling, wheel_option
+from lmsbuild.cli.porting import end_options, foresee, tell, telling
 from lmsbuild.tags.frameworks import resolve
 
 _STEPS = {"continue": port.go_on, "skip": port.skip}
@@ -44,7 +44,7 @@ _STEPS = {"continue": port.go_on, "skip": port.skip}
 @source_option
 @reference_option
 @into_option
-@wheel_option
+@end_options
 @dry_run_option
 @json_option
 def command(
@@ -56,6 +56,7 @@ def command(
     reference: Path | None,
     into: Path | None,
     compiled: bool,
+    tested: bool,
     dry_run: bool,
     console: Console,
 ) -> None:
@@ -69,6 +70,7 @@ def command(
     and says what is not known yet.
     """
     project = find_project()
+    wheels = compiled or tested
     if step is not None:
         _check_alone(step, series, dry_run=dry_run)
         path = find(project, into, porting.place, ("port", "`lmsbuild port FROM TO`"))
@@ -78,7 +80,7 @@ def command(
             console.result(undone)
             return
         with telling(console):
-            done = _STEPS[step](path, console)
+            done = _STEPS[step](path, console, wheels=wheels)
     else:
         if series is None or tag is None:
             raise UsageError(
@@ -90,8 +92,8 @@ def command(
             foresee(target, tag, source, into, console)
             return
         with telling(console):
-            done = port.begin(target, tag, Wanted(source, reference), into, console)
-    tell(done, console, compiled=compiled)
+            done = port.begin(target, tag, Wanted(source, reference, wheels=wheels), into, console)
+    tell(done, console, compiled=compiled, tested=tested)
 
 
 def _check_alone(step: str, series: str | None, *, dry_run: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import MismatchError, SuiteError, UsageError
+from lmsbuild.base.errors import MismatchError, UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
     UserPath,
@@ -26,9 +26,9 @@ from lmsbuild.cli.options import (
     tag_argument,
 )
 from lmsbuild.places import device as devices
-from lmsbuild.places.environment import TEST_TOOLS
+from lmsbuild.ship import trial
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import Wanted, prepared
+from lmsbuild.ship.pipeline import Wanted
 from lmsbuild.ship.sources import fetched, patched
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.trials.bites import SUITE, standing
@@ -36,10 +36,8 @@ from lmsbuild.trials.passed import Recorder, read
 from lmsbuild.trials.suite import (
     SIMULATOR,
     TIERS,
-    Order,
     dry_suites,
     parse_shard,
-    run_suites,
     suites,
 )
 from lmsbuild.wheel.plugin import resolve as resolve_plugin
@@ -48,8 +46,6 @@ from lmsbuild.wheel.wheelfile import why_not
 
 if TYPE_CHECKING:
     from lmsbuild.places.container import Inside
-
-_SHOWN = 10  # failures named on the console; the report has all
 
 
 @click.command(
@@ -212,47 +208,17 @@ def command(
             inside = stack.enter_context(_box(target, tree, base_image, python, console))
         if found and found.release.tag and tier == "full":
             fetched(target, choices.source, None, console, choices.reference)  # upstream's tests
-        shows = target.framework.shows
+        tools, alone = trial.packages(target)
         needed = Wanted(
             target=target, choices=choices, device=device, plugin=found, prefix=prefix,
-            tools=(*TEST_TOOLS, *shows.packages), alone=(*shows.alone, *target.tag.alone),
-            stock=not no_stock, inside=inside, wheel=given,
+            tools=tools, alone=alone, stock=not no_stock, inside=inside, wheel=given,
         )  # fmt: skip
-        ready = prepared(needed, console)
-        order = Order(
-            target=target,
-            source=ready.source,
-            stock=ready.stock,
-            lms=ready.lms,
-            device=device,
-            tier=tier,
-            shard=part,
-            variables=ready.variables,
-            select=select,
-        )
-        with console.step("suites") as step:
-            done = run_suites(order, files, console)
-            step.note = f"{done.passed} passed, {done.failed} failed, {done.skipped} skipped"
-    console.say(
-        f"{done.passed} passed, {done.failed} failed, {done.skipped} skipped "
-        f"in {done.seconds:.0f} s"
-    )
-    for name, reason in list(zip(done.failures, done.reasons, strict=True))[:_SHOWN]:
-        console.say("\n    ".join([f"failed: {name}", *reason]))
-    if len(done.failures) > _SHOWN:
-        console.say(f"failed: {len(done.failures) - _SHOWN} more")
-    console.say(f"report: {done.html}")
-    console.result(done)
+        done = trial.run(needed, files, console, tier=tier, shard=part, select=select)
+    trial.result(done, done, console)
     if recorder and (done.bites or negative):
         recorder.bites(done.bites)
         console.say(f"recorded: {sum(done.bites.values())} safeguards of {of} bite; commit it")
-    if done.failed:
-        raise SuiteError(
-            f"{done.failed} of {done.passed + done.failed} tests failed because of what the report "
-            f"says; see {done.html}",
-            html=done.html,
-            junit=done.junit,
-        )
+    trial.check(done)
     if recorder and not negative:
         matrix = " ".join(suite) or tier
         if device.kind == "cuda":
