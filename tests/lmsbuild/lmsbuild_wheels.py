@@ -25,7 +25,7 @@ ENGINE = 'extern "C" int upstream() { return 40; }\nint engine() { return 2; }\n
 USER = "int upstream(); extern int line20; int use() { return upstream() + line20; }\n"
 
 
-def build_libraries(folder: Path) -> dict[str, Path]:
+def build_libraries(folder: Path, compiler: str = "gcc") -> dict[str, Path]:
     """libcore.so from upstream's sources, and libuser.so that imports from it."""
     core, user = folder / "libcore.so", folder / "libuser.so"
     source = folder / "alloc.c"
@@ -33,14 +33,15 @@ def build_libraries(folder: Path) -> dict[str, Path]:
     (folder / "user.c").write_text(USER)
     options = ["-shared", "-fPIC", "-O1", "-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags"]
     for out, text, more in ((core, source, []), (user, folder / "user.c", [str(core)])):
-        command = ["gcc", *options, f"-Wl,-soname,{out.name}", "-o", str(out), str(text), *more]
+        command = [compiler, *options, f"-Wl,-soname,{out.name}", "-o", str(out), str(text), *more]
         subprocess.run(command, check=True)
     return {"alpha/lib/libcore.so": core, "alpha/lib/libuser.so": user}
 
 
 def make_wheel(
-    folder: Path, libraries: dict[str, Path], python: str = "cp311", version: str = "1.0"
-) -> Path:
+    folder: Path, libraries: dict[str, Path], python: str = "cp311", version: str = "1.0",
+    machine: str = "x86_64",
+) -> Path:  # fmt: skip
     """The official wheel of alpha."""
     info = f"alpha-{version}.dist-info"
     members = {
@@ -54,10 +55,10 @@ def make_wheel(
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: alpha\nVersion: {version}\n".encode(),
         f"{info}/WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n"
-            f"Tag: {python}-{python}-linux_x86_64\n"
+            f"Tag: {python}-{python}-linux_{machine}\n"
         ).encode(),
     }
-    path = folder / f"alpha-{version}-{python}-{python}-linux_x86_64.whl"
+    path = folder / f"alpha-{version}-{python}-{python}-linux_{machine}.whl"
     record = ""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():

@@ -51,10 +51,11 @@ def test_every_official_wheel_is_a_cell() -> None:
     found = matrix.cells(frameworks, rules)
     overlays = [cell for cell in found if cell.build == "overlay"]
     wheels = sum(
-        len(variant.wheel.sha256) * len({p.rsplit("linux", 1)[-1] for p in variant.wheel.platforms})
+        len(wheel.sha256) * len({p.rsplit("linux", 1)[-1] for p in wheel.platforms})
         for framework in frameworks.values()
         for tag in framework.tags.values()
         for variant in tag.cuda.values()
+        for wheel in (variant.wheel, *variant.machines.values())
     )
     assert len(overlays) == wheels > 0
     assert len(set(found)) == len(found)

@@ -89,10 +89,11 @@ def command(
     def packages(wheel: Path) -> list[Path]:
         if not conda:
             return []
+        from lmsbuild.conda.plan import subdir_of
         from lmsbuild.ship.condabuild import Order, build
 
         given = None if dry_run else wheel
-        order = Order(tag=target.label, arch="linux-64", wheel=given)
+        order = Order(tag=target.label, arch=subdir_of(target.machine), wheel=given)
         found = build(target.project, order, choices, console, None, dry_run=dry_run)
         return [*(made.package.path for made in found.made), *map(Path, found.planned)]
 

@@ -41,6 +41,7 @@ def command(*, verbose: bool, console: Console) -> None:
             "version": target.version,
             "cuda": list(target.tag.cuda),
             "pythons": target.pythons,
+            "machines": {cuda: target.for_cuda(cuda).machines for cuda in target.tag.cuda},
             "verified": target.tag.verified,
             "full": list(target.tag.full.ran) if target.tag.full else None,
             "passed": [part for part in record.parts if _concerns(part.of, target)],
@@ -50,12 +51,23 @@ def command(*, verbose: bool, console: Console) -> None:
     ]
     console.table(
         "",
-        ["tag", "commit", "patches", "wheel", "CUDA", "Python", "last verified", "complete build"],
+        [
+            "tag",
+            "commit",
+            "patches",
+            "wheel",
+            "CUDA",
+            "Python",
+            "machine",
+            "last verified",
+            "complete build",
+        ],
         [
             [
                 *(str(row[name]) for name in ("tag", "commit", "patches", "version")),
                 " ".join(target.tag.cuda),
                 " ".join(target.pythons),
+                " ".join(target.machines),
                 last_verified(target),
                 _complete(target),
             ]

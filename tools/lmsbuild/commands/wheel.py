@@ -36,6 +36,7 @@ from lmsbuild.tags.frameworks import Target, resolve
         "lmsbuild wheel v2.6.0",
         "lmsbuild wheel v2.6.0 --python 3.12 --output dist --jobs 4",
         "lmsbuild wheel v2.6.0 --container       # runs on older systems than this one",
+        "lmsbuild wheel v2.14.1 --arch aarch64   # where the tag has an official wheel for it",
         "lmsbuild wheel v2.6.0 --full --jobs 8",
         "lmsbuild wheel v2.6.0 --full --arch ppc64le --base-image registry.example/cuda-ppc64le",
     ),
@@ -54,8 +55,9 @@ from lmsbuild.tags.frameworks import Target, resolve
 )  # fmt: skip
 @click.option(
     "--arch", type=click.Choice(list(ARCHITECTURES)),
-    help="The machine that --full builds for [default: this one's]. Another is emulated, which "
-    "takes many times as long: run it on such a machine if you can.",
+    help="The machine that the wheel is for [default: this one's]. An overlay for another is "
+    "compiled by a cross compiler. With --full another is emulated, which takes many times as "
+    "long: run it on such a machine if you can.",
 )  # fmt: skip
 @base_image_option
 @build_options
@@ -80,12 +82,19 @@ def command(
     --into; fetches and applies first if need be. Says so, within two seconds, when nothing has
     changed.
     """
-    if arch not in (None, machine()) and not full:
-        raise UsageError(
-            f"an overlay wheel for {arch} cannot be made because official wheels, which it is made "
-            f"from, are for {machine()}; build all of it with --full"
-        )
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
+    if not full:
+        target = target.for_machine(arch)
+        if arch not in (None, *target.machines):
+            raise UsageError(
+                f"an overlay wheel for {arch} cannot be made because official wheels, which it is "
+                f"made from, are for {', '.join(target.machines)}; build all of it with --full"
+            )
+        if arch not in (None, machine()) and (in_container or base_image):
+            raise UsageError(
+                f"--container cannot go with --arch {arch} because an overlay for another machine "
+                "is compiled by a cross compiler here; leave one of them out"
+            )
     path = working_path(target, choices.into)
     if full:
         _full(
@@ -109,7 +118,8 @@ def command(
         console.say(f"manifest {done.manifest}")
     if done.needs:
         console.say(f"runs on {done.needs.platform} and later: {done.needs.because}")
-        if container is None and done.needs.platform != done.needs.official:
+        nearer = container is None and target.machine == machine()
+        if nearer and done.needs.platform != done.needs.official:
             console.say(f"the official wheel: {done.needs.official}; --container gets nearer to it")
     console.result(done)
 

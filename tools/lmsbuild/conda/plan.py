@@ -25,7 +25,13 @@ from lmsbuild.wheel.plugin import PluginTarget
 from lmsbuild.wheel.wheelfile import WheelName
 
 ALL = "powerai"  # what IBM's channel called the metapackage of all frameworks
+TESTED = ("linux-64", "noarch")  # a TEST channel can be made for these
 MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "linux-ppc64le": "ppc64le"}
+
+
+def subdir_of(machine: str) -> str:
+    """Where conda keeps packages for it."""
+    return {name: subdir for subdir, name in MACHINES.items()}[machine]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ _SOCKETS = ("/var/run/docker.sock", "{runtime}/docker.sock", "{runtime}/podman/p
 _SECONDS = 3600  # that the engine may take for one answer
 _FAILURES = (DockerException, requests.RequestException, OSError)
 # Machine (as `uname -m` says) -> the engine's word for it.
-ARCHITECTURES = {"x86_64": "amd64", "ppc64le": "ppc64le"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
 
 _EMULATION = re.compile(r"exec format error", re.I)
 # runc's words and crun's, where the engine may not raise a limit to what it gives containers.

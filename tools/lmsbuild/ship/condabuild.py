@@ -18,6 +18,7 @@ from lmsbuild.conda.dependencies import table
 from lmsbuild.conda.make import Made, make
 from lmsbuild.conda.plan import (
     MACHINES,
+    TESTED,
     Plan,
     check_wheel,
     companion_plan,
@@ -118,7 +119,8 @@ def build(
             beside(project, target, plan, file, package.depends, place=channel, console=console)
             run_tests(package, [str(channel)], cuda, console)
 
-    wanted = tests if order.test != "none" and native else None
+    there = order.channels or plan.subdir in TESTED  # what the tests need besides
+    wanted = tests if order.test != "none" and native and there else None
     made = make(plan, file, project, folder, console, tests=wanted)
     if kept:
         with console.step(f"TEST channel {kept}"):

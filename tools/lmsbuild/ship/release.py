@@ -32,7 +32,7 @@ from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, write_atomic
 from lmsbuild.base.project import make_folder
 from lmsbuild.conda.make import made_of, make
-from lmsbuild.conda.plan import framework_plan
+from lmsbuild.conda.plan import framework_plan, subdir_of
 from lmsbuild.places.imagecontents import Contents
 from lmsbuild.series.series import export, export_name, series_of
 from lmsbuild.ship import condasbom, imagesbom, sbom
@@ -51,7 +51,6 @@ SIGNATURE = f"{SUMS}.sig"
 _BUILDING = ".release-"
 _CONDA = ".conda"
 _SBOM = ".cdx.json"
-_SUBDIR = "linux-64"  # of the packages of a release
 _MADE = ("patch", "wheel", "manifest", "sbom", "notes")  # kinds of which each is made again
 
 
@@ -367,7 +366,7 @@ def _own(recorded: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _packages(target: Target, choices: Choices, built: Built, folder: Path, console: Console
 ) -> list[Path]:  # fmt: skip
-    plan = framework_plan(target, target.python(choices.python), _SUBDIR)
+    plan = framework_plan(target, target.python(choices.python), subdir_of(target.machine))
     made = make(plan, built.wheel, target.project, folder, console)
     return [one.package.path for one in made]
 

@@ -22,7 +22,13 @@ from packaging.version import Version
 
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import DownloadError, FileError, MismatchError, SourceError
+from lmsbuild.base.errors import (
+    DownloadError,
+    FileError,
+    MismatchError,
+    SourceError,
+    UsageError,
+)
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir
 from lmsbuild.tags.frameworks import Companion, HeaderWheel, Target
@@ -41,8 +47,14 @@ def hash_memory() -> Path:
 
 
 def official_wheel(target: Target, python: str, console: Console) -> Path:
-    """The official wheel for CPython `python` (X.Y). Raises DownloadError, OfflineError."""
+    """The official wheel for CPython `python` (X.Y). Raises UsageError where there is none for the
+    target's machine, DownloadError, OfflineError."""
     wheel = target.wheel
+    if target.machine not in target.machines:
+        raise UsageError(
+            f"no official wheel of {target.label} can be had for {target.machine} because they are "
+            f"for {', '.join(target.machines)}; build all of it with `lmsbuild wheel --full`"
+        )
     return _wheel(
         wheel.project,
         wheel.version,

@@ -8,8 +8,9 @@ plug-in is built for, and `<framework>/<tag>/tag.toml` everything of that tag.
 from __future__ import annotations
 
 import difflib
+import platform
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -57,6 +58,7 @@ else:
 
 TAG_FILE = "tag.toml"
 PLUGIN_FILE = "plugin.toml"
+X86_64 = "x86_64"  # what the `wheel` of a variant is for
 RUNTIME = "runtime"  # the folder of the patches that are the same for every tag
 M = TypeVar("M", bound=BaseModel)
 _NAME: TypeAdapter[str] = TypeAdapter(Word)
@@ -116,6 +118,7 @@ class Variant(Model):
     headers: list[HeaderWheel] = []
     defines: list[Define] = []
     include: list[Include] = []  # after those of the overlay
+    machines: dict[Machine, Wheel] = {}  # official wheels for other machines than x86_64
 
 
 Manager = Literal["apt-get", "dnf", "microdnf", "yum"]
@@ -346,6 +349,7 @@ class Target:
     tag: Tag
     project: Project
     cuda: str
+    machine: str = field(default_factory=platform.machine)  # as `uname -m` says it
 
     @property
     def variant(self) -> Variant:
@@ -353,7 +357,17 @@ class Target:
 
     @property
     def wheel(self) -> Wheel:
-        return self.variant.wheel
+        """For a machine that has none of its own, that of x86_64."""
+        return self.variant.machines.get(self.machine, self.variant.wheel)
+
+    @property
+    def machines(self) -> list[str]:
+        """That there are official wheels for."""
+        return [X86_64, *self.variant.machines]
+
+    def for_machine(self, name: str | None) -> Target:
+        """The same tag for another machine; None is this one."""
+        return replace(self, machine=name or self.machine)
 
     @property
     def pythons(self) -> list[str]:

@@ -21,7 +21,7 @@ from pydantic import Field
 from lmsbuild.base.errors import ConfigError, SeriesError
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project
-from lmsbuild.tags.frameworks import Framework, Model, load, read
+from lmsbuild.tags.frameworks import X86_64, Framework, Model, load, read
 from lmsbuild.tags.words import CudaVersion, Machine, PythonVersion, Word
 
 FILE = "ci/matrix.toml"
@@ -131,7 +131,7 @@ class Job:
         return [
             self._command("wheel", "--container --output dist"),
             self._command("test", "--wheel dist/*.whl"),
-            self._command("conda", "--wheel dist/*.whl --output dist"),
+            self._command("conda", f"--wheel dist/*.whl{self._subdir} --output dist"),
         ]
 
     @property
@@ -156,9 +156,15 @@ class Job:
     def image(self) -> str:
         """Of a tag there is one, so one cell makes it; "" for the others."""
         cell = self.cell
-        if not (self.newest and self.default):
+        if not (self.newest and self.default and cell.arch == X86_64):
             return ""
         return f"lmsbuild/{self.tag}:runtime-py{cell.python}-{cell.arch}"
+
+    @property
+    def _subdir(self) -> str:
+        """Of conda's packages; those of another than linux-64 are not tested."""
+        arch = self.cell.arch
+        return "" if arch == X86_64 else f" --arch linux-{arch} --test none"
 
     def _command(self, name: str, more: str) -> str:
         cell = self.cell
@@ -185,8 +191,9 @@ def cells(frameworks: Mapping[str, Framework], rules: Matrix) -> list[Cell]:
         for framework_name, framework in frameworks.items()
         for tag_name, tag in framework.tags.items()
         for cuda, variant in tag.cuda.items()
-        for python in sorted(variant.wheel.sha256, key=_version)
-        for arch in dict.fromkeys(map(_architecture, variant.wheel.platforms))
+        for wheel in (variant.wheel, *variant.machines.values())
+        for python in sorted(wheel.sha256, key=_version)
+        for arch in dict.fromkeys(map(_architecture, wheel.platforms))
     ]
     for rule in rules.exclude:
         if not any(_selects(rule, cell) for cell in official):

@@ -65,7 +65,7 @@ def build(
     Raises ConfigError, MismatchError, CompileError, WheelError, DownloadError, OfflineError or
     FileError.
     """
-    inputs = gather(target, tree, python, console, compiler or Compiler.find())
+    inputs = gather(target, tree, python, console, compiler or Compiler.find(target.machine))
     if dry_run:
         check_lists(inputs)
         there = _existing(output, inputs.key(), dry_run=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -80,10 +81,17 @@ class Compiler:
     on: Machine = field(default_factory=Host)
 
     @classmethod
-    def find(cls) -> Compiler:
-        """$CXX, else g++, on this machine."""
-        first, *rest = shlex.split(os.environ.get("CXX") or "g++")
+    def find(cls, machine: str = "") -> Compiler:
+        """$CXX, else g++, on this machine; for another `machine`, Debian's cross compiler."""
+        crossed = machine not in ("", platform.machine())
+        usual = f"{machine}-linux-gnu-g++" if crossed else "g++"
+        first, *rest = shlex.split(os.environ.get("CXX") or usual)
         path = shutil.which(first)
+        if path is None and crossed:
+            raise MissingToolError(
+                f"nothing can be compiled for {machine} because {first} is not installed; on "
+                f"Debian: apt-get install g++-{machine}-linux-gnu"
+            )
         if path is None:
             raise MissingToolError(
                 f"nothing can be compiled because {first} is not installed; run `lmsbuild doctor`"
