@@ -75,8 +75,11 @@ def id_of(case: str) -> str | None:
 
 
 def entries(project: Project, kind: str) -> dict[str, Entry]:
-    """The safeguards of a kind, by id. Raises ConfigError."""
+    """The safeguards of a kind, by id; of a project that has none of it, none. Raises
+    ConfigError."""
     file = project.root / "tests" / "safeguards" / f"{kind}.toml"
+    if not file.exists():
+        return {}
     try:
         found: list[dict[str, Any]] = tomllib.loads(file.read_text("utf-8"))["safeguard"]
         return {e["id"]: Entry(digest(e), tuple(e.get("since", ()))) for e in found}
@@ -109,7 +112,8 @@ def standings(project: Project, recorded: Mapping[str, Mapping[str, Bite]]) -> l
     ConfigError."""
     kinds = {kind_of(of) for of in recorded}
     never = [name for name, kind in KINDS.items() if kind not in kinds]
-    return [standing(project, of, recorded.get(of, {})) for of in (*sorted(recorded), *never)]
+    found = [standing(project, of, recorded.get(of, {})) for of in (*sorted(recorded), *never)]
+    return [each for each in found if each.entries]
 
 
 def where_and_when(runs: Iterable[tuple[str, date]]) -> str:
