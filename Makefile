@@ -30,7 +30,7 @@ help:
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD, ONLY=--missing)"
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
-	@echo "make bench          what trains, and how fast, against doing without and two other ways"
+	@echo "make bench          what trains, and how fast, against doing without and two other ways; then bench-tool"
 	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
 	@echo "make bench-tool     what the tool's short commands cost, beside what they may cost"
 	@echo "make bench-dry      the same as bench at true sizes without a GPU, into docs/benchmarks/dry"
@@ -136,6 +136,7 @@ test-old: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/lmsbuild bench $(TAG)
+	@$(MAKE) --no-print-directory bench-tool
 
 bench-core: $(DEVELOP)
 	$(BIN)/python tests/engine/bench.py

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tool's short commands cost: processes, and seconds of processors and of the clock.
 
-    python tests/lmsbuild/bench.py [TAG]
+    python tests/lmsbuild/bench.py [TAG] [--before CLONE]
 
-Prints a table beside what each may cost. Exit status: 0, or 1 when one costs more. Processes are
-counted by strace, where it is; the wheel is measured where there is one that can be unchanged.
+Prints a table beside what each may cost, and what it cost on 6e513ce. With --before each command is
+run in turn in another clone of the project, too. Exit status: 0, or 1 when one costs more than it
+may. Processes are counted by strace, where it is. `apply` is measured with --before only: it is
+taken off the checkout of TAG in work/ and put there again. What needs a checkout, or a wheel that
+can be unchanged, is measured where there is one.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import resource
@@ -17,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,77 +37,127 @@ class Bound:
     processes: int | None = None
     processor: float | None = None  # seconds
     clock: float | None = None  # seconds
+    once: str = ""  # what it took on 6e513ce, as far as that was measured
+    first: tuple[str, ...] = ()  # what is run before it each time, and not measured
+    needs: str = ""  # what it works on, in a clone
 
 
-def bounds(tag: str) -> list[Bound]:
+@dataclass(frozen=True)
+class Cost:
+    processes: int | None
+    processor: float
+    clock: float
+
+
+def bounds(tag: str, *, changing: bool) -> list[Bound]:
     found = [
-        Bound(("--help",), processor=0.3),
+        Bound(("--help",), processor=0.3, once="1.5 s"),
         Bound(("tags",), processor=0.3),
-        Bound(("refresh", tag, "--dry-run"), processes=10, clock=0.7),
-        Bound(("status",), processes=10, clock=0.7),
-        Bound(("verify", "--all"), clock=2.0),
+        Bound(("status",), processes=10, clock=0.7, once="48 processes"),
+        Bound(("verify", "--all"), clock=2.0, once="359 processes, 4.2 s"),
     ]
-    if list((ROOT / "work").glob(f"*-{tag}/wheels/*.whl")):
-        found.append(Bound(("wheel", tag), clock=1.5))
-    return found
+    source, wheel = f"work/*-{tag}/source/.git", f"work/*-{tag}/wheels/*.whl"
+    if changing:
+        found.append(Bound(("apply", tag), first=("undo", tag), needs=source))
+    found += [
+        Bound(("refresh", tag), processes=10, clock=0.7, once="181 processes", needs=source),
+        Bound(("wheel", tag), clock=1.5, once="2.5 s", needs=wheel),
+    ]
+    return [bound for bound in found if there(bound, ROOT)]
 
 
-def measure(words: tuple[str, ...]) -> tuple[float, float]:
+def there(bound: Bound, root: Path) -> bool:
+    return not bound.needs or any(root.glob(bound.needs))
+
+
+def measure(bound: Bound, root: Path) -> tuple[float, float]:
     """Seconds of processors and of the clock that a run of lmsbuild takes."""
+    if bound.first:
+        run(_command(bound.first), root)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(_command(words), cwd=ROOT, env=_variables(), capture_output=True, check=True)
+    run(_command(bound.words), root)
     clock, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, clock
 
 
-def processes(words: tuple[str, ...]) -> int | None:
+def processes(bound: Bound, root: Path) -> int | None:
     """How many programs a run starts, itself among them; None where nothing can count them."""
     if shutil.which("strace") is None:
         return None
+    if bound.first:
+        run(_command(bound.first), root)
     with tempfile.NamedTemporaryFile() as told:
         trace = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", told.name]
-        command = [*trace, *_command(words)]
-        subprocess.run(command, cwd=ROOT, env=_variables(), capture_output=True, check=True)
-        return Path(told.name).read_text(errors="replace").count("execve(") - _failed(told.name)
+        run([*trace, *_command(bound.words)], root)
+        lines = Path(told.name).read_text(errors="replace").splitlines()
+    # Not those that were looked for in a folder of PATH that does not have them.
+    return sum("execve(" in line and "= -1" not in line for line in lines)
 
 
-def _failed(file: str) -> int:
-    """Programs looked for in a folder of PATH that does not have them."""
-    lines = Path(file).read_text(errors="replace").splitlines()
-    return sum("execve(" in line and "= -1" in line for line in lines)
+def run(command: Sequence[str], root: Path) -> None:
+    """Ends the program with what the command said, if it fails."""
+    variables = {**os.environ, "PYTHONPATH": str(root / "tools")}
+    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} in {root} ended with {done.returncode}:\n{done.stderr}")
 
 
 def _command(words: tuple[str, ...]) -> list[str]:
     return [sys.executable, "-m", "lmsbuild", *words]
 
 
-def _variables() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+def costs(bound: Bound, roots: Sequence[Path]) -> list[Cost]:
+    """Of one command in each clone that has what it needs; they take turns."""
+    roots = [root for root in roots if there(bound, root)]
+    runs = [[measure(bound, root) for root in roots] for _ in range(REPEATS)]
+    return [
+        Cost(processes(bound, root), min(r[i][0] for r in runs), min(r[i][1] for r in runs))
+        for i, root in enumerate(roots)
+    ]
 
 
-def cell(value: float | None, bound: float | None) -> str:
-    if value is None:
-        return "?"
-    text = f"{value:.2f}" if isinstance(value, float) else str(value)
-    return text if bound is None else f"{text} of {bound}"
+def cell(found: Sequence[float | None], bound: float | None) -> str:
+    """Before, if that was measured, and now: `0.51, 0.24 of 0.3`."""
+    texts = [
+        "?" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+        for value in found
+    ]
+    return ", ".join(texts) + ("" if bound is None else f" of {bound}")
 
 
-def main(tag: str) -> int:
+def within(bound: Bound, cost: Cost) -> bool:
+    pairs = (
+        (cost.processes, bound.processes),
+        (cost.processor, bound.processor),
+        (cost.clock, bound.clock),
+    )
+    return all(found is None or most is None or found <= most for found, most in pairs)
+
+
+def main(tag: str, before: Path | None) -> int:
+    roots = [ROOT] if before is None else [before, ROOT]
     print(f"{platform.machine()}, {platform.system()} {platform.release()}, {os.cpu_count()} CPUs")
-    print("\n| command | processes | processor, s | clock, s | within |\n|---|---|---|---|---|")
+    print("\n| command | on 6e513ce | processes | processor, s | clock, s | within |")
+    print("|---|---|---|---|---|---|")
     kept = True
-    for bound in bounds(tag):
-        runs = [measure(bound.words) for _ in range(REPEATS)]
-        found = (processes(bound.words), min(run[0] for run in runs), min(run[1] for run in runs))
-        limits = (bound.processes, bound.processor, bound.clock)
-        pairs = list(zip(found, limits, strict=True))
-        within = all(None in pair or pair[0] <= pair[1] for pair in pairs)  # type: ignore[operator]
-        kept = kept and within
-        cells = " | ".join(cell(value, limit) for value, limit in pairs)
+    for bound in bounds(tag, changing=before is not None):
+        found = costs(bound, roots)
+        good = within(bound, found[-1])
+        kept = kept and good
+        cells = (
+            cell([cost.processes for cost in found], bound.processes),
+            cell([cost.processor for cost in found], bound.processor),
+            cell([cost.clock for cost in found], bound.clock),
+        )
         words = " ".join(bound.words)
-        print(f"| `{words}` | {cells} | {'yes' if within else 'no'} |", flush=True)
+        print(f"| `{words}` | {bound.once} | {' | '.join(cells)} | {'yes' if good else 'no'} |")
+        sys.stdout.flush()
     return 0 if kept else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "v2.6.0"))
+    parser = argparse.ArgumentParser(description="What the tool's short commands cost.")
+    parser.add_argument("tag", nargs="?", default="v2.6.0")
+    parser.add_argument("--before", type=Path, metavar="CLONE", help="another clone of the project")
+    options = parser.parse_args()
+    sys.exit(main(options.tag, options.before))

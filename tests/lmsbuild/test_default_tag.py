@@ -68,6 +68,8 @@ def another_tag(world: World) -> None:
     """v1.1, of the same code."""
     patches = world.project.patches / "alpha"
     shutil.copytree(patches / "v1.0", patches / "v1.1")
+    file = patches / "v1.1/tag.toml"
+    file.write_text(file.read_text().replace('version = "1.0"', 'version = "1.1"', 1))
 
 
 def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

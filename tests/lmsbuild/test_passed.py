@@ -17,6 +17,7 @@ from lmsbuild.base.errors import ConfigError, SuiteError, TreeStateError
 from lmsbuild.base.project import Project
 from lmsbuild.commands import test as suites
 from lmsbuild.commands.tags import command as tags_command
+from lmsbuild.ship import trial
 from lmsbuild.tags.frameworks import targets
 from lmsbuild.trials import bites, passed
 from lmsbuild.trials.bites import Bite
@@ -163,6 +164,10 @@ def test_what_was_never_run_is_shown(project: Project) -> None:
     assert shown[1].line == "engine negative: 0 of 2 bite"
 
 
+def test_a_project_without_safeguards_has_none_to_show(tmp_path: Path) -> None:
+    assert bites.standings(Project(tmp_path), {}) == []
+
+
 @pytest.mark.parametrize("name", ["tests/new.py", ".gitignore"])
 def test_uncommitted_files_are_not_recorded(project: Project, name: str) -> None:
     (project.root / name).write_text("/work/\n# changed\n")
@@ -255,19 +260,15 @@ def ran(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     target = next(t for t in targets(Project(REPOSITORY)) if t.label == TAG)
     monkeypatch.setattr(suites, "resolve", lambda *_: replace(target, project=project))
     monkeypatch.setattr(suites, "suites", lambda *_: [Path("test_negative.py")])
-    monkeypatch.setattr(suites, "prepared", lambda *_: type("Ready", (), _READY))
     selected: list[str] = []
 
-    def run_suites(order: object, *_: object) -> Outcome:
-        selected.append(order.select)  # type: ignore[attr-defined]
+    def end(*_: object, select: str, **__: object) -> Outcome:
+        selected.append(select)
         found = {"one": True, "two": False}
         return Outcome(1, 1, 0, ["two"], [["why"]], found, 1.0, Path("x.xml"), Path("x.html"))
 
-    monkeypatch.setattr(suites, "run_suites", run_suites)
+    monkeypatch.setattr(trial, "run", end)
     return selected
-
-
-_READY: dict[str, object] = {"source": Path(), "stock": None, "lms": None, "variables": {}}
 
 
 def test_what_bites_is_recorded_though_another_does_not(project: Project, ran: list[str]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from lmsbuild_world import UPSTREAM, World, hook_files, plain_git, write
 
 from lmsbuild.__main__ import run
+from lmsbuild.base import log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, ConflictError, MismatchError, TreeStateError
 from lmsbuild.base.git import Git, open_at
 from lmsbuild.base.hashing import git_blob
+from lmsbuild.checkout import made
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.checkout import fetch
 from lmsbuild.checkout.refresh import RUNTIME_SUBJECT, refresh, runtime_patch
@@ -271,6 +274,51 @@ def test_a_damaged_patch_is_written_anew(world: World, applied: Path) -> None:
 
 
 @pytest.mark.default
+def processes(world: World, applied: Path) -> int:
+    """How many a refresh starts, git's version apart."""
+    log.start(["refresh"])
+    try:
+        refresh(world.target, applied)
+        file = log.path()
+        assert file is not None
+        return file.read_text().count("$ git ")
+    finally:
+        log.stop()
+
+
+@pytest.mark.parametrize("change", ["nothing", "git", "tool", "note"])
+def test_what_was_made_of_commits_is_not_made_again(
+    world: World, applied: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    first = processes(world, applied)
+    before = snapshot(world)
+    if change == "git":
+        monkeypatch.setattr(made, "version", lambda: "git version 3")
+    if change == "tool":
+        monkeypatch.setattr(made, "_tool", lambda: "another")
+    if change == "note":
+        (world.project.work / ".made.json").write_text("[")
+    again = processes(world, applied)
+    assert snapshot(world) == before
+    assert again <= 8 < first if change == "nothing" else again > 8
+    assert processes(world, applied) <= 8
+
+
+@pytest.mark.parametrize("part", ["a hook", "the runtime"])
+def test_a_patch_that_was_edited_is_not_what_was_made(
+    world: World, applied: Path, part: str
+) -> None:
+    refresh(world.target, applied)
+    before = snapshot(world)
+    folder = world.target.tag_patches if part == "a hook" else world.target.runtime_patches
+    patch = patch_files(folder)[-1]
+    text = patch.read_text()
+    patch.write_text(re.sub(r"^\+([a-z].*)$", r"+ \1", text, count=1, flags=re.M))
+    assert patch.read_text() != text
+    assert refresh(world.target, applied).written == [f"{folder.name}/{patch.name}"]
+    assert snapshot(world) == before
+
+
 def test_clone_that_was_patched_by_git_alone(world: World) -> None:
     """No note of `apply`: the runtime commit itself says what the checkout began with."""
     clone = world.clone()

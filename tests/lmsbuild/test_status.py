@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,21 @@ def test_a_whole_life(tool: Tool) -> None:
     after = snapshot(tool.clone)
     assert {**after, "index file": ""} == {**before, "index file": ""}
     tool.on("undo", code=TreeStateError.exit_code)
+
+
+def test_few_processes(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one checkout it takes nine at most, this one and git's version among them."""
+    tool.on("apply")
+    started: list[object] = []
+
+    class Counted(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            started.append(command)
+            super().__init__(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Counted)
+    tool.checkout()
+    assert 4 <= len(started) <= 7, started
 
 
 def test_changes_and_commits_of_the_user(tool: Tool) -> None:

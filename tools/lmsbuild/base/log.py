@@ -152,8 +152,14 @@ def _header() -> str:
     )
     return (
         f"{line}\nin {_cwd()}\nlmsbuild {__version__}, Python {platform.python_version()} "
-        f"({sys.executable}), {platform.platform()}\n{variables}"
+        f"({sys.executable}), {_machine()}\n{variables}"
     )
+
+
+def _machine() -> str:
+    """Not platform.platform(), which runs `uname -p`."""
+    of = os.uname()
+    return f"{of.sysname}-{of.release}-{of.machine}"
 
 
 def _cwd() -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +19,7 @@ from lmsbuild.base.git import (
     folder,
 )
 from lmsbuild.base.refusals import Refusals
+from lmsbuild.checkout import made
 from lmsbuild.checkout.arranging import check_none_popped
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
 from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
@@ -51,9 +52,18 @@ class Line:
     @cached_property
     def hooks(self) -> dict[str, bytes]:
         """The hook patches: file name -> content. Runtime files are left out of them."""
+        found = made.known(self.target.project, self.key, self.target.tag_patches)
+        if found is not None:
+            return found
         return format_patches(
             self.repository, self.base, self.tip, lambda path: not self.is_runtime(path)
         )
+
+    @cached_property
+    def key(self) -> str:
+        """Of what is made of these commits."""
+        layout = [entry.model_dump(mode="json") for entry in self.target.framework.layout]
+        return made.key_of("hooks", self.base, self.tip, layout)
 
     @cached_property
     def runtime(self) -> dict[str, str]:
@@ -169,11 +179,11 @@ def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
         _check_clean(user)
     line = Line(target, user, _base(user, target, runtime_subject), user.tip())
     check_preimage(target, user, line.base, f"the base of {user.path}")
-    merge = next(user.iter_commits(f"{line.base}..{line.tip}", merges=True, max_count=1), None)
+    merge = next((c for c in user.commits(line.base, line.tip) if user.merges(c)), None)
     with refusals.gathered():
         if merge is not None:
             raise TreeStateError(
-                f"{user.path} cannot be refreshed from because commit {merge.hexsha[:12]} is a "
+                f"{user.path} cannot be refreshed from because commit {merge[:12]} is a "
                 "merge; rebase into a line of commits (`git rebase`)"
             )
         _check_commits(line, runtime_subject)
@@ -244,9 +254,10 @@ def earlier(line: Line, runtime: list[Patch], hooks: list[Patch]) -> Line | None
     noted = []
     for name in (REFRESHED, "applied"):
         tip = recorded(line.repository, name)
-        if tip != NOTHING and line.repository.holds(line.base, tip):
-            noted.append(Line(line.target, line.repository, line.base, tip))
+        if tip == line.tip or (tip != NOTHING and line.repository.holds(line.base, tip)):
+            noted.append(line if tip == line.tip else replace(line, tip=tip))
     wanted = {change.path: change.after for change in changes_of(runtime)}
+    noted = list({one.tip: one for one in noted}.values())
     same = [one for one in noted if same_series(one.hooks, hooks)]
     whole = [one for one in same if one.runtime == wanted]
     return next(iter([*whole, *same, *reversed(noted)]), None)

@@ -16,13 +16,14 @@ from tomlkit.items import Comment, Whitespace
 
 from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.base.git import EMAIL, NAME, Entry
-from lmsbuild.base.hashing import git_blob
+from lmsbuild.base.hashing import git_blob, sha256_bytes
 from lmsbuild.base.project import full_path
 from lmsbuild.base.refusals import Refusals
 from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
+from lmsbuild.checkout import made
 from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
 from lmsbuild.checkout.edits import REFRESHED, Line, changes_of, earlier, read_checkout, same_series
-from lmsbuild.checkout.switch import REFS
+from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.scratch import scratch
@@ -57,6 +58,7 @@ class _Plan:
 
     files: dict[Path, bytes | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    made: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by what of: made.note
     preimage: dict[str, str] = field(default_factory=dict)
 
     def changed(self) -> dict[Path, bytes | None]:
@@ -76,11 +78,24 @@ def runtime_patch(target: Target, contents: dict[str, bytes] | None = None) -> d
     """The runtime patch (file name -> content) made from lms/, or from `contents` instead."""
     if contents is None:
         contents = {path: file.read_bytes() for path, file in runtime_files(target).items()}
+    key = _runtime_key(target, contents)
+    found = made.known(target.project, key, target.runtime_patches) or _made_here.get(key)
+    if found is not None:
+        return found
     with scratch() as room:
         files = {p: Entry("100644", room.add_blob(content)) for p, content in contents.items()}
         trees = room.tree({}), room.tree(files)
         content = patch_bytes(room, _runtime_mail(target), *trees, "the runtime")
-    return {file_name(1, RUNTIME_SUBJECT): content}
+    _made_here[key] = {file_name(1, RUNTIME_SUBJECT): content}
+    return _made_here[key]
+
+
+_made_here: dict[str, dict[str, bytes]] = {}  # by this process: tags of a framework share it
+
+
+def _runtime_key(target: Target, contents: dict[str, bytes]) -> str:
+    files = {path: sha256_bytes(content) for path, content in contents.items()}
+    return made.key_of("runtime", _runtime_mail(target).message, files)
 
 
 def find_checkout(target: Target) -> Path | None:
@@ -118,7 +133,8 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
                 transaction.put(name, Content(content))
         if changes:
             transaction.commit()
-    if line is not None:
+        made.note(target.project, plan.made)
+    if line is not None and recorded(line.repository, REFRESHED) != line.tip:
         repository = line.repository
         # A clone may be read-only.
         repository.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)
@@ -159,7 +175,10 @@ def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
         with conflicts.gathered():
             _merge_hooks(target, plan, line, before)
         conflicts.check()
-    _put_patches(plan, target.runtime_patches, runtime_patch(target, runtime))
+        plan.made[line.key] = line.hooks
+    patch = runtime_patch(target, runtime)
+    plan.made[_runtime_key(target, runtime)] = patch
+    _put_patches(plan, target.runtime_patches, patch)
     if plan.preimage != target.tag.preimage:
         plan.files[target.project.root / target.file] = _recorded(target, plan.preimage)
     return plan, line

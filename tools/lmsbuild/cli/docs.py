@@ -12,7 +12,6 @@ import click
 from lmsbuild.base.errors import STOPPED, all_errors
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.group import SECTIONS, TAGS, cli, walkthrough
-from lmsbuild.series.series import patch_files
 from lmsbuild.tags.frameworks import Target, targets
 
 _TAGS_BEGIN = "<!-- tags: rendered by `python -m lmsbuild.cli.docs` -->"
@@ -119,7 +118,7 @@ def render_readme(text: str) -> str:
 def _tags() -> str:
     rows = ["| tag | patches | wheel | CUDA | Python |", "|---|---|---|---|---|"]
     for target in targets(find_project()):
-        patches = len(patch_files(target.runtime_patches) + patch_files(target.tag_patches))
+        patches = len(target.patches)
         rows.append(
             f"| `{target.label}` | {patches} | {target.version} "
             f"| {', '.join(target.tag.cuda)} | {_pythons(target)} |"

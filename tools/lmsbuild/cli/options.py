@@ -18,7 +18,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UnknownTagError, UsageError
 from lmsbuild.base.project import find_project
 from lmsbuild.base.settings import without_network
-from lmsbuild.places.device import PROFILE
+from lmsbuild.places.profile import PROFILE
 from lmsbuild.ship.choices import Choices
 from lmsbuild.tags.frameworks import Target, resolve, targets
 

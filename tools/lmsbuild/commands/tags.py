@@ -8,10 +8,9 @@ from typing import cast
 import click
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.project import Project, find_project
+from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import examples, json_option
-from lmsbuild.series.series import patch_files
-from lmsbuild.tags.frameworks import Target, load, targets
+from lmsbuild.tags.frameworks import Target, targets
 from lmsbuild.trials import bites, passed
 
 
@@ -37,7 +36,7 @@ def command(*, verbose: bool, console: Console) -> None:
         {
             "tag": target.label,
             "commit": target.tag.commit[:12],
-            "patches": len(patch_files(target.runtime_patches) + patch_files(target.tag_patches)),
+            "patches": len(target.patches),
             "version": target.version,
             "cuda": list(target.tag.cuda),
             "pythons": target.pythons,
@@ -74,7 +73,7 @@ def command(*, verbose: bool, console: Console) -> None:
             for row, target in zip(rows, known, strict=True)
         ],
     )
-    packages = _packages(project)
+    packages = _packages(known)
     console.table(
         "",
         ["package", "version", "beside", "tested with"],
@@ -101,8 +100,9 @@ def _concerns(of: str, target: Target) -> bool:
     return beside or of in (target.label, target.framework_name, bites.ENGINE)
 
 
-def _packages(project: Project) -> list[dict[str, object]]:
+def _packages(known: list[Target]) -> list[dict[str, object]]:
     """The packages beside official wheels, and the releases that each was tested with."""
+    frameworks = {target.framework_name: target.framework for target in known}
     return [
         {
             "package": plugin.name,
@@ -110,7 +110,7 @@ def _packages(project: Project) -> list[dict[str, object]]:
             "version": plugin.version,
             "tested": [version for version, at in plugin.releases.items() if at.tested],
         }
-        for name, framework in load(project).items()
+        for name, framework in frameworks.items()
         if (plugin := framework.plugin)
     ]
 

@@ -25,7 +25,6 @@ else:
     import tomli as tomllib
 
 DRY_VARIABLES = ("SIMCUDA_DRY", "SIMCUDA_PROFILE", "SIMCUDA_VALUES")
-PROFILE = "v100-32gb-pcie3"  # what a dry device stands for unless another is named
 
 
 @dataclass(frozen=True)

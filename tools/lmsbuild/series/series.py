@@ -7,6 +7,7 @@ read from the tree itself, without a state file and without guessing.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -216,35 +217,12 @@ class Patch:
         _ = self._parts  # what is wrong with a name is not to be told as wrong hunks
         skipped = self.text.count("\n", 0, self.diff_start)
         try:
-            files = PatchSet(self.diff)
+            return list(_hunks(self.diff, skipped))
         except UnidiffParseError as error:
             raise ConfigError(
                 f"{self.name} cannot be used because its hunks do not add up "
                 f"({str(error).strip()}); write it with `lmsbuild refresh`"
             ) from error
-        return [
-            Hunk(
-                path=file.path,
-                number=number,
-                source_start=hunk.source_start,
-                source_length=hunk.source_length,
-                target_start=hunk.target_start,
-                target_length=hunk.target_length,
-                section=hunk.section_header,
-                lines=tuple(
-                    Line(
-                        line.line_type,
-                        line.value.removesuffix("\n"),
-                        (line.diff_line_no or 0) + skipped,
-                        line.source_line_no,
-                        line.target_line_no,
-                    )
-                    for line in hunk
-                ),
-            )
-            for file in files
-            for number, hunk in enumerate(file, 1)
-        ]
 
     def binary(self, path: str) -> tuple[bytes, bytes] | None:
         """A binary file before and after, None for a text. Raises ConfigError for a damaged one."""
@@ -354,19 +332,45 @@ class Series:
         )
 
 
+@functools.lru_cache(maxsize=16)  # tags of a framework share the longest patch
+def _hunks(diff: str, skipped: int) -> tuple[Hunk, ...]:
+    return tuple(
+        Hunk(
+            path=file.path,
+            number=number,
+            source_start=hunk.source_start,
+            source_length=hunk.source_length,
+            target_start=hunk.target_start,
+            target_length=hunk.target_length,
+            section=hunk.section_header,
+            lines=tuple(
+                Line(
+                    line.line_type,
+                    line.value.removesuffix("\n"),
+                    (line.diff_line_no or 0) + skipped,
+                    line.source_line_no,
+                    line.target_line_no,
+                )
+                for line in hunk
+            ),
+        )
+        for file in PatchSet(diff)
+        for number, hunk in enumerate(file, 1)
+    )
+
+
 def patch_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.patch"))
 
 
 def series_of(target: Target) -> Series:
     """The series of a tag. Raises ConfigError when there is none."""
-    files = patch_files(target.runtime_patches) + patch_files(target.tag_patches)
-    if not files:
+    if not target.patches:
         raise ConfigError(
             f"{target.label} cannot be patched because {target.tag_patches} has no patches; "
             "write them with `lmsbuild refresh`"
         )
-    return Series([Patch(path) for path in files])
+    return Series([Patch(path) for path in target.patches])
 
 
 def export(target: Target) -> bytes:

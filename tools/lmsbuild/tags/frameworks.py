@@ -69,7 +69,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Layout(Model):
@@ -411,6 +411,12 @@ class Target:
                 f"wheels are for {', '.join(self.tag.cuda)}; choose one with --cuda"
             )
         return replace(self, cuda=version or self.cuda)
+
+    @property
+    def patches(self) -> list[Path]:
+        """The files of its series, in their order."""
+        folders = (self.runtime_patches, self.tag_patches)
+        return [file for folder in folders for file in sorted(folder.glob("*.patch"))]
 
     @property
     def label(self) -> str:

@@ -13,12 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock
+from typing import TYPE_CHECKING, Any
 
 from lmsbuild.base.errors import ConfigError, TreeStateError
-from lmsbuild.base.git import checkout_git
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project, make_folder
 from lmsbuild.trials import bites
@@ -28,6 +25,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _HEAD = """\
 # SPDX-License-Identifier: Apache-2.0
@@ -92,6 +92,8 @@ def read(project: Project) -> Record:
 def commit_to_record(project: Project) -> str:
     """The commit that is about to be tested. Raises TreeStateError when there is none, or the files
     are others than it has."""
+    from lmsbuild.base.git import checkout_git  # what only reads does without
+
     ours = checkout_git(project.root)
     if ours is None:
         raise TreeStateError(
@@ -155,7 +157,9 @@ class Recorder:
                 "run it again, in a worktree that nothing else uses"
             )
 
-    def _lock(self) -> FileLock:
+    def _lock(self) -> BaseFileLock:
+        from filelock import FileLock
+
         make_folder(self._project.work)
         return FileLock(self._project.work / ".passed.lock")
 

@@ -117,6 +117,8 @@ def places(
             )
         return [_fitting(found)]
     here = checkout_top(Path.cwd())
+    if here == project.root.resolve():
+        here = None  # which is no framework: git need not be asked
     standing = [
         place
         for target in wanted

@@ -2,7 +2,7 @@
 """The one way to git: GitPython, hermetic (`command`), pinned (`repository`), and on our console
 (`progress`)."""
 
-from lmsbuild.base.git.command import EMAIL, NAME, TRUSTING, Git, git
+from lmsbuild.base.git.command import EMAIL, NAME, TRUSTING, Git, git, version
 from lmsbuild.base.git.repository import (
     NOTHING,
     Repository,
@@ -33,4 +33,5 @@ __all__ = [
     "has_git",
     "is_bare",
     "open_at",
+    "version",
 ]

@@ -34,7 +34,7 @@ finally:
     os.environ.clear()
     os.environ.update(_before)
 
-__all__ = ["EMAIL", "NAME", "TRUSTING", "Git", "git"]
+__all__ = ["EMAIL", "NAME", "TRUSTING", "Git", "git", "version"]
 
 NAME = "LMS maintainers"
 EMAIL = "maintainers@lms.invalid"
@@ -140,13 +140,18 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return env
 
 
+def version() -> str:
+    """Of git, as it says it; empty where there is none. Raises MissingToolError."""
+    return _check_program(environment().get("PATH", os.defpath))
+
+
 @functools.cache
-def _check_program(path: str) -> None:
-    """Raise MissingToolError when the first `git` of a PATH is something else: all that it says
-    would be believed."""
+def _check_program(path: str) -> str:
+    """What the first `git` of a PATH says that it is. Raises MissingToolError when it is something
+    else: all that it says would be believed."""
     program = shutil.which("git", path=path)
     if program is None:
-        return  # whoever starts it says so
+        return ""  # whoever starts it says so
     done = subprocess.run(
         [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
@@ -156,6 +161,7 @@ def _check_program(path: str) -> None:
             f"git cannot be run because {program} is another program (`git --version` says "
             f"{said!r}); put git first on PATH"
         )
+    return done.stdout.decode(errors="replace").strip()
 
 
 def _text(word: str | bytes) -> str:

@@ -93,6 +93,7 @@ class Repository(git.Repo):
             pinned["GIT_WORK_TREE"] = str(work_tree)
         self.git = Git(self.path, {**pinned, **self.variables}, as_user=as_user, keep=keep)
         self.odb = _Objects(str(self.file("objects")), self.git)
+        self._lines: dict[tuple[str, str], list[str]] = {}
         self._listings: dict[bytes, dict[str, tuple[int, bytes]]] = {}
 
     @classmethod
@@ -188,8 +189,18 @@ class Repository(git.Repo):
 
     def commits(self, base: str, tip: str) -> list[str]:
         """The commits base..tip, oldest first."""
+        ids = len(base) == len(tip) == len(NOTHING)  # and no names, which may move
+        if ids and (base, tip) in self._lines:
+            return self._lines[base, tip]
         found = self.iter_commits(f"{base}..{tip}", reverse=True, topo_order=True)
-        return [commit.hexsha for commit in found]
+        commits = [commit.hexsha for commit in found]
+        if ids:
+            self._lines[base, tip] = commits
+        return commits
+
+    def merges(self, commit: str) -> bool:
+        """Has the commit more than one parent?"""
+        return len(self.commit(commit).parents) > 1
 
     def add_blob(self, content: bytes) -> str:
         stored = self.odb.store(gitdb.IStream(b"blob", len(content), io.BytesIO(content)))
@@ -325,9 +336,9 @@ def _opened(folder: Path, git_dir: Path, work_tree: Path | None) -> Repository:
         pinned["GIT_WORK_TREE"] = str(work_tree)
     git = Git(folder, pinned)
     try:
-        # A path may have line breaks in it, so each is the last that a process is asked for.
-        asked = git.run("rev-parse", "--show-object-format", "--absolute-git-dir").stdout
-        common = git.run("rev-parse", "--git-common-dir").stdout
+        words = ("--show-object-format", "--absolute-git-dir", "--git-common-dir")
+        said = git.run("rev-parse", *words).stdout.removesuffix(b"\n").split(b"\n")
+        form, path, common = said if len(said) == len(words) else _one_by_one(git, words)
     except GitError as error:
         if error.killed:
             raise
@@ -337,11 +348,15 @@ def _opened(folder: Path, git_dir: Path, work_tree: Path | None) -> Repository:
             f"{folder} cannot be worked on because {what} is damaged (git says: {error.reason}); "
             "repair it, or move the folder away and fetch anew"
         ) from error
-    form, _, path = os.fsdecode(asked.removesuffix(b"\n")).partition("\n")
-    if form != "sha1":
+    if form != b"sha1":
         raise TreeStateError(
-            f"{folder} cannot be worked on because its objects have {form.upper()} ids and those "
-            "of the patches are SHA-1; use a clone with --object-format=sha1"
+            f"{folder} cannot be worked on because its objects have {os.fsdecode(form).upper()} "
+            "ids and those of the patches are SHA-1; use a clone with --object-format=sha1"
         )
-    shared = folder / os.fsdecode(common.removesuffix(b"\n"))
-    return Repository(Path(path), work_tree, shared.resolve())
+    shared = folder / os.fsdecode(common)
+    return Repository(Path(os.fsdecode(path)), work_tree, shared.resolve())
+
+
+def _one_by_one(git: Git, words: Sequence[str]) -> list[bytes]:
+    """What rev-parse says to each: a path may have line breaks in it."""
+    return [git.run("rev-parse", word).stdout.removesuffix(b"\n") for word in words]
