@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -883,3 +884,47 @@ def test_serving_ends_with_a_signal(channel: Channel, box: Path, console: Consol
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0 and not err
+
+
+HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "version": lambda record: record.update(version=["1"]),
+    "no version": lambda record: record.update(version="1..*"),
+    "name": lambda record: record.update(name=5),
+    "NaN": lambda record: record.update(build_number=math.nan),
+    "infinite": lambda record: record.update(indexed_timestamp=math.inf),
+    "before 1970": lambda record: record.update(indexed_timestamp=-(10**20)),
+    "far from now": lambda record: record.update(indexed_timestamp=10**30),
+    "huge": lambda record: record.update(build_number=-1),
+    "size": lambda record: record.update(size=-1),
+    "hash": lambda record: record.update(sha256=None),
+    "no depends": lambda record: record.update(depends=None),
+    "depends": lambda record: record.update(depends="python"),
+    "odd depends": lambda record: record.update(depends=[">>>=["]),
+    "other depends": lambda record: record.update(depends=[5]),
+}
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "deep", "twice", "BOM"])
+def test_a_hostile_index_is_damaged(tmp_path: Path, console: Console, name: str) -> None:
+    """Above all prune must not decide by it what goes."""
+    channel = Channel(tmp_path / "channel")
+    packages = [make(tmp_path, version=version) for version in ("1.0", "1.1")]
+    channel.add(packages, console)
+    index = channel.root / "linux-64/repodata.json"
+    text = index.read_text()
+    value = json.loads(text)
+    record = value["packages.conda"]["demo-1.1-0.conda"]
+    if name in HOSTILE:
+        HOSTILE[name](record)
+        index.write_text(json.dumps(value))
+    else:
+        twice = json.dumps(value)[:-1] + ', "packages.conda": {}}'
+        wrong = {"deep": "[" * 100_000, "twice": twice, "BOM": f"\ufeff{text}"}
+        index.write_text(wrong[name])
+    for command in (["list"], ["prune", "--keep", "1"], ["prune", "--keep", "1", "--dry-run"]):
+        code, _, err = run("channel", command[0], str(channel.root), *command[1:])
+        assert code == ChannelError.exit_code and "is damaged" in err, (command, err)
+    assert run("channel", "verify", str(channel.root))[0] == ChannelError.exit_code
+    assert len(list(channel.root.rglob("*.conda"))) == 2
+    assert run("channel", "index", str(channel.root))[0] == 0
+    assert run("channel", "verify", str(channel.root))[0] == 0

@@ -376,3 +376,25 @@ def test_works_across_file_systems(root: Path, monkeypatch: pytest.MonkeyPatch) 
         assert {name for name in everything(root) if (root / name).is_file()} == set(AFTER)
     finally:
         subprocess.run(["rm", "-rf", str(place)], check=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 9999, '{"schema": 1, "schema": 1}', '{"schema": NaN}', "\ufeff{}", "[]", "null"]
+)
+def test_a_journal_that_is_no_plain_json(root: Path, text: str) -> None:
+    stopped_folder = state(root) / "work"
+    write(stopped_folder, {"journal.json": text})
+    with pytest.raises(UnfinishedError, match="damaged"):
+        abort(FileTransaction, root, state(root))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"command": "x", "pid": 1e99, "started": ""}', "[]", "[" * 3000, "\x00"]
+)
+def test_a_lock_with_other_text_is_a_lock(root: Path, text: str) -> None:
+    lock = state(root) / "lock"
+    with hold(lock, "apply", root):
+        lock.write_text(text)
+        holder = holder_of(lock)
+        assert holder is not None and "another command" in holder.command
+        assert str(holder)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from lmsbuild.base import strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import FileError, OfflineError, UsageError
 from lmsbuild.base.hashing import sha256_file, sha256_value, write_atomic
@@ -191,7 +192,7 @@ def _state_of(path: Path) -> Path:
 
 def _read_record(path: Path) -> Record | None:
     try:
-        return Record(**json.loads(_record_of(path).read_text(encoding="utf-8")))
+        return Record(**strictjson.loads(_record_of(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 

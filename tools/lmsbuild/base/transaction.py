@@ -26,6 +26,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lmsbuild.base import strictjson
 from lmsbuild.base.errors import BusyError, FileError, TreeStateError, UnfinishedError
 from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.hashing import sha256_file, write_atomic
@@ -104,7 +105,7 @@ class Journal:
         schema or an unreadable file."""
         path = folder / "journal.json"
         try:
-            value = json.loads(path.read_bytes())
+            value = strictjson.loads(path.read_bytes())
             schema = value.pop("schema")
             if isinstance(schema, int) and schema > SCHEMA:
                 raise UnfinishedError(
@@ -155,7 +156,10 @@ def _now() -> str:
 
 def _read_holder(descriptor: int) -> Holder:
     try:
-        return Holder(**json.loads(os.pread(descriptor, 4096, 0)))
+        found = Holder(**strictjson.loads(os.pread(descriptor, 4096, 0)))
+        if not 0 < int(found.pid) < 1 << 31:
+            raise ValueError("it is the number of no process")
+        return found
     except (ValueError, TypeError):
         return Holder("another command", 0, "just now")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lmsbuild.base import strictjson
 from lmsbuild.base.errors import UnfinishedError
 from lmsbuild.base.transaction import Content
 
@@ -22,7 +23,7 @@ def noted(path: Path, schema: int, build: Callable[[dict[str, Any]], T]) -> T | 
     """What `build` makes of a note, None where there is none. Raises UnfinishedError for one that
     is damaged or of another lmsbuild."""
     try:
-        value = json.loads(path.read_bytes())
+        value = strictjson.loads(path.read_bytes())
         if value.pop("schema") != schema:
             raise ValueError("another lmsbuild wrote it")
         return build(value)

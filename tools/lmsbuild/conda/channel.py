@@ -13,6 +13,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -28,6 +29,7 @@ from filelock import FileLock, Timeout
 from rattler import BuildString, MatchSpec, PackageRecord, Version
 from rattler.index import index_fs
 
+from lmsbuild.base import strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ChannelError, LmsbuildError, PackageError, ReadOnlyError
 from lmsbuild.base.filenames import file_name
@@ -38,6 +40,7 @@ from lmsbuild.conda.condapackage import (
     CondaPackage,
     check_regular,
     check_room,
+    check_words,
     inspect,
     known_subdir,
 )
@@ -47,6 +50,8 @@ INDEX = (f"{REPODATA}.zst", REPODATA)  # in the order in which they are replaced
 _LOCK = ".lock"
 _STAGING = ".staging-"
 _DAY = 86400.0
+_MOST = 1 << 53  # of a number that every reader of JSON holds
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class _DamagedError(Exception):
@@ -142,7 +147,7 @@ class Channel:
     def _parsed(self, subdir: str) -> list[Entry]:
         try:
             text = (self.root / subdir / REPODATA).read_text(encoding="utf-8")
-            records = json.loads(text)["packages.conda"]
+            records = strictjson.loads(text)["packages.conda"]
             return [_entry(subdir, file, record) for file, record in sorted(records.items())]
         except FileNotFoundError:
             return []
@@ -361,7 +366,7 @@ class Channel:
         hold all of one in memory. What the index has stays, when each package came as well."""
         try:
             text = (self.root / subdir / REPODATA).read_text(encoding="utf-8")
-            before = json.loads(text)["packages.conda"]
+            before = strictjson.loads(text)["packages.conda"]
             records = {name: record for name, record in before.items() if isinstance(record, dict)}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             records = {}
@@ -468,7 +473,13 @@ def _entry(subdir: str, file: str, record: dict[str, Any]) -> Entry:
     """Raises ValueError, KeyError or TypeError for a record that no indexer wrote."""
     if not file_name(file).endswith(SUFFIX):
         raise ValueError(f"{file!r} is no {SUFFIX} file")
+    check_words(record)
     milliseconds = record.get("indexed_timestamp") or record.get("timestamp") or 0
+    for what, number in (("size", record["size"]), ("time", milliseconds)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST:
+            raise ValueError(f"{file} has the {what} {number!r}")
+    if not isinstance(record["sha256"], str) or not _SHA256.match(record["sha256"]):
+        raise ValueError(f"{file} has the SHA-256 {record['sha256']!r}")
     return Entry(
         subdir=subdir,
         file=file,

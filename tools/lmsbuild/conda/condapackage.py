@@ -28,6 +28,7 @@ import zstandard
 from rattler import MatchSpec, PackageRecord, Version
 from rattler.exceptions import InvalidMatchSpecError, InvalidVersionError
 
+from lmsbuild.base import strictjson
 from lmsbuild.base.errors import FileError, PackageError, SubdirError
 from lmsbuild.base.filenames import inner_path
 
@@ -123,10 +124,10 @@ def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
             _check_ends(path, archive)
             _check_entries(archive)
             info = _info(archive)
-            index, paths = json.loads(info["info/index.json"]), _paths(info)
+            index, paths = strictjson.loads(info["info/index.json"]), _paths(info)
             found = _payload(archive)
         _check_paths(path, paths, found)
-        _check_words(index)
+        check_words(index)
         record = _record(path, info["info/index.json"])
         package = CondaPackage(
             path=path,
@@ -191,7 +192,7 @@ def _check_entries(archive: zipfile.ZipFile) -> None:
             raise ValueError(f"its entry {entry.filename!r} is compressed or encrypted once more")
     if len({entry.filename for entry in entries}) != len(entries):
         raise ValueError("an entry is in it twice")
-    if json.loads(archive.read(_FORM)) != {"conda_pkg_format_version": 2}:
+    if strictjson.loads(archive.read(_FORM)) != {"conda_pkg_format_version": 2}:
         raise ValueError(f"its {_FORM} is not that of format 2")
 
 
@@ -263,7 +264,7 @@ def _name_of(member: tarfile.TarInfo, found: Container[str]) -> str:
 
 
 def _paths(info: dict[str, bytes]) -> dict[str, dict[str, Any]]:
-    said = json.loads(info["info/paths.json"])
+    said = strictjson.loads(info["info/paths.json"])
     entries = said["paths"]
     if said["paths_version"] != 1:
         raise ValueError(f"its list of files has version {said['paths_version']!r}, not 1")
@@ -332,7 +333,7 @@ def _tampered(path: Path, name: str, how: str) -> PackageError:
     )
 
 
-def _check_words(index: dict[str, Any]) -> None:
+def check_words(index: dict[str, Any]) -> None:
     """Raise ValueError for what a client could not read, or would take for something else."""
     for word in ("name", "version", "build"):
         if not isinstance(index[word], str) or not _WORDS[word].match(index[word]):
@@ -373,7 +374,7 @@ def settle(path: Path, seconds: int) -> None:
     build, and compress it, so that the same inputs give the same bytes."""
     with zipfile.ZipFile(path) as archive:
         info = _info(archive)
-        index = json.loads(info["info/index.json"])
+        index = strictjson.loads(info["info/index.json"])
         index["timestamp"] = seconds * 1000
         info["info/index.json"] = json.dumps(index, indent=2, sort_keys=True).encode()
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".settle-")

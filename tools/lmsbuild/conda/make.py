@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from lmsbuild import __version__
+from lmsbuild.base import strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import (
     FileError,
@@ -108,7 +109,7 @@ def _beside(package: Path) -> Path:
 def made_of(package: Path) -> dict[str, Any]:
     """What the manifest beside a package says that it was made of; nothing where there is none."""
     try:
-        note = json.loads(_beside(package).read_text(encoding="utf-8"))
+        note = strictjson.loads(_beside(package).read_text(encoding="utf-8"))
         return {name: note[name] for name in ("tools", "recipes", "wheel_sha256") if name in note}
     except (OSError, ValueError):
         return {}
@@ -117,7 +118,7 @@ def made_of(package: Path) -> dict[str, Any]:
 def _existing(plan: Plan, key: str, output: Path) -> Made | None:
     path = output / plan.files[0]
     try:
-        note = json.loads(_beside(path).read_text(encoding="utf-8"))
+        note = strictjson.loads(_beside(path).read_text(encoding="utf-8"))
         if note["key"] != key or sha256_file(path) != note["sha256"]:
             return None
         return Made(inspect(path), _beside(path), reused=True, tested=bool(note["tested"]))

@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 from lmsbuild import __version__
-from lmsbuild.base import cache, log
+from lmsbuild.base import cache, log, strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import (
     ConfigError,
@@ -274,7 +274,7 @@ def sign(folder: Path, key: Path) -> Path:
 def read(path: Path) -> dict[str, Any]:
     """A release's manifest, or the one beside a wheel in that form. Raises ConfigError."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = strictjson.loads(path.read_text(encoding="utf-8"))
         if "artefacts" not in data:
             about = data["wheel"]
             made = {"name": about["name"], "kind": "wheel", "sha256": about["sha256"]}

@@ -6,7 +6,6 @@ What a killed run left there is finished or removed by the next one.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from lmsbuild.base import strictjson
 from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_large_file
 from lmsbuild.tags.download import hash_memory
@@ -30,7 +30,7 @@ def published(
     file and content."""
     for note in sorted(output.glob(f"*{BESIDE}")):
         try:
-            manifest = json.loads(note.read_text(encoding="utf-8"))
+            manifest = strictjson.loads(note.read_text(encoding="utf-8"))
             about = manifest["wheel"]
             wheel = output / file_name(about["name"])
             same = manifest["key"] == key and wheel.is_file()
