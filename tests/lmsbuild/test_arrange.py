@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +405,23 @@ def test_import_an_mbox(tool: Tool) -> None:
     assert tool.subjects[2:4] == ["Grüße", "Second"]
     box.write_text("diff --git a/x b/x\n")
     assert "no author" in tool("import", str(box), code=9)["message"]
+
+
+def test_a_mail_from_a_pipe_and_an_empty_one(tool: Tool) -> None:
+    """As of `import TAG <(curl ...)`: it can be read once."""
+    box, pipe = tool.world.folder / "box", tool.world.folder / "pipe"
+    sender = tool.world.clone("sender")
+    write(sender, {"core/alloc.h": "#pragma once\nint upstream(int);\n"})
+    plain_git(sender, "commit", "-qam", "Fix it\n\nBecause.")
+    box.write_text(plain_git(sender, "format-patch", "--stdout", "origin/main") + "\n")
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", box, pipe]):
+        tool("import", str(pipe))
+    assert tool.subjects[-1] == "Fix it"
+    for text in ("", "\n \n"):
+        box.write_text(text)
+        message = tool("import", str(box), code=9)["message"]
+        assert "cannot be taken because it is empty" in message
 
 
 def conflict(tool: Tool) -> dict[str, str]:

@@ -928,3 +928,35 @@ def test_a_hostile_index_is_damaged(tmp_path: Path, console: Console, name: str)
     assert len(list(channel.root.rglob("*.conda"))) == 2
     assert run("channel", "index", str(channel.root))[0] == 0
     assert run("channel", "verify", str(channel.root))[0] == 0
+
+
+def test_a_subdir_that_is_elsewhere(tmp_path: Path, console: Console) -> None:
+    """Nothing is written there."""
+    channel, elsewhere = Channel(tmp_path / "channel"), tmp_path / "elsewhere"
+    channel.add([make(tmp_path)], console)
+    elsewhere.mkdir()
+    (channel.root / "noarch").rename(tmp_path / "noarch")
+    (channel.root / "noarch").symlink_to(elsewhere)
+    package = str(make(tmp_path, version="2.0"))
+    for command in (["list"], ["verify"], ["index"], ["add", package], ["prune", "--keep", "1"]):
+        code, _, err = run("channel", command[0], str(channel.root), *command[1:])
+        assert (
+            code == ChannelError.exit_code and "noarch cannot be used because it is a link" in err
+        )
+    assert not list(elsewhere.iterdir())
+    (channel.root / "noarch").unlink()
+    (tmp_path / "noarch").rename(channel.root / "noarch")
+    (tmp_path / "link").symlink_to(channel.root)
+    assert run("channel", "index", str(tmp_path / "link"))[0] == 0
+
+
+@pytest.mark.parametrize("name", ["repodata.json", "repodata.json.zst"])
+def test_an_index_that_never_ends(tmp_path: Path, console: Console, name: str) -> None:
+    channel = Channel(tmp_path / "channel")
+    channel.add([make(tmp_path)], console)
+    (channel.root / "linux-64" / name).unlink()
+    os.mkfifo(channel.root / "linux-64" / name)
+    code, _, err = run("channel", "verify", str(channel.root), timeout=60)
+    assert code == ChannelError.exit_code and "no regular file" in err
+    assert run("channel", "index", str(channel.root), timeout=60)[0] == 0
+    assert run("channel", "verify", str(channel.root), timeout=60)[0] == 0

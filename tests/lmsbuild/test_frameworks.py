@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from typing import Annotated, get_args, get_origin, get_type_hints
@@ -8,11 +9,11 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lmsbuild_processes import run
 from lmsbuild_world import REPOSITORY, World
 from pydantic import BaseModel
 
-from lmsbuild.__main__ import run
-from lmsbuild.base.errors import ConfigError, UnknownTagError
+from lmsbuild.base.errors import ConfigError, SeriesError, UnknownTagError
 from lmsbuild.base.project import Project, find_project
 from lmsbuild.series.series import series_of
 from lmsbuild.tags import sourcelists
@@ -84,7 +85,7 @@ def test_what_may_be_none_of_ibms(world: World, spec: str) -> None:
 def test_ibms_users_are_told_where_to_go(
     real_project: Project, capsys: pytest.CaptureFixture[str], spec: str, nearest: str
 ) -> None:
-    assert run(["apply", spec]) == UnknownTagError.exit_code
+    assert run("apply", spec)[0] == UnknownTagError.exit_code
     told = capsys.readouterr().err
     assert "IBM's Large Model Support had a " in told and f"use {nearest}, the nearest" in told
 
@@ -276,6 +277,31 @@ def test_every_text_has_a_type() -> None:
 def test_a_folder_that_is_the_name_of_no_tag(world: World, name: str) -> None:
     world.tag_file.parent.rename(world.tag_file.parents[1] / name)
     with pytest.raises(ConfigError, match="is the name of no framework or tag; rename"):
+        load(world.project)
+
+
+@pytest.mark.parametrize("name", ["framework.toml", "v1.0/tag.toml", "v1.0/0003-Extra.patch"])
+@pytest.mark.parametrize("device", [False, True])
+def test_what_never_ends_is_not_read(world: World, name: str, device: bool) -> None:
+    path = world.project.patches / "alpha" / name
+    path.unlink(missing_ok=True)
+    if device:
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    for command in ("apply", "export", "verify", "lint", "map"):
+        code, _, err = run(command, "v1.0", timeout=60)
+        assert code in (ConfigError.exit_code, SeriesError.exit_code)
+        # Without its tag.toml a folder of patches is none of a tag's.
+        assert "it is no regular file" in err or "has patches and no tag.toml" in err
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 9999, "a = nan\na = 1", "\ufeffa = 1", "a = 1\x00"]
+)
+def test_toml_that_is_none(world: World, text: str) -> None:
+    world.tag_file.write_text(text)
+    with pytest.raises(ConfigError, match=r"tag\.toml (cannot be read|is invalid) because"):
         load(world.project)
 
 

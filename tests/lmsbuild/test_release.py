@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import zipfile
@@ -23,7 +24,13 @@ from lmsbuild_wheels import PYTHON
 from lmsbuild_world import World, leave, small_disk, write
 
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import ConfigError, EngineError, RebuildError, SignError
+from lmsbuild.base.errors import (
+    ConfigError,
+    EngineError,
+    RebuildError,
+    SignError,
+    UsageError,
+)
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.places.imagecontents import Contents, PythonPackage, SystemPackage
 from lmsbuild.series.series import series_of
@@ -289,6 +296,46 @@ def test_a_manifest_names_files_of_its_folder(made: Release, where: str, tmp_pat
     file.write_text(json.dumps(about))
     with pytest.raises(ConfigError, match=r"release\.json cannot be used because .*'\.\./\.\./x'"):
         read(file)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tag": ["v1.0"]}, {"tag": 5}, {"artefacts": 5}, {"artefacts": [5]}, {"conda": "x"},
+        {"conda": {"a": 5}}, {"wheel": None}, {"schema": [1]},
+        *({"wheel": {name: wrong}} for name, wrong in (
+            ("python", 5), ("python", "../../x"), ("python", "--x"), ("cuda", ["0"]), ("cuda", 0),
+            ("patches", None), ("toolchain", []), ("inputs", 5), ("members", None), ("wheel", 5),
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_of_other_types(made: Release, tmp_path: Path, change: dict[str, Any]) -> None:
+    about: Any = _json(made.folder, releases.MANIFEST)
+    wheel = change.get("wheel")
+    about |= {"wheel": {**about["wheel"], **wheel}} if isinstance(wheel, dict) else change
+    file = tmp_path / "release.json"
+    for text in (json.dumps(about), "[" * 9999, '{"schema": NaN}'):
+        file.write_text(text)
+        code, _, err = run("rebuild", str(file), "--dry-run")
+        assert code == ConfigError.exit_code and "is no manifest of lmsbuild" in err, err
+
+
+def test_what_is_added_is_the_users(world: World, official: Path, console: Console) -> None:
+    """It is never written to, nothing takes its name, and what never ends is not read."""
+    place = world.folder / "mine"
+    write(place, dict.fromkeys(("SHA256SUMS", "release.json", "NOTES.md", "a/x", "b/x"), "mine"))
+    os.mkfifo(place / "pipe")
+    for files in (["SHA256SUMS"], ["release.json"], ["NOTES.md"], ["a/x", "b/x"], ["pipe"]):
+        with pytest.raises(UsageError, match=r"cannot be a part of (the|a) release because"):
+            release(world.target, CHOICES, console, more=[place / name for name in files])
+    assert {path.read_text() for path in place.rglob("*") if path.is_file()} == {"mine"}
+    done = release(world.target, CHOICES, console, more=[place / "a/x"])
+    (place / "a/x").write_text("later")
+    assert (done.folder / "x").read_text() == "mine"
+    os.mkfifo(done.folder / "pipe")
+    with pytest.raises(RebuildError, match=r"holds another release .*\bpipe\b"):
+        release(world.target, CHOICES, console)
 
 
 @pytest.mark.slow

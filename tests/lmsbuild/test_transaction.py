@@ -388,6 +388,13 @@ def test_a_journal_that_is_no_plain_json(root: Path, text: str) -> None:
         abort(FileTransaction, root, state(root))
 
 
+def test_a_journal_that_never_ends(root: Path) -> None:
+    (state(root) / "work").mkdir(parents=True)
+    os.mkfifo(state(root) / "work/journal.json")
+    with pytest.raises(UnfinishedError, match="no regular file"):
+        abort(FileTransaction, root, state(root))
+
+
 @pytest.mark.parametrize(
     "text", ['{"command": "x", "pid": 1e99, "started": ""}', "[]", "[" * 3000, "\x00"]
 )

@@ -7,6 +7,8 @@ Whoever wrote that file must not reach anything outside the folder that it is ab
 from __future__ import annotations
 
 import os
+import stat
+from pathlib import Path
 
 _LONGEST = 255  # bytes of a name, on every file system that Linux has
 
@@ -43,6 +45,14 @@ def link_target(path: str, target: str) -> str:
     if rest:
         inner_path("/".join(rest))
     return target
+
+
+def check_regular(path: Path) -> None:
+    """Raise ValueError for a FIFO or a device: reading one may never end. OSError for what is not
+    there, or cannot be looked at."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder the system tells
+        raise ValueError("it is no regular file")
 
 
 def _check_step(step: str, text: str) -> None:

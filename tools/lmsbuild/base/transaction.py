@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from lmsbuild.base import strictjson
 from lmsbuild.base.errors import BusyError, FileError, TreeStateError, UnfinishedError
-from lmsbuild.base.filenames import inner_path
+from lmsbuild.base.filenames import check_regular, inner_path
 from lmsbuild.base.hashing import sha256_file, write_atomic
 
 SCHEMA = 1
@@ -105,6 +105,7 @@ class Journal:
         schema or an unreadable file."""
         path = folder / "journal.json"
         try:
+            check_regular(path)
             value = strictjson.loads(path.read_bytes())
             schema = value.pop("schema")
             if isinstance(schema, int) and schema > SCHEMA:

@@ -130,10 +130,14 @@ def _read(file: Path) -> bytes:
 
 def _split(room: Scratch, file: Path) -> Iterator[tuple[Mail, bytes]]:
     """Message and diff of every mail in a file, as git reads them."""
-    _read(file)
+    data = _read(file)  # once: it may be a pipe
+    if not data.strip():
+        raise PatchError(
+            f"{file} cannot be taken because it is empty; give what `git format-patch` writes"
+        )
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
         folder = Path(name)
-        room.repository.git.run("mailsplit", "--keep-cr", "-b", f"-o{folder}", str(file.resolve()))
+        room.repository.git.run("mailsplit", "--keep-cr", "-b", f"-o{folder}", stdin=data)
         found = sorted(folder.iterdir())
         for number, each in enumerate(found, 1):
             body, diff = folder / "message", folder / "diff"

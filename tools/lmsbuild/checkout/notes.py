@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from lmsbuild.base import strictjson
 from lmsbuild.base.errors import UnfinishedError
+from lmsbuild.base.filenames import check_regular
 from lmsbuild.base.transaction import Content
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ def noted(path: Path, schema: int, build: Callable[[dict[str, Any]], T]) -> T | 
     """What `build` makes of a note, None where there is none. Raises UnfinishedError for one that
     is damaged or of another lmsbuild."""
     try:
+        check_regular(path)
         value = strictjson.loads(path.read_bytes())
         if value.pop("schema") != schema:
             raise ValueError("another lmsbuild wrote it")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from filelock import FileLock, Timeout
 from rattler import BuildString, MatchSpec, PackageRecord, Version
 from rattler.index import index_fs
 
-from lmsbuild.base import strictjson
+from lmsbuild.base import filenames, strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ChannelError, LmsbuildError, PackageError, ReadOnlyError
 from lmsbuild.base.filenames import file_name
@@ -123,6 +124,15 @@ class Channel:
         return [entry for name in wanted for entry in self._indexed(name)]
 
     def subdirs(self) -> list[str]:
+        """Those that there are. Raises ChannelError for one that a link leads out of the channel:
+        what is written to it would go elsewhere."""
+        for name in SUBDIRS:
+            place = self.root / name
+            if place.is_symlink() and not place.resolve().is_relative_to(self.root.resolve()):
+                raise ChannelError(
+                    f"{place} cannot be used because it is a link out of the channel; put a folder "
+                    "in its place, or make the whole channel a link"
+                )
         return [name for name in SUBDIRS if (self.root / name).is_dir()]
 
     def files(self, subdir: str) -> list[Path]:
@@ -146,7 +156,7 @@ class Channel:
 
     def _parsed(self, subdir: str) -> list[Entry]:
         try:
-            text = (self.root / subdir / REPODATA).read_text(encoding="utf-8")
+            text = _read(self.root / subdir / REPODATA).decode()
             records = strictjson.loads(text)["packages.conda"]
             return [_entry(subdir, file, record) for file, record in sorted(records.items())]
         except FileNotFoundError:
@@ -194,12 +204,12 @@ class Channel:
     def _check_compressed(self, subdir: str) -> list[Problem]:
         plain, packed = self.root / subdir / REPODATA, self.root / subdir / f"{REPODATA}.zst"
         try:
-            with packed.open("rb") as stream:
-                same = zstandard.ZstdDecompressor().stream_reader(stream).read()
-            if same == plain.read_bytes():
+            stream = io.BytesIO(_read(packed))
+            same = zstandard.ZstdDecompressor().stream_reader(stream).read()
+            if same == _read(plain):
                 return []
             why = f"differs from {REPODATA}"
-        except (OSError, zstandard.ZstdError) as error:
+        except (OSError, ValueError, zstandard.ZstdError) as error:
             why = f"cannot be read ({error})"
         return [Problem(f"{subdir}/{packed.name}", why, self._anew)]
 
@@ -365,7 +375,7 @@ class Channel:
         """For the indexer: what there is of each package, so that it reads none of them. It would
         hold all of one in memory. What the index has stays, when each package came as well."""
         try:
-            text = (self.root / subdir / REPODATA).read_text(encoding="utf-8")
+            text = _read(self.root / subdir / REPODATA).decode()
             before = strictjson.loads(text)["packages.conda"]
             records = {name: record for name, record in before.items() if isinstance(record, dict)}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -462,6 +472,12 @@ class Channel:
             yield
         finally:
             lock.release()
+
+
+def _read(path: Path) -> bytes:
+    """Raises ValueError for what never ends."""
+    filenames.check_regular(path)
+    return path.read_bytes()
 
 
 def _flush(path: Path) -> None:

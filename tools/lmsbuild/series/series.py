@@ -18,7 +18,7 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
 from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError
-from lmsbuild.base.filenames import inner_path, link_target
+from lmsbuild.base.filenames import check_regular, inner_path, link_target
 from lmsbuild.base.git import Repository, entries
 from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.series import binary
@@ -99,7 +99,15 @@ class Patch:
 
     @cached_property
     def data(self) -> bytes:
-        return self.path.read_bytes() if self.content is None else self.content
+        if self.content is not None:
+            return self.content
+        try:
+            check_regular(self.path)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.name} cannot be used because {error}; remove it, or put the patch there"
+            ) from error
+        return self.path.read_bytes()
 
     @cached_property
     def text(self) -> str:

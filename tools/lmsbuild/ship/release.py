@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lmsbuild import __version__
 from lmsbuild.base import cache, log, strictjson
@@ -27,8 +28,9 @@ from lmsbuild.base.errors import (
     MissingToolError,
     RebuildError,
     SignError,
+    UsageError,
 )
-from lmsbuild.base.filenames import file_name
+from lmsbuild.base.filenames import check_regular, file_name
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, write_atomic
 from lmsbuild.base.project import make_folder
 from lmsbuild.conda.make import made_of, make
@@ -40,6 +42,7 @@ from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import Container, wheel
 from lmsbuild.tags.download import header_wheel
 from lmsbuild.tags.frameworks import Target
+from lmsbuild.tags.words import CudaVersion, FileName, PythonVersion
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.overlay import Built
 
@@ -98,8 +101,11 @@ def release(
     `images` container images whose digests and bills of materials are. Raises RebuildError when
     this version was released before with other content.
     """
+    _check_more(more)
     _, built = wheel(target, choices, console, dry_run=dry_run, container=container)
     own = packages(built.wheel)
+    taken = [name for name, _ in _own_files(target, built)]
+    _check_names(more, [*taken, *(file.name for file in own)])
     place = (output or target.work / "releases").absolute()
     folder = place / built.wheel.name.removesuffix(".whl")
     if dry_run:
@@ -122,6 +128,31 @@ def release(
         except OSError as error:
             raise FileError.of(error, str(folder)) from error
     return Release(folder, artefacts, reused=False)
+
+
+def _check_more(more: Sequence[Path]) -> None:
+    """Raise UsageError for a file that cannot be a part of a release."""
+    for file in more:
+        try:
+            file_name(file.name)
+            os.fsencode(file.name).decode("utf-8")
+            check_regular(file)
+        except ValueError as error:
+            raise UsageError(
+                f"{file} cannot be a part of a release because {error}; give another with --add"
+            ) from error
+
+
+def _check_names(more: Sequence[Path], taken: Sequence[str]) -> None:
+    """Raise UsageError for a file that another of the release would take the name of."""
+    names = {MANIFEST, SUMS, SIGNATURE, *taken}
+    for file in more:
+        if file.name in names:
+            raise UsageError(
+                f"{file} cannot be a part of the release because that has another {file.name}; "
+                "give it another name"
+            )
+        names.add(file.name)
 
 
 @contextlib.contextmanager
@@ -177,8 +208,11 @@ def _fill(
         name = imagesbom.name_of(image.name)
         (fresh / name).write_text(imagesbom.render(image), "utf-8")
         kinds[name] = "image-sbom"
-    for file in (*own, *more):
+    for file in own:
         _link_or_copy(file, fresh / file.name)
+    for file in more:  # its owner may go on writing to it
+        shutil.copyfile(file, fresh / file.name)
+    for file in (*own, *more):
         kinds[file.name] = file.suffix.removeprefix(".") or "file"
     artefacts = [_artefact(fresh / name, kind) for name, kind in kinds.items()]
     about = {
@@ -236,7 +270,7 @@ def _check_same(folder: Path, fresh: Path) -> None:
 def _sums(folder: Path) -> dict[str, str]:
     """What every file of the folder is now, not what SHA256SUMS says."""
     files = (file for file in sorted(folder.iterdir()) if file.name != SIGNATURE)
-    return {file.name: sha256_file(file) for file in files}
+    return {file.name: sha256_file(file) if file.is_file() else "no file" for file in files}
 
 
 # Signing it --------------------------------------------------------------------------------------
@@ -268,6 +302,40 @@ def sign(folder: Path, key: Path) -> Path:
     return signature
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Made(_Part):
+    name: FileName
+    sha256: str
+    bytes: int
+
+
+class _Artefact(_Made):
+    kind: str
+
+
+class _Wheel(_Part):
+    """What is beside a wheel, as far as it is looked at."""
+
+    python: PythonVersion
+    cuda: CudaVersion
+    patches: dict[str, str]
+    toolchain: dict[str, str]
+    inputs: dict[str, str]
+    members: dict[str, str]
+    wheel: _Made
+
+
+class _Manifest(_Part):
+    schema_: int = Field(alias="schema")
+    tag: str
+    artefacts: list[_Artefact]
+    conda: dict[FileName, dict[str, Any]] = {}
+    wheel: _Wheel
+
+
 # Making it again ---------------------------------------------------------------------------------
 
 
@@ -284,14 +352,16 @@ def read(path: Path) -> dict[str, Any]:
                 "artefacts": [{**made, "bytes": about["bytes"]}],
                 "wheel": data,
             }
-        for artefact in data["artefacts"]:
-            file_name(Artefact(**artefact).name)
-        for name in data.get("conda", {}):
-            file_name(name)
-        for key in ("python", "cuda", "patches", "toolchain", "inputs", "members"):
-            data["wheel"][key]
+        _Manifest.model_validate(data)
     except OSError as error:
         raise FileError.of(error, str(path)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(
+            f"{path} cannot be used because it is no manifest of lmsbuild "
+            f"({'.'.join(map(str, first['loc']))}: {first['msg']}); give the {MANIFEST} of a "
+            "release or the .manifest.json beside a wheel"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} cannot be used because it is no manifest of lmsbuild ({error}); give the "

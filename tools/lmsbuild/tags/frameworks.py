@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
+from lmsbuild.base.filenames import check_regular
 from lmsbuild.base.project import FRAMEWORK_FILE, Project
 from lmsbuild.tags.words import (
     Argument,
@@ -451,8 +452,9 @@ class Target:
 def read(model: type[M], path: Path) -> M:
     """The checked content of a TOML file. Raises ConfigError naming each wrong entry."""
     try:
+        check_regular(path)
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # of TOML or UTF-8, too
         raise ConfigError(f"{path} cannot be read because {error}; correct the file") from error
     try:
         return model.model_validate(data)
