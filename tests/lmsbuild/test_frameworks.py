@@ -4,13 +4,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lmsbuild_processes import run
-from lmsbuild_world import REPOSITORY, World
+from lmsbuild_world import REPOSITORY, World, write
 from pydantic import BaseModel
 
 from lmsbuild.base.errors import ConfigError, SeriesError, UnknownTagError
@@ -18,7 +20,7 @@ from lmsbuild.base.project import Project, find_project
 from lmsbuild.series.series import series_of
 from lmsbuild.tags import sourcelists
 from lmsbuild.tags.frameworks import FrameworkFile, Plugin, Tag, load, resolve, targets
-from lmsbuild.tags.runtimefiles import runtime_files
+from lmsbuild.tags.runtimefiles import licence_text, runtime_files
 from lmsbuild.tags.words import Argument
 
 PLUGIN = 'name = "x"\nversion = "1.0"\nsources = "lms/x"\n[releases."1.0"]\n'
@@ -294,6 +296,48 @@ def test_what_never_ends_is_not_read(world: World, name: str, device: bool) -> N
         assert code in (ConfigError.exit_code, SeriesError.exit_code)
         # Without its tag.toml a folder of patches is none of a tag's.
         assert "it is no regular file" in err or "has patches and no tag.toml" in err
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "it is a link out of the project": lambda path: path.symlink_to("/etc/passwd"),
+    "it is no regular file": os.mkfifo,
+    "Too many levels of symbolic links": lambda path: path.symlink_to(path.name),
+    "No such file or directory": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("why", HOSTILE)
+@pytest.mark.parametrize("place", ["lms/core/x.cpp", "lms/plug/alpha_lms/x.py"])
+def test_no_other_file_of_the_machine_becomes_a_source(world: World, place: str, why: str) -> None:
+    """Of a patch, or of a package: who gives a change of lms/ may put a link there."""
+    root, alpha = world.project.root, world.project.patches / "alpha"
+    plugin = PLUGIN.replace("lms/x", "lms/plug").replace('"x"', '"alpha_lms"')
+    write(root, {"lms/plug/alpha_lms/__init__.py": ""})
+    (alpha / "plugin.toml").write_text(f'{plugin}tag = "v1.0"\nrequires = ""\n')
+    HOSTILE[why](root / place)
+    before = {file: file.read_bytes() for file in alpha.rglob("*.patch")}
+    commands = [["refresh", "v1.0", "--runtime"], ["verify", "v1.0"]]
+    for command in commands if "core" in place else [["plugin", "1.0"]]:
+        code, out, err = run(*command, timeout=60)
+        assert code in (ConfigError.exit_code, SeriesError.exit_code), (command, out, err)
+        assert why in out + err
+    assert {file: file.read_bytes() for file in alpha.rglob("*.patch")} == before
+    assert not list(world.folder.rglob("*.whl"))
+
+
+def test_the_licence_is_the_projects(world: World) -> None:
+    root = world.project.root
+    assert licence_text(root) == b""
+    (root / "LICENSE").symlink_to("/etc/passwd")
+    with pytest.raises(ConfigError, match="LICENSE cannot be taken as a source because it is a li"):
+        licence_text(root)
+
+
+def test_a_name_of_a_source_that_is_no_text(world: World) -> None:
+    name = os.fsdecode(b"x\xff.cpp")
+    (world.project.root / "lms/core" / name).write_text("")
+    code, _, err = run("refresh", "v1.0", "--runtime")
+    assert code == ConfigError.exit_code and "cannot be taken as a source because" in err
 
 
 @pytest.mark.parametrize(

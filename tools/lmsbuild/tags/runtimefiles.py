@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from lmsbuild.base.errors import ConfigError
+from lmsbuild.base.filenames import check_regular, file_name
 from lmsbuild.tags.frameworks import Layout, Target
 
 
@@ -23,7 +25,7 @@ def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
     for entry in layout:
         folder = root / entry.source
         for pattern in entry.patterns:
-            files = [file for file in sorted(folder.glob(pattern)) if file.is_file()]
+            files = [file for file in sorted(folder.glob(pattern)) if not file.is_dir()]
             if not files:
                 raise ConfigError(
                     f"the layout of {target.framework_name} is wrong because {entry.source} has no "
@@ -31,6 +33,7 @@ def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
                     "the whole project"
                 )
             for file in files:
+                check_own(root, file)
                 path = str(PurePosixPath(entry.target) / file.relative_to(folder).as_posix())
                 if found.setdefault(path, file) != file:
                     raise ConfigError(
@@ -39,6 +42,30 @@ def files_of(target: Target, layout: Sequence[Layout]) -> dict[str, Path]:
                         f"{target.framework_file}"
                     )
     return found
+
+
+def check_own(root: Path, file: Path) -> None:
+    """Raise ConfigError unless `file` is one of the project at `root`: what goes into a patch or a
+    wheel must be no other file of the machine, to which a link may lead."""
+    try:
+        check_regular(file)
+        file_name(os.fsencode(file.name).decode("utf-8"))
+        if not file.resolve().is_relative_to(root.resolve()):
+            raise ValueError("it is a link out of the project")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"{file} cannot be taken as a source because {why}; remove it, or put the file there"
+        ) from error
+
+
+def licence_text(root: Path) -> bytes:
+    """Of the project; b"" where it has none. Raises as `check_own`."""
+    file = root / "LICENSE"
+    if not file.exists():
+        return b""
+    check_own(root, file)
+    return file.read_bytes()
 
 
 def source_of(target: Target, path: str) -> str | None:

@@ -26,7 +26,7 @@ from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value, write
 from lmsbuild.base.project import Project, make_folder
 from lmsbuild.tags.download import header_wheel, official_wheel
 from lmsbuild.tags.frameworks import Framework, Plugin, Release, Tag, Target, load
-from lmsbuild.tags.runtimefiles import files_of
+from lmsbuild.tags.runtimefiles import check_own, files_of, licence_text
 from lmsbuild.wheel import elf, wheelfile
 from lmsbuild.wheel.headers import unpack, unpack_headers
 from lmsbuild.wheel.libraries import find_library
@@ -167,11 +167,12 @@ def source_files(found: PluginTarget) -> dict[str, bytes]:
     folder = root / found.plugin.sources
     for part in ("python", "package"):
         for file in sorted((folder / part).rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts:
+            if not file.is_dir() and "__pycache__" not in file.parts:
+                check_own(root, file)
                 files[file.relative_to(folder / part).as_posix()] = file.read_bytes()
     files[f"{NAME}/_tested.py"] = tested(found)
     files["flags.json"] = _json(_flags(found.plugin))
-    files["LICENSE"] = (root / "LICENSE").read_bytes() if (root / "LICENSE").is_file() else b""
+    files["LICENSE"] = licence_text(root)
     files["PKG-INFO"] = _metadata(found.plugin.version, "")
     return files
 

@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value
 from lmsbuild.base.project import make_folder
+from lmsbuild.tags.runtimefiles import check_own, licence_text
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.plugin import MANIFEST, Built, PluginTarget, key_of, tested, write_sdist
 from lmsbuild.wheel.wheelfile import WheelName
@@ -22,13 +23,13 @@ def source_files(found: PluginTarget) -> dict[str, bytes]:
     """The sdist's files by path. The same for every release."""
     root, name = found.target.project.root, found.plugin.name
     sources = root / found.plugin.sources
-    files = {
-        path.relative_to(sources).as_posix(): path.read_bytes()
-        for path in sorted((sources / name).rglob("*.py"))
-    }
+    files = {}
+    for path in sorted((sources / name).rglob("*.py")):
+        check_own(root, path)
+        files[path.relative_to(sources).as_posix()] = path.read_bytes()
     files[f"{name}/_tested.py"] = tested(found)
     files["pyproject.toml"] = _pyproject(found).encode()
-    files["LICENSE"] = (root / "LICENSE").read_bytes() if (root / "LICENSE").is_file() else b""
+    files["LICENSE"] = licence_text(root)
     files["PKG-INFO"] = _metadata(found)
     return files
 
