@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-full test-negative test-old lint style series bench bench-core bench-tool bench-dry sweep patches clean help
+.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-full test-negative test-old lint style series bench bench-core bench-tool bench-survey bench-dry sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -33,6 +33,7 @@ help:
 	@echo "make bench          what trains, and how fast, against doing without and two other ways; then bench-tool"
 	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
 	@echo "make bench-tool     what the tool's short commands cost, beside what they may cost"
+	@echo "make bench-survey   a survey of eight tags in a clone of true size"
 	@echo "make bench-dry      the same as bench at true sizes without a GPU, into docs/benchmarks/dry"
 	@echo "make sweep          stock, plug-in and patch on the simulated device, into docs/plugin.md"
 	@echo "make patches        regenerate the runtime patch from lms/"
@@ -143,6 +144,9 @@ bench-core: $(DEVELOP)
 
 bench-tool: $(STAMP)
 	$(BIN)/python tests/lmsbuild/bench.py $(TAG)
+
+bench-survey: $(STAMP)
+	$(BIN)/python tests/lmsbuild/bench_survey.py $(TAG)
 
 # No GPU, so every time is modelled; resumes where it stopped.
 DRY_PROFILES := v100-32gb-pcie3 v100-32gb-nvlink2 h200-141gb-pcie5
