@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lmsbuild_drift import commit_called, make_drift
+from lmsbuild_drift import commit, commit_called, make_drift
 from lmsbuild_kill import Killer, snapshot
 from lmsbuild_wheels import ENGINE, PYTHON, build_libraries, edit, make_wheel
 from lmsbuild_world import REPOSITORY, World, enter_world, examples_of, plain_git, write
@@ -306,6 +306,92 @@ def test_a_new_file_that_is_there_already(porting: Porting) -> None:
     checkout = porting.checkout("v1.8")
     assert "AA core/lms/engine.cpp" in plain_git(checkout, "status", "--porcelain")
     assert (checkout / "core/lms/engine.h").exists()
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_where_the_tag_is_written_down_is_no_folder(porting: Porting, link: bool) -> None:
+    """Told before anything is fetched; what a link leads to is not written to."""
+    place, outside = porting.world.project.patches / "alpha/v1.1", porting.world.folder / "outside"
+    outside.mkdir()
+    if link:
+        place.symlink_to(outside)
+    else:
+        place.write_text("a file")
+    assert "is no folder; remove it" in porting.port("v1.1", code=2)["message"]
+    assert not [*outside.iterdir()] and not porting.checkout("v1.1").exists()
+
+
+def another_kind(world: World, kind: str) -> str:
+    """A release in which something stands where a file of the last patch goes."""
+    plain_git(world.upstream, "checkout", "-q", "--detach", "v1.0")
+    if kind == "submodule":
+        head = plain_git(world.upstream, "rev-parse", "HEAD").strip()
+        plain_git(world.upstream, "rm", "-q", "python/api.py")
+        entry = f"160000,{head},python/api.py"
+        plain_git(world.upstream, "update-index", "--add", "--cacheinfo", entry)
+        plain_git(world.upstream, "commit", "-qm", "Make it a submodule")
+    elif kind == "folder":
+        commit(world.upstream, {"python/api.py": None}, "Remove it")
+        commit(world.upstream, {"python/api.py/inner.py": "x = 1\n"}, "Make it a folder")
+    elif kind == "new":
+        commit(world.upstream, {"python/lms.py/x": "x = 1\n"}, "Have such a folder")
+    plain_git(world.upstream, "tag", "v2.0")
+    plain_git(world.upstream, "checkout", "-qf", "main")
+    return {"new": "python/lms.py"}.get(kind, "python/api.py")
+
+
+@pytest.mark.parametrize("kind", ["submodule", "folder", "new"])
+def test_where_no_file_can_be(porting: Porting, kind: str) -> None:
+    """It is told, as in a survey; what is there stays, and nothing is lost on the way."""
+    path = another_kind(porting.world, kind)
+    source = ("--source", str(porting.world.upstream))
+    found = porting.run("survey", "v1.0", *source, "--tags", "v2.0")
+    assert [row["state"] for row in found["surveyed"]] == ["applied", "applied", "conflict"]
+    what = f"{path} is a {'submodule' if kind == 'submodule' else 'folder'} there"
+    error = porting.port("v2.0", code=9)
+    assert states(error) == ["applied", "applied", "conflict"] and what in error["message"]
+    assert path not in error["files"] and "python/windows.py" in error["files"]
+    told = porting.run("port", "--continue", code=8)["message"]
+    assert what in told and "make room" in told
+    checkout = porting.checkout("v2.0")
+    before = plain_git(porting.world.upstream, "rev-parse", "v2.0^{commit}")
+    porting.run("port", "--abort")
+    assert plain_git(checkout, "rev-parse", "HEAD") == before
+    assert plain_git(checkout, "status", "--porcelain") == ""
+    porting.port("v2.0", code=9)
+    if kind == "submodule":  # no patch can replace one; what the user commits has the rest
+        plain_git(checkout, "commit", "-qm", "Show it in Python\n\nWithout the submodule.")
+    else:
+        plain_git(checkout, "rm", "-q", "-r", "--cached", path)
+        shutil.rmtree(checkout / path)
+        write(checkout, {path: "def memory():\n    return 1\n"})
+        plain_git(checkout, "add", path)
+    assert states(porting.run("port", "--continue"))[2] == "resolved"
+    check_supported(porting, "v2.0", 3)
+
+
+def test_a_file_where_the_runtimes_folder_goes(porting: Porting) -> None:
+    world = porting.world
+    plain_git(world.upstream, "checkout", "-q", "--detach", "v1.0")
+    commit(world.upstream, {"core/lms": "a file\n"}, "Have a file")
+    plain_git(world.upstream, "tag", "v2.0")
+    plain_git(world.upstream, "checkout", "-qf", "main")
+    error = porting.port("v2.0", code=9)
+    assert "core/lms is no folder there" in error["message"]
+    porting.run("port", "--abort")
+    assert (porting.checkout("v2.0") / "core/lms").read_text() == "a file\n"
+
+
+def test_a_file_that_ends_without_a_line_break(porting: Porting) -> None:
+    world = porting.world
+    plain_git(world.upstream, "checkout", "-q", "--detach", "v1.0")
+    commit(world.upstream, {"python/api.py": "def memory():\n    return 0"}, "Cut it")
+    plain_git(world.upstream, "tag", "v2.0")
+    plain_git(world.upstream, "checkout", "-qf", "main")
+    error = porting.port("v2.0", code=9)
+    assert (
+        "expects a line break at the end of the file, where the tree has none" in error["message"]
+    )
 
 
 def test_an_empty_patch_is_left_out(porting: Porting) -> None:

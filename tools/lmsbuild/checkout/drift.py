@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lmsbuild.base.errors import TreeStateError
-from lmsbuild.base.git import Entry, Repository, entries
+from lmsbuild.base.git import Entry, Repository, entries, obstacles
 from lmsbuild.checkout.history import Commit, Fate, History
 from lmsbuild.checkout.replay import Origin, find_origin
 from lmsbuild.series.format import fetch_blobs
@@ -64,19 +64,26 @@ class Ground:
     history: History
     tree: dict[str, Entry]
     fates: dict[str, Fate]  # of the files that it has not under the patches' names
+    obstacles: dict[str, str]  # paths of the patches that can be no file of it, and why
 
     @property
     def names(self) -> dict[str, str]:
         return {fate.path: fate.to for fate in self.fates.values() if fate.to}
 
     def stand(self, patch: Patch, tree: dict[str, Entry] | None = None) -> Standing:
-        return stand(self.versions, self.tree if tree is None else tree, patch, self.names)
+        return stand(
+            self.versions, self.tree if tree is None else tree, patch, self.names, self.obstacles
+        )
 
     def drift(self, file: FileStanding) -> FileDrift:
         """What upstream did, for one file of a patch that does not simply apply."""
         fate = self.fates.get(file.path)
         lost = file.state == DELETED
-        broken = [Broken(c, self.history.broke(file.path, file.at, c)) for c in file.conflicts]
+        if file.obstacle:
+            by = fate.commit if fate else None
+            broken = [Broken(conflict, by) for conflict in file.conflicts]
+        else:
+            broken = [Broken(c, self.history.broke(file.path, file.at, c)) for c in file.conflicts]
         return FileDrift(
             path=file.path,
             at="" if lost else file.at,
@@ -103,8 +110,10 @@ def ground(
     there = entries(repository, code.revision, list(series.before))
     fates = {path: history.fate(path) for path in paths if path not in there}
     there.update(entries(repository, code.revision, [f.to for f in fates.values() if f.to]))
+    barred = obstacles(repository, code.revision, list(series.before))
+    there = {path: entry for path, entry in there.items() if path not in barred}
     fetch_blobs(repository, there)
-    return Ground(Versions(room, series), history, there, fates)
+    return Ground(Versions(room, series), history, there, fates, barred)
 
 
 def home_of(target: Target, others: Sequence[Repository]) -> Repository | None:

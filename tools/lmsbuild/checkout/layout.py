@@ -36,6 +36,8 @@ def lay_out(shadow: Shadow, versions: Versions, standing: Standing) -> Layout:
     made = [file.after for file in standing.files if file.after is not None]
     bring(shadow, versions.room, made)
     for file in standing.files:
+        if file.obstacle:
+            continue  # what is there stays; only a person can say where this goes
         if file.after is not None:
             layout.staged[file.at] = file.after
         else:

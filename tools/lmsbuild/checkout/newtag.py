@@ -74,6 +74,11 @@ def check_new(target: Target, new: Target) -> None:
             f"change its patches with `lmsbuild apply {new.label}` and `lmsbuild refresh "
             f"{new.label}`, or remove {new.tag_patches} first"
         )
+    if new.tag_patches.is_symlink() or (new.tag_patches.exists() and not new.tag_patches.is_dir()):
+        raise UsageError(
+            f"{target.label} cannot be ported to {new.tag_name} because {new.tag_patches}, where "
+            "it is written down, is no folder; remove it"
+        )
 
 
 def nearest(project: Project, spec: str) -> Target:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmsbuild.base.console import Console
@@ -26,6 +26,7 @@ from lmsbuild.base.git import (
     Repository,
     checkout_git,
     entries,
+    obstacles,
     open_at,
 )
 from lmsbuild.base.hashing import sha256_value
@@ -229,7 +230,7 @@ def _take(port: Port, state: str) -> None:
     """A person has decided on the patch that the port stopped at."""
     assert port.stopped is not None
     port.done.append(Ported(port.stopped.patch, state, port.stopped.notes))
-    port.todo, port.stopped, port.laid = port.todo[1:], None, []
+    port.todo, port.stopped, port.laid, port.barred = port.todo[1:], None, [], []
 
 
 def _go_on(
@@ -251,6 +252,7 @@ def _go_on(
         standing = _commits(shadow, found, series, port)
         layout = lay_out(shadow, found.versions, standing) if standing else Layout()
     port.laid = layout.paths
+    port.barred = [file.at for file in standing.files if file.obstacle] if standing else []
     switch(transaction, since, port.tip, laid, layout)
     transaction.put_beside(porting.FILE, port.content)
     kept = {} if standing else {"applied": port.tip}
@@ -270,6 +272,7 @@ def _commits(shadow: Shadow, found: Ground, series: Series, port: Port) -> Stand
     writer = Writer(shadow, found.versions.room, port.tip)
     paths = [*found.tree, *found.names.values(), *_whole(series).before]
     tree = entries(shadow.repository, port.tip, list(dict.fromkeys(paths)))
+    found = replace(found, obstacles=obstacles(shadow.repository, port.tip, paths))
     patches = {patch.name: patch for patch in series.patches}
     while port.todo:
         standing = found.stand(patches[port.todo[0]], tree)
@@ -297,6 +300,13 @@ def _take_resolved(transaction: CheckoutTransaction, port: Port, series: Series)
     assert port.stopped is not None
     user, shadow = transaction.user, transaction.shadow
     tree, tip = resolved(transaction, _at(port))
+    barred = obstacles(shadow.repository, tree, port.barred)
+    if barred and tip == port.tip:
+        raise TreeStateError(
+            f"the port in {user.path} cannot go on because {'; '.join(barred.values())}, so a part "
+            "of the patch is nowhere; make room for it, or commit there what is to stand for the "
+            "patch, and run `lmsbuild port --continue`"
+        )
     if tree != user.tree_id(tip).hex():
         patch = next(patch for patch in series.patches if patch.name == port.stopped.patch)
         tip = commit(shadow, tree, tip, patch.mail)

@@ -47,6 +47,7 @@ class Port:
     todo: list[str] = field(default_factory=list)
     stopped: Ported | None = None  # the first of `todo`
     laid: list[str] = field(default_factory=list)  # files of it that were put into the checkout
+    barred: list[str] = field(default_factory=list)  # where the checkout can have no file for it
 
     @property
     def content(self) -> Content:
@@ -64,7 +65,7 @@ def _built(value: dict[str, Any]) -> Port:
     value["stopped"] = Ported(**value["stopped"]) if value["stopped"] else None
     port = Port(**value)
     file_name(port.tag)
-    for name in (*port.laid, *port.todo, *(each.patch for each in port.done)):
+    for name in (*port.laid, *port.barred, *port.todo, *(each.patch for each in port.done)):
         inner_path(name)
     return port
 

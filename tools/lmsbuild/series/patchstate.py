@@ -102,7 +102,8 @@ def explain(git: Git, patch: Patch, output: str) -> Conflict | None:
         return _hunk(git, patch, hunk[1], int(hunk[2]))
     whole = _FAILED_FILE.search(output)
     if whole:
-        return Conflict(patch.name, whole[1], 0, "", f"{whole[1]} {whole[2]}")
+        what = "is no plain file there" if whole[2] == "wrong type" else whole[2]
+        return Conflict(patch.name, whole[1], 0, "", f"{whole[1]} {what}")
     broken = _BROKEN.search(output)
     return Conflict(patch.name, "", 0, "", f"git says: {broken[1]}") if broken else None
 
@@ -124,7 +125,9 @@ def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
         if other is not None
     ]
     first = next((i for i, (text, other) in enumerate(pairs) if text != other), None)
-    if first is None:
+    if first is None and start + len(wanted) == len(tree):  # all but what ends the last line
+        why = f"{where} expects a line break at the end of the file, where the tree has none"
+    elif first is None:
         why = f"{where} does not fit there, though its lines do (the patch file is damaged)"
     else:
         text, other = pairs[first]

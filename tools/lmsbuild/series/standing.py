@@ -54,6 +54,7 @@ class FileStanding:
     offsets: dict[int, int] = field(default_factory=dict)  # hunk -> lines it lies further down
     conflicts: list[Conflict] = field(default_factory=list)  # hunks that git refuses
     merged: Merged | None = None  # of those
+    obstacle: str = ""  # why the tree can have no file there
 
 
 @dataclass(frozen=True)
@@ -82,22 +83,30 @@ class Standing:
 
 
 def stand(
-    versions: Versions, tree: Tree, patch: Patch, names: Mapping[str, str] | None = None
-) -> Standing:
-    """How `patch` stands on `tree`. `names` says what files are called there that upstream renamed.
+    versions: Versions, tree: Tree, patch: Patch, names: Mapping[str, str] | None = None,
+    obstacles: Mapping[str, str] | None = None,
+) -> Standing:  # fmt: skip
+    """How `patch` stands on `tree`. `names` says what files are called there that upstream renamed,
+    `obstacles` which paths can be no file of it, and why.
 
     The blobs of `tree` that the patch touches must be at hand. Raises ConfigError for a patch that
     cannot be read.
     """
     if is_empty(patch):
         return Standing(patch, [])
-    names = names or {}
+    names, obstacles = names or {}, obstacles or {}
     # As if nothing had been renamed: git needs no other patch then.
     places = {change.path: names.get(change.path, change.path) for change in patch.changes}
     here = {path: tree[at] for path, at in places.items() if at in tree}
-    files = _whole(versions.room, here, patch)
+    barred = {path: obstacles[at] for path, at in places.items() if at in obstacles}
+    files = None if barred else _whole(versions.room, here, patch)
     if files is None:
-        files = [_file(versions, here.get(c.path), patch, c) for c in patch.changes]
+        files = [
+            _barred(patch, change, barred[change.path])
+            if change.path in barred
+            else _file(versions, here.get(change.path), patch, change)
+            for change in patch.changes
+        ]
     return Standing(patch, [_placed(file, places[file.path]) for file in files])
 
 
@@ -105,8 +114,16 @@ def _placed(file: FileStanding, at: str) -> FileStanding:
     renamed = at != file.path and file.state in (APPLIED, MOVED, MERGED)
     state = RENAMED if renamed else file.state
     return FileStanding(
-        file.path, at, state, file.before, file.after, file.offsets, file.conflicts, file.merged
+        file.path, at, state, file.before, file.after, file.offsets, file.conflicts, file.merged,
+        file.obstacle,
     )  # fmt: skip
+
+
+def _barred(patch: Patch, change: FileChange, why: str) -> FileStanding:
+    conflicts = [Conflict(patch.name, change.path, 0, "", why)]
+    return FileStanding(
+        change.path, change.path, CONFLICT, None, None, conflicts=conflicts, obstacle=why
+    )
 
 
 def _whole(room: Scratch, here: Tree, patch: Patch) -> list[FileStanding] | None:

@@ -12,7 +12,7 @@ from lmsbuild.base.git.repository import (
     is_bare,
     open_at,
 )
-from lmsbuild.base.git.trees import ABSENT, Entry, Raw, changed, entries, folder
+from lmsbuild.base.git.trees import ABSENT, Entry, Raw, changed, entries, folder, obstacles
 
 __all__ = [
     "ABSENT",
@@ -32,6 +32,7 @@ __all__ = [
     "git",
     "has_git",
     "is_bare",
+    "obstacles",
     "open_at",
     "version",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lmsbuild.base.git.repository import NOTHING, Repository
 
-_FOLDER = 0o040000
+_FOLDER, _SUBMODULE = 0o040000, 0o160000
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,13 @@ def entries(
         return dict(_files(repository, tree, ""))
     found = ((path, _file(repository, tree, path)) for path in paths)
     return {path: entry for path, entry in found if entry is not None}
+
+
+def obstacles(repository: Repository, revision: str, paths: Sequence[str]) -> dict[str, str]:
+    """Those of `paths` that can be no file of a revision, and why, in words."""
+    tree = repository.tree_id(revision)
+    found = ((path, _obstacle(repository, tree, path)) for path in paths)
+    return {path: why for path, why in found if why}
 
 
 def folder(repository: Repository, revision: str, path: str) -> dict[str, Entry]:
@@ -77,6 +84,21 @@ def _file(repository: Repository, tree: bytes, path: str) -> Entry | None:
         tree = found
     mode, blob = repository.listing(tree).get(name, (0, b""))
     return None if mode in (0, _FOLDER) else Entry(f"{mode:06o}", blob.hex())
+
+
+def _obstacle(repository: Repository, tree: bytes, path: str) -> str:
+    *folders, name = path.split("/")
+    for depth, step in enumerate(folders, start=1):
+        mode, found = repository.listing(tree).get(step, (0, b""))
+        if mode == 0:
+            return ""
+        if mode != _FOLDER:
+            kind = "a submodule" if mode == _SUBMODULE else "no folder"
+            return f"{'/'.join(folders[:depth])} is {kind} there"
+        tree = found
+    mode, _ = repository.listing(tree).get(name, (0, b""))
+    kinds = {_FOLDER: "a folder", _SUBMODULE: "a submodule"}
+    return f"{path} is {kinds[mode]} there" if mode in kinds else ""
 
 
 def _files(repository: Repository, tree: bytes, prefix: str) -> Iterator[tuple[str, Entry]]:
