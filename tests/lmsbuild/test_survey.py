@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,11 @@ def test_a_partial_clone_is_only_read(drift: World, console: Console) -> None:
     assert {row.tag for row in done.rows} == {"v1.0"}
     assert "lacks the content of core/alloc.cpp" in done.missing["v1.3-conflict"]
     assert snapshot(partial) == before
+    advice = re.search(r"run `git ([^`]+)` there", done.missing["v1.3-conflict"])
+    assert advice
+    plain_git(partial, *advice[1].split())
+    done = survey(drift.target, ["v1.0", "v1.3-conflict"], partial, console)
+    assert {row.tag for row in done.rows} == {"v1.0", "v1.3-conflict"}
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def fetch_blobs(repository: Repository, wanted: Mapping[str, Entry]) -> None:
     if lost:
         raise TreeStateError(
             f"{repository.path} cannot be read because it lacks the content of {paths[lost]} (blob "
-            f"{lost}) and it was not fetched; run `git fetch --refetch --no-filter` there, or use "
-            "a full clone"
+            f"{lost}) and it was not fetched; run `git fetch --refetch --no-filter --tags` there, "
+            "or use a full clone"
         )
 
 
