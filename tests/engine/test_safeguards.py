@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -87,6 +88,64 @@ def test_entry_fits_the_code(trees: dict[str, Path], kind: str, safeguard: Safeg
     beside = [file for file in root.rglob("*") if file.is_file()]
     text = safeguards.without(safeguard, root, beside)
     assert text != (root / safeguard.file).read_text()
+
+
+# What makes a stream, or the host, wait. Conditions of threads are not meant: without them nothing
+# would be wrong but nobody woken.
+WAIT = re.compile(
+    r"(->wait\(\)|\bwait_fence(_at)?\(|\bwait_ready\(|(?<!::)\border\(|\bwait_for_(arrivals|one_)\("
+    r"|\bcuda(Stream|Event)(Synchronize|WaitEvent)\()"
+)
+# Those that no safeguard names, and why.
+UNGUARDED = {
+    "wait_fence(after, set_mark(device, before));": "is what `order` does, whose callers are named",
+    "C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<EventMark&>(*fence).event(), 0));": (
+        "is what `wait_fence` does, whose callers are named"
+    ),
+    "fence->wait();": "the same, where the handle may not be used",
+    "a_->wait();": "is a copy out, which the next of its device comes after in any case",
+    "copy->wait();": (
+        "where the stream is captured, or an error stands: no graph of PyTorch's takes a block "
+        "that has a copy under way, because its pool is its own"
+    ),
+    "wait_fence(home, copy);": "is what `settle_copies` does, whose callers are named",
+    "item.second->arrival->wait();": "is what `wait_for_arrivals` does, whose caller is named",
+    "C10_CUDA_CHECK(cudaStreamWaitEvent(stream, line.latest->event(), 0));": (
+        "where CUDA gives a handle anew while the work of its first stream goes on, which the "
+        "simulated device does not"
+    ),
+}
+
+
+def waits(text: str) -> list[tuple[int, str]]:
+    """The lines of a file that wait, by their number, without their comments."""
+    lines = [line.split("//")[0].strip() for line in text.splitlines()]
+    return [
+        (number, line)
+        for number, line in enumerate(lines, 1)
+        if WAIT.search(line) and line.endswith((";", ")) {")) and not line.startswith("void ")
+    ]
+
+
+def test_every_wait_has_a_safeguard(trees: dict[str, Path]) -> None:
+    """Or a reason why none is needed."""
+    missing, reasons = [], set()
+    for folder in ("c10/cuda/lms", "c10/cuda/lms/core"):
+        for file in sorted((trees["torch"] / folder).glob("*.cpp")):
+            text, named = file.read_text(), set()
+            for kind, safeguard in ENTRIES:
+                own = kind == "torch" and safeguard.file == f"{folder}/{file.name}"
+                core = kind == "engine" and folder.endswith("core") and safeguard.file == file.name
+                if own or core:
+                    named |= safeguards.lines(safeguard, text)
+            for number, line in waits(text):
+                if number in named or number - 1 in named:  # or the condition above it is
+                    continue
+                reasons.add(line)
+                if line not in UNGUARDED:
+                    missing.append(f"{file.name}:{number}: {line}")
+    assert missing == []
+    assert reasons == UNGUARDED.keys()
 
 
 @pytest.fixture

@@ -200,6 +200,31 @@ TRAINING = """
         finish("equal")
 """
 
+MESH = """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate
+
+    start(0, sys.argv[1], world=1)
+    torch.cuda.lms.enable(min_size=0)
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cuda")
+    inner = torch.full((1 << 18,), 3.0, device="cuda")
+    x = DTensor.from_local(inner, mesh, [Replicate()])
+
+    def leaves():
+        torch.cuda.lms.reclaim()
+        return torch.ops.lms.on_host(inner)
+
+    torch.cuda.lms.exclude(x)
+    assert not leaves()
+    torch.cuda.lms.include(x)
+    assert leaves()
+    with torch.cuda.lms.pin(x):
+        assert not leaves()
+    assert leaves()
+    assert (x + 1).to_local().sum().item() == 4 << 18
+    finish("meant")
+"""
+
 MAIN = """
     def guarded(*arguments):
         try:
@@ -233,3 +258,9 @@ def test_training_that_does_not_fit(program: Any, tmp_path: Path, sim: Any, kind
 @pytest.mark.parametrize("mode", ["lazy", pytest.param("late-write", marks=pytest.mark.slow)])
 def test_a_group_of_collectives_stays(program: Any, sim: Any, mode: str) -> None:
     assert "done" in program(HEADER + GROUPS, mode=mode)
+
+
+def test_of_a_distributed_tensor_the_inner_is_meant(program: Any, tmp_path: Path, sim: Any) -> None:
+    """By exclude, include and pin."""
+    pytest.importorskip("torch.distributed.tensor")
+    assert "meant" in program(HEADER + MESH, str(tmp_path / "store"))

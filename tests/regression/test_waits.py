@@ -6,6 +6,7 @@ Each test puts two streams on one piece of memory, so that only the wait in ques
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lms_device
@@ -438,22 +439,33 @@ def test_a_page_in_takes_no_block_that_is_far_too_large(pressed: Any) -> None:
 # ---- kernels that no operator tells of
 
 
-@pytest.mark.parametrize("call", ["comm.broadcast(x, [0, 1])", "nccl.broadcast([x])"])
-def test_what_launches_in_c_is_noticed(program: Any, call: str) -> None:
+RPC = """distributed.rpc.init_rpc("one", rank=0, world_size=1, rpc_backend_options=
+                torch.distributed.rpc.TensorPipeRpcBackendOptions(init_method="file://" + file))"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["cuda.comm.broadcast(x, [0, 1])", "cuda.nccl.broadcast([x])", RPC],
+    ids=["comm", "nccl", "rpc"],
+)
+def test_what_launches_in_c_is_noticed(program: Any, tmp_path: Path, call: str) -> None:
     out = program(
         f"""
-        import torch, torch.cuda.comm, torch.cuda.nccl
+        import os, sys, torch, torch.cuda.comm, torch.cuda.nccl, torch.distributed.rpc
+        file = sys.argv[1]
         torch.cuda.lms.enable(min_size=0)
         x = torch.ones(1 << 20, device="cuda")
         assert torch.ops.lms.evict(x)
         assert not torch.ops.lms.unseen_kernels()
         try:
-            torch.cuda.{call}
+            torch.{call}
         except Exception as error:  # what a simulated device refuses
             print(error)
         assert torch.ops.lms.unseen_kernels()
-        print("noticed")
+        print("noticed", flush=True)
+        os._exit(0)  # RPC waits for nobody
         """,
+        str(tmp_path / "rendezvous"),
         env={"SIMCUDA_DEVICES": "2"},
     )
     assert "noticed" in out
@@ -553,3 +565,78 @@ def test_a_missing_wait_fails_a_program(sim: Any, program: Any) -> None:
                 x.add_(1)
             """
         )
+
+
+def test_an_overwrite_waits_for_the_copy_in_of_its_block(moved: str, device: Any) -> None:
+    """That of the tensor that had it, and died, on a stream that has not waited for it."""
+    home, other = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(home):
+        x, y = large(1), large(2)
+    evict(x)
+    evict(y)
+    torch.cuda.synchronize()
+    page_in(x)
+    del x
+    with torch.cuda.stream(other):
+        y.zero_()
+    torch.cuda.synchronize()
+    assert not y.cpu().any()
+    assert device.races() == []
+
+
+@pytest.mark.parametrize("last", ["copy", "kernel"])
+def test_a_host_range_is_waited_for_at_the_limit(
+    mode: str, device: Any, sim: Any, extension: Any, last: str
+) -> None:
+    """Nothing else can be had, so the host waits for what uses the range of the dead."""
+    sim.set_queries("strict")
+    torch.cuda.lms.enable(min_size=0, host_limit="64MiB")
+    torch.ops.lms.trim_host()
+    side, other = torch.cuda.Stream(), torch.cuda.Stream()
+    x = torch.full((10 << 20,), 1.0, device="cuda")
+    with torch.cuda.stream(side):
+        y = torch.full((10 << 20,), 2.0, device="cuda")
+    torch.cuda.synchronize()
+    evict(x)
+    if last == "kernel":
+        assert extension.fill(x, 9) == ""  # in host memory
+        del x
+    else:
+        with torch.cuda.stream(other):
+            del x
+    with torch.cuda.stream(side):
+        evict(y)
+    torch.cuda.synchronize()
+    assert (y == 2).all()
+    assert device.races() == []
+
+
+def test_a_page_out_that_fails_in_parts_is_over(mode: str, sim: Any) -> None:
+    """The parts that were queued still write to host memory, which is given back."""
+    torch.ops.lms.trim_host()
+    kept = [torch.full((30 * N,), float(i), device="cuda") for i in range(3)]
+    torch.cuda.synchronize()
+    evict(kept[0])
+    evict(kept[1])
+    torch.cuda.synchronize()
+    sim.fail_next_copies(1, skip=1)
+    with pytest.raises(RuntimeError):
+        torch.ops.lms.evict(kept[2])  # from one segment of host memory into the next
+    del kept[:2]
+    torch.ops.lms.trim_host()
+    assert (kept[0] == 2).all()
+
+
+def test_a_page_in_that_fails_in_parts_is_over(mode: str, sim: Any) -> None:
+    """The parts that were queued still write to a block that others get."""
+    torch.ops.lms.trim_host()
+    kept = [torch.full((30 * N,), float(i), device="cuda") for i in range(3)]
+    torch.cuda.synchronize()
+    for x in kept:
+        evict(x)
+    torch.cuda.synchronize()
+    sim.fail_next_copies(1, skip=1)
+    with pytest.raises(RuntimeError):
+        page_in(kept[2])
+    y = torch.full((30 * N,), 9.0, device="cuda")
+    assert (y == 9).all() and (kept[2] == 2).all()

@@ -101,6 +101,16 @@ def without(safeguard: Safeguard, root: Path, beside: Iterable[Path] = ()) -> st
     return text
 
 
+def lines(safeguard: Safeguard, text: str) -> set[int]:
+    """The numbers of the lines that it changes in its file."""
+    return {
+        number
+        for search in safeguard.search
+        for first, last in _find(safeguard, search, text)
+        for number in range(text.count("\n", 0, first) + 1, text.count("\n", 0, last) + 2)
+    }
+
+
 def outcome(
     command: list[str], folder: Path, environment: dict[str, str], seconds: float
 ) -> tuple[int | None, str]:
