@@ -246,14 +246,19 @@ def test_operators_that_each_fit(program: Any) -> None:
     assert "none was short" in out
 
 
+FILL = "torch.arange(10 << 18, device='cuda', dtype=torch.float32)"
+
+
 @pytest.mark.parametrize(
-    ("operator", "memory"), [("add", 24 * MIB), ("add_", 16 * MIB)], ids=["repeatable", "in-place"]
+    ("operator", "memory"),
+    [("y.add(1)", 24 * MIB), ("y.add_(1)", 16 * MIB), (FILL, 16 * MIB)],
+    ids=["repeatable", "in-place", "blank-result"],
 )
 def test_an_operator_waits_for_the_pins_of_another_thread(
     program: Any, operator: str, memory: int
 ) -> None:
-    """One that is written in Python keeps what it uses for as long as it runs. Of one that is run
-    once only the entry waits."""
+    """One that is written in Python keeps what it uses for as long as it runs. Of one that writes
+    what there is only the entry waits."""
     out = program(
         """
         import sys, threading, time, torch
@@ -271,8 +276,8 @@ def test_an_operator_waits_for_the_pins_of_another_thread(
         thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
         thread.start()
         inside.wait()
-        total = getattr(y, sys.argv[1])(1)  # does not fit beside x
-        assert float(total[0]) == 2
+        total = eval(sys.argv[1])  # does not fit beside x
+        assert float(total[2]) == 2
         thread.join()
         print("waited")
         """,

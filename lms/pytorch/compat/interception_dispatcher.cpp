@@ -97,6 +97,21 @@ class Call {
     stack_->insert(stack_->end(), arguments.begin(), arguments.end());
   }
 
+  bool results_are_blank(const OpFacts& facts) const {
+    bool blank = true;
+    each_written(facts, [&](const at::Tensor& tensor) {
+      blank = blank && tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() == 1 &&
+              tensor.numel() == 0 && tensor.storage().nbytes() == 0;
+    });
+    return blank;
+  }
+
+  void blank_results(const OpFacts& facts) const {
+    each_written(facts, [](const at::Tensor& tensor) {
+      tensor.unsafeGetTensorImpl()->set_sizes_contiguous({0});
+    });
+  }
+
   at::Generator generator(c10::Device device) const {
     for (size_t i = below_; i < stack_->size(); ++i) {
       if ((*stack_)[i].isGenerator()) {
@@ -133,6 +148,17 @@ class Call {
   }
 
  private:
+  // f(tensor) for each argument that is written; an undefined one for what is no tensor.
+  template <class F>
+  void each_written(const OpFacts& facts, const F& f) const {
+    for (const auto& argument : facts.tensors) {
+      if (argument.access != c10::cuda::lms::Access::kRead) {
+        const c10::IValue& value = (*stack_)[below_ + argument.index];
+        f(value.isTensor() ? value.toTensor() : at::Tensor());
+      }
+    }
+  }
+
   size_t first_result() const { return stack_->size() - op_.schema().returns().size(); }
 
   const c10::OperatorHandle& op_;

@@ -39,6 +39,8 @@ size_t part_bytes() noexcept;
 //   void run()                   the kernel
 //   vector<IValue> arguments()   a copy of them: `run` uses them up
 //   void set_arguments(a)        for it to run once more
+//   bool results_are_blank(facts)  whether what it is given for its results (out=) is `empty(0)`
+//   void blank_results(facts)    makes it so again, after a kernel that found no room for them
 //   at::Generator generator(d)   that random numbers are taken from on device `d`
 //   void each_result(f)          f(StorageImpl*) for each storage of the results; after `run`
 //   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part, Room) for each part of so many
@@ -119,15 +121,22 @@ class Entered {
   std::optional<c10::cuda::lms::OpGuard> guard_;
 };
 
-// False when it found no room: for its operands, or in a kernel that can run again.
+// False when it found no room: for its operands, or in its kernel where that is to be told, too.
 template <class Call>
-bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room room) {
+bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room room,
+                Room kernel) {
   Entered entered;
-  if (!entered.enter(facts, operands, room)) {
+  return entered.enter(facts, operands, room) &&
+         finds_room(kernel, [&] { entered.run(call, facts, operands); });
+}
+
+// Whether the kernel can run again when it has found no room, and may come to that.
+template <class Call>
+bool repeatable(const Call& call, const OpFacts& facts, const Operands& operands) {
+  if (operands.empty() || c10::cuda::lms::capture_underway()) {
     return false;
   }
-  return finds_room(facts.repeatable ? room : Room::kThrow,
-                    [&] { entered.run(call, facts, operands); });
+  return facts.repeatable ? may_lack_room(operands) : facts.fills && call.results_are_blank(facts);
 }
 
 // The ops that take random numbers.
@@ -169,22 +178,26 @@ void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands) 
   const uint64_t taken = numbers_taken(call, facts, operands.device());
   const auto rewind = [&] {
     call.set_arguments(arguments);
+    if (facts.fills) {
+      call.blank_results(facts);
+    }
     TORCH_CHECK_WITH(OutOfMemoryError,
                      !facts.random || put_back(call, random, operands.device(), taken),
                      "CUDA out of memory in an operator that has taken random numbers, as others "
                      "have meanwhile. ",
                      c10::cuda::lms::describe(operands.device().index()));
   };
-  if (run_pinned(call, facts, operands, Room::kTell)) {
+  const auto run = [&](Room room) { return run_pinned(call, facts, operands, room, room); };
+  if (run(Room::kTell)) {
     return;
   }
   const bool done = c10::cuda::lms::try_again([&] {
     rewind();
-    return run_pinned(call, facts, operands, Room::kTell);
+    return run(Room::kTell);
   });
   if (!done) {
     rewind();
-    run_pinned(call, facts, operands, Room::kThrow);  // which says what is missing
+    run(Room::kThrow);  // which says what is missing
   }
 }
 
@@ -204,8 +217,8 @@ template <class Call>
 void run_whole(Call& call, const OpFacts& facts) {
   const Operands operands = operands_of(call, facts);
   if (c10::cuda::lms::ShortageScope::active()) {  // what it is part of runs again
-    run_pinned(call, facts, operands, Room::kThrow);
-  } else if (facts.repeatable && may_lack_room(operands) && !c10::cuda::lms::capture_underway()) {
+    run_pinned(call, facts, operands, Room::kThrow, Room::kThrow);
+  } else if (repeatable(call, facts, operands)) {
     run_repeatable(call, facts, operands);
   } else {
     run_once(call, facts, operands);
@@ -218,7 +231,8 @@ template <class Call>
 void run_foreach(Call& call, const OpFacts& facts, size_t part) {
   const auto run = [&facts](Call& each, Room room) {
     if (room == Room::kTell) {
-      return run_pinned(each, facts, operands_of(each, facts), room);
+      const Room kernel = facts.repeatable ? room : Room::kThrow;
+      return run_pinned(each, facts, operands_of(each, facts), room, kernel);
     }
     run_whole(each, facts);
     return true;

@@ -90,6 +90,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   const bool trusted = space == "aten" || space == "prims";
 
   uint32_t index = 0;
+  bool writes_operands = false;
   for (const c10::Argument& argument : schema.arguments()) {
     if (may_hold_tensor(argument)) {
       const auto* alias = argument.alias_info();
@@ -98,6 +99,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
       const bool held = trusted && ((index == 0 && op == "set_") || is_set(schema, op));
       const Access write = overwritten ? Access::kOverwrite : Access::kWrite;
       const Access access = written ? write : Access::kRead;
+      writes_operands = writes_operands || (written && !argument.is_out());
       facts.tensors.push_back({index, held ? Access::kHold : access});
     }
     ++index;
@@ -121,6 +123,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   // Kernels of prims are Python's, where the error of one that finds no room may have any effect.
   facts.repeatable =
       facts.independent && space == "aten" && facts.has_results && (!writes || writes_last(op));
+  facts.fills = facts.independent && space == "aten" && writes && !writes_operands;
   return facts;
 }
 

@@ -29,6 +29,7 @@ struct OpFacts {
   bool has_results = false;             // may return new storages
   bool independent = false;             // ends without the help of another thread
   bool repeatable = false;              // a call that found no room has changed no argument
+  bool fills = false;                   // writes nothing but what is given for its results (out=)
   bool random = false;                  // takes numbers from a generator
   std::vector<TensorArgument> tensors;  // arguments that can hold a tensor
 
