@@ -151,7 +151,8 @@ def eager(make, data):
 
 def configuration(lms_enabled):
     """Of a session. The official wheel folds constants in the pool and does not look whether there
-    is room: it dies, if it is not told to leave them."""
+    is room: a 3D U-Net by an Estimator in 96 MiB is a segmentation fault instead of an error, if it
+    is not told to leave them. Ours folds."""
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = 1
     if not hasattr(tf.config.experimental, "set_lms_enabled"):
