@@ -277,6 +277,7 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   const PoolKind kind = private_pool(device, stream) ? PoolKind::kPrivate : PoolKind::kCommon;
   void* ptr = C10_LIKELY(!reclaiming()) || routed(device) ? pass(device, bytes, stream)
                                                           : obtain(device, bytes, stream);
+  know_stream(getCurrentCUDAStream(device));
   blocks_.add(ptr, {stream, {}, device, kind, Freer::kPlugin});
   return ptr;
 }
