@@ -44,6 +44,7 @@ class Made:
 
     def series(self) -> bytes:
         """What refresh would write now. Fails when that is not what is on the disk."""
+        (self.world.project.work / ".made.json").unlink(missing_ok=True)  # it makes them anew
         done = refresh(self.world.target, self.clone, dry_run=True)
         assert (done.written, done.removed, done.runtime) == ([], [], [])
         return export(self.world.target)

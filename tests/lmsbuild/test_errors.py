@@ -124,7 +124,7 @@ def test_a_pipe_that_breaks_elsewhere_is_no_silent_end(
             os.close(writing)
 
     monkeypatch.setattr(Git, "run", broken)
-    assert run(["refresh", "v1.0", "--runtime"]) == 1
+    assert run(["apply", "v1.0"]) == 1
     assert "error: lmsbuild stopped because of BrokenPipeError" in capsys.readouterr().err
 
 

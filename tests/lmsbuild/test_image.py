@@ -67,7 +67,7 @@ def test_dockerfiles_are_rendered(real_project: Project) -> None:
 
 def test_every_tag_has_its_images_and_a_complete_build(real_project: Project) -> None:
     """Rendered for each of its Pythons; nothing is left to fill in."""
-    filled = {"python", "python_version", "version", "jobs", "output", "state", "cache"}
+    filled = {"python", "python_version", "version", "jobs", "output", "state", "cache", "launcher"}
     for target in targets(real_project):
         for kind in KINDS:
             for python in target.pythons:
