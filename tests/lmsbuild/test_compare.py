@@ -89,6 +89,22 @@ def test_what_is_not_committed(history: World, tool: Tool) -> None:
     assert {pair["state"] for pair in same} == {"the same"}
 
 
+def test_a_patch_is_the_same_beside_another_to_its_file(
+    world: World, tool: Tool, console: Console
+) -> None:
+    """What the other shows of the file lies above the first one's hunk."""
+    plain_git(world.project.root, "init", "-q")
+    plain_git(world.project.root, "add", "-A")
+    plain_git(world.project.root, "commit", "-qm", "The series")
+    clone = world.clone()
+    apply(world.target, clone, console)
+    alloc = (clone / "core/alloc.cpp").read_text().replace("int line5 = 5;", "int line5 = 55;")
+    world.commit(clone, {"core/alloc.cpp": alloc}, "Count")
+    refresh(world.target, clone)
+    states = [pair["state"] for pair in tool("diff", "v1.0@HEAD")["patches"]]
+    assert states == ["the same", "the same", "only in the second"]
+
+
 def test_patches_of_tags_years_apart_are_paired(tool: Tool, real_project: Project) -> None:
     found = tool("diff", "v2.14.1", "v2.2.0")["patches"]
     numbers = [[(p[side] or "").rpartition("/")[2][:4] for side in ("first", "second")]

@@ -20,6 +20,8 @@ STATES = {"=": "the same", "!": "changed", "<": "only in the first", ">": "only 
 _PAIR = re.compile(r"^ *(\d+|-): +\S+ ([=!<>]) +(\d+|-): +\S+ (.*)$")
 _LIKE = 90  # per cent of a patch that may differ from its pair: tags lie years apart
 _INDENT = 4  # of what differs, below a pair
+# No line is the heading of a hunk: which lines a sketch has above one depends on the other patches.
+_NO_HEADINGS = "diff.default.xfuncname=.^"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def compare(first: Version, second: Version) -> list[Pair]:
         done = room.repository.git.run(
             "-c",
             "core.quotePath=false",
+            "-c",
+            _NO_HEADINGS,
             "range-diff",
             "--no-color",
             f"--creation-factor={_LIKE}",
