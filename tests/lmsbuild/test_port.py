@@ -185,6 +185,7 @@ def test_a_conflict_is_laid_out_as_git_does(porting: Porting) -> None:
     (status,) = porting.run("status")["checkouts"]
     assert status["path"] == str(checkout)
     assert "port" in status["under_way"] and "--continue" in status["next"]
+    assert status["other"] is None
 
 
 def test_continue_takes_what_is_staged(porting: Porting, monkeypatch: pytest.MonkeyPatch) -> None:

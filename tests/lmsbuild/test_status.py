@@ -103,7 +103,9 @@ def test_few_processes(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_changes_and_commits_of_the_user(tool: Tool) -> None:
     tool.on("apply")
     write(tool.clone, {"core/alloc.h": "changed\n", "new.txt": "new\n"})
-    assert sorted(entry[3:] for entry in tool.checkout()["changes"]) == ["core/alloc.h", "new.txt"]
+    found = tool.checkout()
+    assert sorted(entry[3:] for entry in found["changes"]) == ["core/alloc.h", "new.txt"]
+    assert found["next"].startswith("commit, ") and "refresh v1.0 --patch" in found["next"]
     plain_git(tool.clone, "add", "-A")
     plain_git(tool.clone, "commit", "-q", "-m", "Mine")
     found = tool.checkout()
@@ -112,6 +114,20 @@ def test_changes_and_commits_of_the_user(tool: Tool) -> None:
     error = tool.on("undo", code=TreeStateError.exit_code)["error"]
     assert " Mine" in error["message"] and "git reset --keep" in error["message"]
     assert snapshot(tool.clone) == before
+
+
+def test_changes_come_before_a_newer_series(tool: Tool) -> None:
+    """`apply`, which would replace the older one, wants a clean tree."""
+    tool.on("apply")
+    alloc = (tool.clone / "core/alloc.cpp").read_text()
+    write(tool.clone, {"core/alloc.cpp": alloc.replace("line20 = 21", "line20 = 29")})
+    tool("refresh", "v1.0", "--patch", "1", "--from", str(tool.clone))
+    tool.on("undo")
+    found = tool.checkout()
+    assert found["other"] == "an older version of the series is applied"
+    assert found["changes"] and found["next"] == "commit, stash or remove the changes"
+    plain_git(tool.clone, "checkout", "-q", ".")
+    assert tool.checkout()["next"] == "lmsbuild apply v1.0 (replaces it)"
 
 
 def test_undo_refuses_changed_files_and_other_branches(tool: Tool) -> None:

@@ -238,12 +238,15 @@ def checkout_status(place: Place) -> CheckoutStatus:
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
+    if other and own:
+        other = "an older version of the series is applied"
     top = user_commits(user, str(last.data["head"])) if last else []
     if running:
         following = f"wait for {running}"
     elif unfinished:
         following = unfinished.next
     elif what == PORT:
+        other = None  # neither the one tag's code nor the other's yet
         following = "lmsbuild port --continue, --skip or --abort"
     elif what == ARRANGE:
         following = "lmsbuild apply --continue, --skip or --abort"
@@ -252,13 +255,14 @@ def checkout_status(place: Place) -> CheckoutStatus:
     elif off and not changes:
         other = None
         following = f"lmsbuild push {target.tag_name} --all, then refresh"
+    elif changes:
+        following = "commit, stash or remove the changes"
+        if any(patch.state == APPLIED for patch in patches):
+            following += f", or lmsbuild refresh {target.tag_name} --patch (puts them into one)"
     elif other and own:
-        other = "an older version of the series is applied"
         following = f"lmsbuild apply {target.tag_name} (replaces it)"
     elif other:
         following = f"lmsbuild refresh {target.tag_name}, or take the other commits off"
-    elif changes:
-        following = "commit, stash or remove the changes"
     elif not edited and any(patch.state == NOT_APPLIED for patch in patches):
         following = f"lmsbuild apply {target.tag_name}"
     elif refreshed:
