@@ -247,6 +247,16 @@ def test_drop(tool: Tool) -> None:
     assert "PATCH is missing" in tool("drop", code=2)["message"]
 
 
+def test_undo_is_of_one_and_names_where_the_others_are(tool: Tool) -> None:
+    tool("drop", "3")
+    left = plain_git(tool.checkout, "rev-parse", "HEAD").strip()
+    tool("drop", "2")
+    tool("undo")
+    assert "`git reflog`" in tool("undo", code=8)["message"]
+    reflog = plain_git(tool.checkout, "reflog", "--format=%H %gs").splitlines()
+    assert f"{left} lmsbuild drop v1.0 3" in reflog
+
+
 def test_reorder(tool: Tool) -> None:
     before = snapshot(tool.checkout)
     done = tool("reorder", "3", "2", "--before", "1")

@@ -328,7 +328,8 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
     if last is None:
         raise TreeStateError(
             f"nothing can be taken back because no command that changes {user.path} finished there "
-            "since the last undo; `lmsbuild status` says where it stands"
+            "since the last undo; `lmsbuild status` says where it stands, and `git reflog` there "
+            "which commit each command left"
         )
     check_undo(user, last)
     start, head = str(last.data["start"]), str(last.data["head"])

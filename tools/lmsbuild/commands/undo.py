@@ -32,8 +32,10 @@ from lmsbuild.upkeep.status import places
 def command(
     *, tag: str | None, into: Path | None, refresh: bool, dry_run: bool, console: Console
 ) -> None:
-    """Take back the last `apply` of a checkout, or the last `refresh` of the project.
+    """Take back the last `apply`, or change of patches, of a checkout, or the last `refresh` of
+    the project.
 
+    It takes back one; `git reflog` in the checkout names the commit that each command left.
     Refuses, and changes nothing, when commits or changes of yours lie on it.
     """
     project = find_project()
