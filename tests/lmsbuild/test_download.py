@@ -24,9 +24,15 @@ from lmsbuild_world import REPOSITORY, UPSTREAM, World, leave, small_disk, write
 from lmsbuild.__main__ import run as run_here
 from lmsbuild.base import settings
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import FileError, MismatchError, OfflineError, SourceError
+from lmsbuild.base.errors import (
+    DownloadError,
+    FileError,
+    MismatchError,
+    OfflineError,
+    SourceError,
+)
 from lmsbuild.base.git.command import environment
-from lmsbuild.tags.download import download_url
+from lmsbuild.tags.download import download_url, pip_download
 
 CONTENT = os.urandom(300_000)
 
@@ -312,3 +318,15 @@ def test_a_full_disk_in_a_download(server: Server, tmp_path: Path, console: Cons
         monkeypatch.setenv("LMSBUILD_CACHE", str(disk))
         with pytest.raises(FileError, match="No space left on device; free space"):
             download_url(server.url, disk / "alpha.tar.xz", console)
+
+
+def test_a_constraint_of_pips_is_named(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no matter of the network: pip refuses before it asks."""
+    write(tmp_path, {"constraints.txt": "alpha<=2.0\n", "alpha-2.1-py3-none-any.whl": ""})
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    words = ["--find-links", str(tmp_path), "--dest", str(tmp_path), "alpha==2.1"]
+    with pytest.raises(DownloadError, match="allows only alpha<=2.0; see `pip config list`"):
+        pip_download("alpha 2.1", words, console)
