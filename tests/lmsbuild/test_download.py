@@ -328,5 +328,5 @@ def test_a_constraint_of_pips_is_named(
     monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     words = ["--find-links", str(tmp_path), "--dest", str(tmp_path), "alpha==2.1"]
-    with pytest.raises(DownloadError, match="allows only alpha<=2.0; see `pip config list`"):
+    with pytest.raises(DownloadError, match=r"allows only alpha<=2\.0; see `pip config list`"):
         pip_download("alpha 2.1", words, console)
