@@ -191,7 +191,7 @@ def reset() -> None:
     _collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    torch._C._host_emptyCache()
+    simcuda.empty_host_cache(torch)
     if lms.library.loaded():
         lms.library.ops().set_chaos(False)
         lms.library.ops().trim_host()

@@ -11,6 +11,8 @@ import pytest
 import torch
 from lms_device import MIB
 
+import simcuda
+
 COUNTERS = {
     f"{kind}.{pool}.{counter}"
     for kind in ("pinned", "pinned_bytes")
@@ -476,7 +478,7 @@ def test_dead_storages_are_forgotten(lms: Any) -> None:
 
 
 def test_host_memory_is_given_back(lms: Any, sim: Any) -> None:
-    torch._C._host_emptyCache()
+    simcuda.empty_host_cache(torch)
     before = sim.host_used
     x = block(20)
     lms.reclaim()

@@ -66,7 +66,7 @@ def _reset(torch: Any) -> None:
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    torch._C._host_emptyCache()
+    simcuda.empty_host_cache(torch)
     torch.cuda.reset_peak_memory_stats()
     device.reset_peak()
     device.reset_counters()

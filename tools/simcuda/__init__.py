@@ -12,6 +12,7 @@ See docs/simcuda.md for what it shows and what it cannot show.
 from .config import MODES, Settings
 from .device import COUNTERS, Device
 from .errors import SimcudaError
+from .host_cache import empty_host_cache
 from .loader import device, install, load, settle
 from .order import ORDER, Operation, Race
 from .profiles import Profile, profile, read_profiles
@@ -28,6 +29,7 @@ __all__ = [
     "Settings",
     "SimcudaError",
     "device",
+    "empty_host_cache",
     "install",
     "load",
     "parse_bytes",

@@ -19,6 +19,7 @@ from typing import Any
 
 from . import loader
 from .errors import SimcudaError
+from .host_cache import empty_host_cache
 from .profiles import MEASURED, NANOSECONDS, Profile
 
 MIB = 1 << 20
@@ -217,8 +218,12 @@ def _host_costs(meter: Meter) -> dict[str, Any]:
 
     cached = meter.host(take, lambda: take())
     malloc = meter.host(take, torch.cuda.empty_cache) - cached
+
+    def emptied() -> None:
+        empty_host_cache(torch)
+
     # Powers of two, which torch's allocator does not round.
-    pins = [(n, meter.host(pinned(n), torch._C._host_emptyCache)) for n in (64 * MIB, 256 * MIB)]
+    pins = [(n, meter.host(pinned(n), emptied)) for n in (64 * MIB, 256 * MIB)]
     pin = line(pins)
     return {
         "op": op,
