@@ -743,3 +743,85 @@ def test_the_examples_of_refresh_are_run(
         assert b"int engine(int)" in runtime.read_bytes()
         show = next(file for file in patches if file.name.startswith("0002-Show"))
         assert (b"# of it" in show.read_bytes()) == ("--patch" in words)
+
+
+def listed(tool: Tool) -> list[tuple[str, str, str, bool]]:
+    (found,) = tool("status")["checkouts"]
+    keys = "patch", "state", "file", "differs"
+    return [tuple(patch[key] for key in keys) for patch in found["patches"]]
+
+
+def said(tool: Tool) -> str:
+    tool.capsys.readouterr()
+    assert run(["status", "v1.0", *tool.into]) == 0
+    return tool.capsys.readouterr().out
+
+
+def test_status_has_the_numbers_that_drop_takes(tool: Tool) -> None:
+    """Until `refresh` the checkout is ahead of the files, and commands are about the checkout."""
+    whole = [(name, "applied", name, False) for name in (RUNTIME, CALL, SHOW, COUNT, TWICE)]
+    assert listed(tool) == whole
+    tool("drop", "2")
+    third, fourth = (
+        name.replace("0003", "0002").replace("0004", "0003") for name in (COUNT, TWICE)
+    )
+    now = [*whole[:2], (third, "applied", COUNT, False), (fourth, "applied", TWICE, False)]
+    assert listed(tool) == [*now, (SHOW, "file only", SHOW, False)]
+    text = said(tool)
+    assert f"applied      {third}  (in the files as {COUNT})" in text
+    assert f"file only    {SHOW}\n" in text and "next: lmsbuild refresh v1.0" in text
+    tool("drop", "3")  # what status calls so: TWICE
+    assert [name for name, state, *_ in listed(tool) if state == "applied"] == [
+        RUNTIME, CALL, third,
+    ]  # fmt: skip
+    tool.run("refresh", "v1.0", "--from", str(tool.checkout))
+    assert listed(tool) == [*whole[:2], (third, "applied", third, False)]
+
+
+def test_status_tells_a_split_and_a_changed_patch(tool: Tool) -> None:
+    tool("apply", "--to", "2")
+    plain_git(tool.checkout, "reset", "-q", "HEAD~")
+    plain_git(tool.checkout, "commit", "-qam", "Show it in Python")
+    plain_git(tool.checkout, "add", "-A")
+    plain_git(tool.checkout, "commit", "-qm", "Show more of it\n\nForwarded: no")
+    tool("push", "--all")
+    more, count, twice = (
+        "v1.0/0003-Show-more-of-it.patch",
+        COUNT.replace("0003", "0004"),
+        TWICE.replace("0004", "0005"),
+    )
+    assert listed(tool) == [
+        (RUNTIME, "applied", RUNTIME, False),
+        (CALL, "applied", CALL, False),
+        (SHOW, "applied", SHOW, True),
+        (more, "applied", "", False),
+        (count, "applied", COUNT, False),
+        (twice, "applied", TWICE, False),
+    ]
+    text = said(tool)
+    assert f"{SHOW}  (in the files otherwise)" in text and f"{more}  (in no file yet)" in text
+    tool("pop")
+    assert listed(tool)[-1] == (twice, "popped", TWICE, False)
+    tool("reorder", "4", "--before", "1")
+    assert listed(tool)[1][0] == "v1.0/0001-Count-what-moves.patch"
+
+
+def test_status_of_a_conflict_names_what_is_left(tool: Tool) -> None:
+    tool("drop", "1", code=9)
+    states = {name.rpartition("/")[2][5:]: state for name, state, *_ in listed(tool)}
+    assert states["Count-it-twice.patch"] == "conflict"
+    assert states["Show-it-in-Python.patch"] == "applied"
+
+
+def test_a_patch_that_the_files_have_since_is_to_be_applied(tool: Tool) -> None:
+    """Nothing of the user's lies on the checkout: so it is the older one."""
+    tool.run("refresh", "v1.0", "--from", str(tool.checkout))
+    tool("apply")
+    aside = tool.world.clone("aside")
+    apply(tool.world.target, aside, Console(json_mode=True))
+    write(aside, {"core/alloc.h": "#pragma once\nint upstream(int);\n"})
+    plain_git(aside, "commit", "-qam", "Ask for a number")
+    refresh(tool.world.target, aside)
+    name = "v1.0/0005-Ask-for-a-number.patch"
+    assert listed(tool)[-1] == (name, "not applied", name, False)
+    assert "next: lmsbuild apply v1.0" in said(tool)

@@ -130,6 +130,7 @@ def test_what_needs_nobody(porting: Porting, tag: str, wanted: list[str], patche
     assert f"patches/alpha/{tag}/tag.toml records none" in error["message"]
     status = porting.run("status", tag)["checkouts"][0]
     assert [patch["state"] for patch in status["patches"]] == ["applied"] * patches
+    assert status["next"].startswith(f"complete patches/alpha/{tag}/tag.toml"), status["next"]
 
 
 def test_a_renamed_file_is_patched_under_its_new_name(porting: Porting) -> None:
@@ -189,6 +190,16 @@ def test_a_conflict_is_laid_out_as_git_does(porting: Porting) -> None:
     assert status["path"] == str(checkout)
     assert "port" in status["under_way"] and "--continue" in status["next"]
     assert status["other"] is None
+    # Of the tag that it goes to, and of the patches that are ported, not of those of another tag.
+    assert status["tag"] == "alpha:v1.3" and status["port_of"] == "alpha:v1.0"
+    assert states(status) == ["applied", "conflict", NOT_REACHED]
+    assert [each["patch"] for each in status["patches"]] == [
+        patch.name for patch in series_of(porting.world.target).patches
+    ]
+    porting.capsys.readouterr()
+    assert run(["status"]) == 0
+    head = f"alpha:v1.3 (a port of alpha:v1.0) {checkout}\n"
+    assert head in porting.capsys.readouterr().out
 
 
 def test_continue_takes_what_is_staged(porting: Porting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,12 +148,15 @@ def test_commits_before_and_after_a_refresh(tool: Tool) -> None:
     tool.world.commit(tool.clone, {"core/lms/engine.h": "#pragma once\nint engine(); //\n"}, "E")
     found = tool.checkout()
     assert found["other"] is None and found["edited"] == ["core/lms/engine.h"]
-    assert [patch["state"] for patch in found["patches"]] == ["applied"] * 3
+    assert [patch["state"] for patch in found["patches"]] == ["applied"] * 4
+    assert found["patches"][3]["patch"] == "v1.0/0003-E.patch"  # to `drop`
+    assert found["patches"][3]["file"] == "lms/" and found["patches"][0]["differs"]
     assert found["next"].startswith("lmsbuild refresh v1.0") and not found["refreshed"]
     assert "commits of yours lie on it" in found["undo_blocked"]
     tool("refresh", "v1.0", "--from", str(tool.clone))
     found = tool.checkout()
     assert found["refreshed"] and found["edited"] == []
+    assert not any(patch["differs"] for patch in found["patches"])
     assert found["next"] == "lmsbuild verify v1.0, then lint and wheel"
     assert tool("refresh", "v1.0", "--from", str(tool.clone))["written"] == []
 

@@ -138,13 +138,19 @@ def open_stack(target: Target, path: Path) -> Stack:
         pending.check_complete()
     check_nothing_under_way(user)
     base, off = _base(target, user)
-    commits = user.commits(base, "HEAD")
     merge = next(user.iter_commits(f"{base}..HEAD", merges=True, max_count=1), None)
     if merge is not None:
         raise TreeStateError(
             f"the patches of {user.path} cannot be arranged because commit {merge.hexsha[:12]} is "
             "a merge; rebase into a line of commits (`git rebase`)"
         )
+    return stacked(target, user, base, off)
+
+
+def stacked(target: Target, user: Repository, base: str, off: Sequence[Step]) -> Stack:
+    """The commits of the checkout since `base`, and the steps `off` it, as patches of one series:
+    numbered as `drop` and the others take them."""
+    commits = user.commits(base, user.tip())
     on = [
         Step(named(target, at, mail_of(user, each).subject), commit=each)
         for at, each in enumerate(commits)

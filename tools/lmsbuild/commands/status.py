@@ -10,6 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import examples, into_option, json_option, tag_choice
+from lmsbuild.upkeep.listed import LMS, Listed
 from lmsbuild.upkeep.status import HALF, CheckoutStatus, ProjectStatus, status
 
 _SHOWN = 5
@@ -28,9 +29,10 @@ _SHOWN = 5
 def command(tag: str | None, into: Path | None, console: Console) -> None:
     """Say where the checkouts of TAG (of all tags) and the project stand.
 
-    For each checkout: which patches are applied, and where they went upstream (by their trailers
-    `Forwarded:` and `Applied-Upstream:`), changes and commits of yours, work that was stopped in
-    the middle, and what to do next. Changes nothing.
+    For each checkout: its patches, by the numbers that `drop` and its like take, and where the
+    patch files have them otherwise; where they went upstream (by their trailers `Forwarded:` and
+    `Applied-Upstream:`), changes and commits of yours, work that was stopped in the middle, and
+    what to do next. Changes nothing.
     """
     project = find_project()
     found = status(project, tag, into)
@@ -63,13 +65,14 @@ def _say_project(project: ProjectStatus, console: Console) -> None:
 
 def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     branch = found.branch.removeprefix("refs/heads/")
-    console.say(f"{found.tag} {found.path}")
+    of = f" (a port of {found.port_of})" if found.port_of else ""
+    console.say(f"{found.tag}{of} {found.path}")
     half = found.unfinished is not None and found.unfinished.state == HALF
     state = "not clean" if found.changes or found.under_way or half else "clean"
     console.say(f"  {'detached' if branch == 'HEAD' else branch} at {found.head[:12]}, {state}")
     for patch in found.patches:
-        where = f"  ({patch.whereabouts})" if patch.whereabouts else ""
-        console.say(f"  {patch.state:<12} {patch.patch}{where}")
+        notes = "; ".join(filter(None, (_file(patch), patch.whereabouts)))
+        console.say(f"  {patch.state:<12} {patch.patch}{f'  ({notes})' if notes else ''}")
     listed = [patch.patch for patch in found.patches]
     for name in (name for name in found.popped if name not in listed):
         console.say(f"  {'popped':<12} {name}")
@@ -90,6 +93,18 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
     elif found.undo:
         console.say(f"  can be taken back: lmsbuild {found.undo} (lmsbuild undo)")
     console.say(f"  next: {found.next}")
+
+
+def _file(patch: Listed) -> str:
+    """How the patch file differs from what the checkout has."""
+    if not patch.file:
+        return "in no file yet"
+    if patch.file == LMS:
+        return f"goes to {LMS}"
+    other = f"as {patch.file}" if patch.file != patch.patch else ""
+    if patch.differs:
+        return f"in the files otherwise{other and ', '}{other}"
+    return f"in the files {other}" if other else ""
 
 
 def _some(title: str, lines: list[str], console: Console) -> None:

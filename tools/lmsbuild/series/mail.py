@@ -54,6 +54,18 @@ class Mail:
         last = self.body.rpartition("\n\n")[2]
         return [re.sub(r"\s+", " ", m[2]) for m in _TRAILER.finditer(last) if m[1] == key]
 
+    @property
+    def whereabouts(self) -> str:
+        """Where the patch went upstream, by its trailers (those of DEP-3), in words; "" for what
+        went nowhere."""
+        applied = self.trailers("Applied-Upstream")
+        if applied:
+            return f"upstream: {applied[-1]}"
+        sent = [value for value in self.trailers("Forwarded") if value.lower() != "no"]
+        if sent and sent[-1].lower() == "not-needed":
+            return "not for upstream"
+        return f"forwarded: {sent[-1]}" if sent else ""
+
     def render(self) -> str:
         """The mail up to where the diff begins."""
         name = self.author

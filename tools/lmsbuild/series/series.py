@@ -133,19 +133,11 @@ class Patch:
 
     @property
     def whereabouts(self) -> str:
-        """Where the patch went upstream, by its trailers (those of DEP-3), in words; "" for what
-        went nowhere, or cannot be read."""
+        """As of its mail; "" for what cannot be read."""
         try:
-            mail = self.mail
+            return self.mail.whereabouts
         except ConfigError:
             return ""
-        applied = mail.trailers("Applied-Upstream")
-        if applied:
-            return f"upstream: {applied[-1]}"
-        sent = [value for value in mail.trailers("Forwarded") if value.lower() != "no"]
-        if sent and sent[-1].lower() == "not-needed":
-            return "not for upstream"
-        return f"forwarded: {sent[-1]}" if sent else ""
 
     @cached_property
     def diff_start(self) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild.base.errors import FileError, GitError, LmsbuildError, TreeStateError
@@ -24,24 +24,22 @@ from lmsbuild.base.transaction import (
     Journal,
     holder_of,
 )
-from lmsbuild.checkout import checkout
+from lmsbuild.checkout import checkout, porting
 from lmsbuild.checkout.apply import check_undo, is_own, user_commits
-from lmsbuild.checkout.arrange import POPPED
 from lmsbuild.checkout.arranging import popped
 from lmsbuild.checkout.checkout import ARRANGE, PORT, default_path, is_framework, under_way
-from lmsbuild.checkout.edits import REFRESHED
+from lmsbuild.checkout.edits import REFRESHED, Line
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
     last_of,
     recorded,
     state_of,
 )
-from lmsbuild.series.patchstate import APPLIED, PatchState
+from lmsbuild.series.patchstate import APPLIED
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.tags.frameworks import Target, resolve, targets
+from lmsbuild.upkeep.listed import NOT_APPLIED, Listed, by_commits, by_files, of_port
 from lmsbuild.wheel.publish import abandon
-
-NOT_APPLIED = "not applied"
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,11 @@ class Unfinished:
 @dataclass(frozen=True)
 class CheckoutStatus:
     tag: str
+    port_of: str | None  # the tag whose series is being ported to it
     path: Path
     branch: str
     head: str
-    patches: list[PatchState]
+    patches: list[Listed]
     other: str | None  # why the code is neither with nor without the series
     changes: list[str]  # `git status` entries
     edited: list[str]  # files of the series that commits changed and no refresh took yet
@@ -230,11 +229,15 @@ def checkout_status(place: Place) -> CheckoutStatus:
     applied = recorded(user, "applied")
     refreshed = own and applied != user.tip()
     patches, other, edited = _patches(series, user, own=own)
-    off = [step.name for step in popped(user)]
-    patches = [
-        replace(patch, state=POPPED) if patch.patch in off and patch.state != APPLIED else patch
-        for patch in patches
-    ]
+    off = popped(user)
+    base = recorded(user, "base")
+    line = Line(target, user, base, user.tip())
+    if base != NOTHING and (off or base != line.tip):
+        taken = line.tip in (applied, recorded(user, REFRESHED))
+        patches = by_commits(line, series, off, newer=taken) or patches
+    port = porting.under_way(user)
+    if port is not None:
+        patches = of_port(port)
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
@@ -257,7 +260,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = f"lmsbuild push {target.tag_name} --all, then refresh"
     elif changes:
         following = "commit, stash or remove the changes"
-        if any(patch.state == APPLIED for patch in patches):
+        if not other and any(patch.state == APPLIED for patch in patches):
             following += f", or lmsbuild refresh {target.tag_name} --patch (puts them into one)"
     elif other and own:
         following = f"lmsbuild apply {target.tag_name} (replaces it)"
@@ -269,12 +272,18 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = f"lmsbuild verify {target.tag_name}, then lint and wheel"
     elif edited or top or (applied != NOTHING and not own):
         following = f"lmsbuild refresh {target.tag_name} (puts your commits into the patches)"
+    elif not target.pythons:
+        following = f"complete {target.file}, which names no official wheel, then lmsbuild verify "
+        following += f"{target.tag_name}, lint and wheel"
     else:
         following = f"lmsbuild wheel {target.tag_name}"
     return CheckoutStatus(
-        tag=target.label, path=user.path, branch=user.branch(), head=user.tip(),
+        tag=f"{target.framework_name}:{port.tag}" if port else target.label,
+        port_of=port.series if port else None,
+        path=user.path, branch=user.branch(), head=user.tip(),
         patches=patches, other=other, changes=changes, edited=edited, on_top=top,
-        popped=off, refreshed=refreshed, under_way=what, running=running, unfinished=unfinished,
+        popped=[step.name for step in off], refreshed=refreshed, under_way=what,
+        running=running, unfinished=unfinished,
         undo=last.command if last else None,
         undo_blocked=_blocked(user, last) if not (running or unfinished) else None,
         next=following,
@@ -308,8 +317,9 @@ def _unfinished(pending: FileTransaction | None) -> Unfinished | None:
 
 def _patches(
     series: Series, user: Repository, *, own: bool
-) -> tuple[list[PatchState], str | None, list[str]]:
-    """The patches, or why the code is other code; and the files that commits of the user's edit."""
+) -> tuple[list[Listed], str | None, list[str]]:
+    """The patch files, or why the code is other code; and the files that commits of the user's
+    edit."""
     edited: list[str] = []
     try:
         count = series.applied(user)
@@ -320,10 +330,7 @@ def _patches(
         count, tip = noted
         now, then = (entries(user, commit, list(series.before)) for commit in ("HEAD", tip))
         edited = [path for path in series.before if now.get(path) != then.get(path)]
-    return [
-        PatchState(patch.name, APPLIED if index < count else NOT_APPLIED, patch.whereabouts)
-        for index, patch in enumerate(series.patches)
-    ], None, edited  # fmt: skip
+    return by_files(series, count), None, edited
 
 
 def _noted(series: Series, user: Repository) -> tuple[int, str] | None:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from lmsbuild.base.git.command import TRUSTING, Git, git
 from lmsbuild.base.git.progress import Progress
 
 NOTHING = "0" * 40  # the id of what is not there
+_LINE = 200  # commits that are looked at one by one
+_PARENT = re.compile(rb"^parent ([0-9a-f]{40})$", re.MULTILINE)
 
 # What the worktrees of a repository share, by the first step of its path.
 _SHARED = ("config", "hooks", "info", "objects", "packed-refs", "shallow")
@@ -192,11 +195,26 @@ class Repository(git.Repo):
         ids = len(base) == len(tip) == len(NOTHING)  # and no names, which may move
         if ids and (base, tip) in self._lines:
             return self._lines[base, tip]
-        found = self.iter_commits(f"{base}..{tip}", reverse=True, topo_order=True)
-        commits = [commit.hexsha for commit in found]
+        commits = self.line(base, tip) if ids else None
+        if commits is None:
+            found = self.iter_commits(f"{base}..{tip}", reverse=True, topo_order=True)
+            commits = [commit.hexsha for commit in found]
         if ids:
             self._lines[base, tip] = commits
         return commits
+
+    def line(self, base: str, tip: str) -> list[str] | None:
+        """The same of two ids, read commit by commit, which starts no process; None when the one
+        does not lead to the other past `_LINE` commits with one parent each."""
+        found: list[str] = []
+        while tip != base:
+            read = self.git.read(f"{tip}^{{commit}}") if len(found) < _LINE else None
+            parents = _PARENT.findall(read[2].partition(b"\n\n")[0]) if read else []
+            if len(parents) != 1:
+                return None
+            found.append(tip)
+            tip = parents[0].decode()
+        return found[::-1]
 
     def merges(self, commit: str) -> bool:
         """Has the commit more than one parent?"""
@@ -215,6 +233,9 @@ class Repository(git.Repo):
 
     def holds(self, commit: str, tip: str = "HEAD") -> bool:
         """Is `commit` the commit `tip` or one of its ancestors?"""
+        end = self.commit_id(tip)
+        if end is not None and len(commit) == len(NOTHING) and self.line(commit, end) is not None:
+            return True
         return self.git.ok("merge-base", "--is-ancestor", commit, tip)
 
     def changes(self) -> list[str]:
