@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import pickle
 import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import TOOLS
@@ -105,6 +107,62 @@ def test_it_can_be_looked_at(written: tuple[Path, dict[str, int]], tmp_path: Pat
     ]  # fmt: skip
     assert [e["tid"] for e in spans] == [0, 0, 0, 2, 0]
     assert max(e["args"]["bytes"] for e in events if e["ph"] == "C") == 12 << 20
+
+
+def test_pytorchs_memory_viewer_opens_it(
+    dry_server: ForkServer,  # noqa: F811
+    tmp_path: Path,
+    loaded: Any,
+) -> None:
+    """And finds what torch itself would have recorded."""
+    file, shown = tmp_path / "run.trace", tmp_path / "run.pickle"
+    program = """
+        torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10**6)
+        kept = [torch.ones(n << 18, device="cuda") for n in (1, 3, 50, 2)]
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            kept.append(torch.ones(5 << 20, device="cuda") * 2)
+        del kept[1]
+        del kept[1]
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        recorded = torch.cuda.memory._snapshot()
+        print(json.dumps(recorded, default=str))
+        """
+    recorded = ask(dry_server, {**DRY, "SIMCUDA_TRACE": str(file)}, program)
+    command = [sys.executable, "-m", "simcuda", "trace", str(file), "--memory", str(shown)]
+    subprocess.run(command, env={"PYTHONPATH": str(TOOLS)}, check=True, capture_output=True)
+    snapshot = pickle.loads(shown.read_bytes())
+
+    def events(of: dict[str, Any]) -> list[tuple[str, int, int]]:
+        """Where in which of the segments, in the order of their making."""
+        segments: list[tuple[int, int]] = []
+        found = []
+        for event in of["device_traces"][0]:
+            action, size, address = (event[k] for k in ("action", "size", "addr"))
+            if action == "segment_alloc":
+                segments.append((address, size))
+            place = next(
+                (n << 40) + address - s
+                for n, (s, length) in reversed(list(enumerate(segments)))
+                if s <= address < s + length
+            )
+            found.append((action, size, place))
+        return found
+
+    assert events(snapshot) == events(recorded) and len(events(recorded)) > 15
+    blocks = [
+        sorted((b["size"], b["state"]) for s in of["segments"] for b in s["blocks"])
+        for of in (snapshot, recorded)
+    ]
+    assert blocks[0] == blocks[1]
+    from torch.cuda import _memory_viz
+
+    assert "Active Memory Timeline" in _memory_viz.trace_plot(snapshot)
+    assert "Allocator State History" in _memory_viz.segment_plot(snapshot)
+    assert "aten::mul" in _memory_viz.memory(snapshot, format_flamegraph=str)
+    assert "20.0MiB allocated, 18.0MiB (0.0% internal) free" in _memory_viz.segsum(snapshot)
+    assert "cudaMalloc" in _memory_viz.trace(snapshot)
 
 
 def test_what_is_no_trace_is_refused(written: tuple[Path, dict[str, int]], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import argparse
 import importlib.machinery
 import importlib.util
 import json
+import pickle
 import runpy
 import sys
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from .loader import load
 from .order import ORDER, QUERIES
 from .profiles import SUFFIX, to_toml
 from .sizes import format_bytes, parse_bytes
+from .snapshot import to_snapshot
 from .torchinfo import find_torch
 
 EPILOG = """examples:
@@ -29,7 +31,7 @@ EPILOG = """examples:
   python -m simcuda --dry --profile v100-32gb-pcie3 train.py
   python -m simcuda --dry --profile v100-32gb-pcie3 --trace FILE train.py
   python -m simcuda --dry --profile v100-32gb-pcie3 --framework tensorflow train.py
-  python -m simcuda trace FILE --chrome FILE.json
+  python -m simcuda trace FILE --chrome FILE.json --memory FILE.pickle
   python -m simcuda bounds FILE --capacity 16GiB
   python -m simcuda calibrate my-gpu.toml
   python -m simcuda build -j 4
@@ -169,14 +171,24 @@ def _trace(argv: list[str]) -> None:
     parser.add_argument(
         "--chrome", type=Path, metavar="FILE.json", help="write it as chrome://tracing reads it"
     )
+    parser.add_argument(
+        "--memory", type=Path, metavar="FILE.pickle",
+        help="write it as PyTorch's memory viewer reads it (https://pytorch.org/memory_viz)",
+    )  # fmt: skip
     options = parser.parse_args(argv)
     read = trace.read(options.trace)
     if options.chrome:
-        try:
-            options.chrome.write_text(json.dumps(trace.to_chrome(read)), encoding="utf-8")
-        except OSError as error:
-            raise SimcudaError(f"{options.chrome} cannot be written: {error.strerror}") from None
+        _write(options.chrome, json.dumps(trace.to_chrome(read)).encode())
+    if options.memory:
+        _write(options.memory, pickle.dumps(to_snapshot(read), protocol=4))
     print(trace.summary(read))
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise SimcudaError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _bounds(argv: list[str]) -> None:
