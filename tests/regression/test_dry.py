@@ -36,8 +36,7 @@ TRAIN = f"""
 TWICE = """
     torch.cuda.lms.enable(min_size=0)
     torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10**6)
-    train(models.ResNet50({scale}), torch.zeros({batch}, 3, {side}, {side}),
-          torch.zeros({batch}, dtype=torch.long), 2)
+    {train}
     segments, events = {{}}, []
     for event in torch.cuda.memory._snapshot()["device_traces"][0]:
         action, size, address = (event[k] for k in ("action", "size", "addr"))
@@ -52,6 +51,9 @@ TWICE = """
         "times": simcuda.device.times() if simcuda.device.dry else None,
     }}))
     """
+
+RESNET = """train(models.ResNet50({scale}), torch.zeros({batch}, 3, {side}, {side}),
+          torch.zeros({batch}, dtype=torch.long), 2)"""
 
 
 @pytest.fixture
@@ -74,9 +76,9 @@ def child(device: Any, program: Any) -> Any:
 def test_a_program_does_the_same_each_time(child: Any, dry: bool, tmp_path: Path) -> None:
     """Under address randomisation: no choice depends on where an object of the host lies."""
     files = [tmp_path / name for name in ("first", "second")]
-    code, memory = TWICE.format(scale=2, batch=16, side=224), 700 * MIB
+    code, memory = TWICE.format(train=RESNET.format(scale=2, batch=16, side=224)), 700 * MIB
     if not dry:
-        code, memory = TWICE.format(scale=4, batch=4, side=64), 40 * MIB
+        code, memory = TWICE.format(train=RESNET.format(scale=4, batch=4, side=64)), 40 * MIB
     first, second = (
         child(code, memory, dry, **({"SIMCUDA_TRACE": str(file)} if dry else {})) for file in files
     )
@@ -88,6 +90,28 @@ def test_a_program_does_the_same_each_time(child: Any, dry: bool, tmp_path: Path
     moves = list(trace.read(files[0]).moves())
     assert all(move.storage for move in moves if move.unit == "out")
     assert sum(move.bytes for move in moves if move.unit == "out") == first["copied"][1]
+
+
+@pytest.mark.parametrize(
+    ("model", "scale", "size", "memory"),
+    [("resnet50", 4, 128, 24), ("unet3d", 4, 48, 48), ("gpt2", 16, 4, 20)],
+    ids=["resnet50", "unet3d", "gpt2"],
+)
+def test_dry_and_computing_move_the_same(
+    child: Any, model: str, scale: int, size: int, memory: int
+) -> None:
+    """Event for event of the allocator, and byte for byte: the engine cannot tell them apart."""
+    what = f"what = models.WORKLOADS[{model!r}]"
+    run = f"train(what.build({scale}), *what.batch({size}, {scale}), 2)"
+    # Attention as it is computed: other ways to it keep other tensors.
+    only = "torch.backends.cuda.enable_flash_sdp(False)"
+    alone = "torch.backends.cuda.enable_mem_efficient_sdp(False)"
+    code = TWICE.format(train="; ".join((only, alone, what, run)))
+    computed = child(code, memory * MIB, dry=False)
+    modelled = child(code, memory * MIB, dry=True, SIMCUDA_WORKSPACES="off")
+    assert computed["copied"][1] > memory * MIB // 4
+    assert modelled["copied"] == computed["copied"]
+    assert modelled["trace"] == computed["trace"]
 
 
 def test_true_sizes_train_beyond_memory(child: Any) -> None:

@@ -122,7 +122,7 @@ MODELS = """
     [
         "train(models.ResNet50(8), *models._image(64, 8), SGD)",
         "train(models.UNet3d(8), *models._volume(32, 8), SGD)",
-        "train(models.Gpt2(16), *models._text(2, 16), torch.optim.AdamW)",
+        'train(models.WORKLOADS["gpt2"].build(16), *models._text(2, 16), torch.optim.AdamW)',
     ],
     ids=["resnet", "unet", "gpt"],
 )
@@ -215,8 +215,8 @@ def test_a_sort_takes_memory_while_it_sorts(dry: Program) -> None:
     assert dry(code, workspaces="off") == [0] * 6
 
 
-def test_the_host_has_an_end(dry: Program, tmp_path: Path) -> None:
-    """The profile's machine's, unless another is named."""
+def test_the_host_has_an_end(dry: Program, dry_server: ForkServer, tmp_path: Path) -> None:
+    """The profile's machine's, unless another is named: a line says whose it is, once."""
     file = tmp_path / "one.toml"
     file.write_text(to_toml(replace(profile(PROFILE), host=1 << 30)))
     code = """
@@ -229,6 +229,13 @@ def test_the_host_has_an_end(dry: Program, tmp_path: Path) -> None:
     assert "out of memory" in dry(code, profile=str(file))
     assert dry(code, profile=str(file), host_memory="2G") == "enough"
     assert dry(code) == "enough"
+    settings = environment({**DRY, "SIMCUDA_PROFILE": str(file)})
+    program = ["-c", "import torch, json\n" + textwrap.dedent(2 * code)]
+    said = dry_server.run(program, [], settings, 120, "device_fork:ready").stderr
+    assert said.splitlines() == [
+        f"simcuda: {512 << 20} bytes of pinned host memory are refused because {1 << 30} of "
+        f"{1 << 30}, which the profile's machine has, are in use; give more with --host-memory"
+    ]
 
 
 def test_true_sizes_take_seconds_and_no_memory(dry: Program) -> None:
@@ -241,7 +248,7 @@ def test_true_sizes_take_seconds_and_no_memory(dry: Program) -> None:
     train(models.ResNet50(), x, y, SGD, 2)
     resnet = torch.cuda.max_memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    train(models.Gpt2(), *models._text(4, 1), torch.optim.AdamW, 2)
+    train(models.WORKLOADS["gpt2"].build(1), *models._text(4, 1), torch.optim.AdamW, 2)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps([resnet, torch.cuda.max_memory_allocated(), used, time.monotonic() - begin]))
     """
@@ -254,17 +261,20 @@ def test_true_sizes_take_seconds_and_no_memory(dry: Program) -> None:
 
 
 def test_what_does_not_fit_is_out_of_memory(dry: Program) -> None:
+    """ResNet-50 on an image of 7500 x 7500: on 32 GiB, and its peak where nothing limits it."""
     code = (
         MODELS
         + """
     try:
         x = torch.empty(1, 3, 7500, 7500, device="cuda")
-        train(models.ResNet50(), x, torch.zeros(1, dtype=torch.long), SGD)
+        train(models.ResNet50(), x, torch.zeros(1, dtype=torch.long), SGD, 2)
+        print(json.dumps(torch.cuda.max_memory_allocated()))
     except torch.OutOfMemoryError as error:
         print(json.dumps(str(error)))
     """
     )
     assert "GPU 0 has a total capacity of 31.50 GiB" in dry(code, str(TOOLS))
+    assert dry(code, str(TOOLS), memory="128G") / (1 << 30) == pytest.approx(90.8, abs=0.1)
 
 
 def test_a_device_can_be_smaller_or_several(dry: Program) -> None:
