@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
+import itertools
 import os
 import subprocess
 import sys
@@ -29,9 +29,9 @@ from typing import Any
 from lmsbench import drypage, resultfile
 from lmsbench.choices import several
 from lmsbench.drycases import ELSEWHERE, FACTORS, METHODS, MODELS, STEPS, WARMUP, Case
+from lmsbench.forks import Forks
 from simcuda import SimcudaError, bounds, read_profiles, trace
 
-TOOLS = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
 PROFILE = "v100-32gb-pcie3"
 PARTS = ("factors", "largest")
@@ -73,6 +73,7 @@ class Bench:
         self.found: dict[str, dict[str, Any]] = {}
         self.failed: list[str] = []
         self._lock = threading.Lock()
+        self._idle: dict[str, list[Forks]] = {}  # by their Pythons: of no thread now
         self._solver = importlib.util.find_spec("scipy") is not None
         resultfile.load(results, self._take)
 
@@ -100,6 +101,10 @@ class Bench:
             except KeyboardInterrupt:
                 self.until = 0  # nothing more is begun
                 raise
+            finally:
+                for forks in itertools.chain(*self._idle.values()):
+                    forks.close()
+                self._idle.clear()
         in_time = True
         for future in done:
             try:
@@ -119,9 +124,12 @@ class Bench:
         plain = Case(profile, model, size, "plain", 0)
         if self._result(plain, free)["status"] != "ok":
             return
+        over: set[str] = set()  # methods that ran out of memory: they would with less, too
         for factor in FACTORS:
             for method in ("bound", *self._methods()) if self._solver else self._methods():
-                self._result(Case(profile, model, size, method, factor), free)
+                if method not in over:
+                    result = self._result(Case(profile, model, size, method, factor), free)
+                    over |= {method} if result["status"] == "oom" else set()
 
     def _methods(self) -> list[str]:
         return [method for method in METHODS if self.pythons[method]]
@@ -154,6 +162,11 @@ class Bench:
                 resultfile.add(self.path, {"case": asdict(case), "result": result})
         return result
 
+    def _forks(self, method: str) -> Forks:
+        with self._lock:
+            idle = self._idle.get(self.pythons[method])
+            return idle.pop() if idle else Forks(self.pythons[method])
+
     def _plain(self, case: Case) -> Case:
         return Case(case.profile, case.model, case.size, "plain", 0)
 
@@ -182,21 +195,18 @@ class Bench:
             "warmup": WARMUP, "steps": STEPS, "amp": model.amp,
             "host_limit": 1 << 40 if method == "lms" else 0,
         }  # fmt: skip
-        options = ["--dry", "--profile", case.profile, "--values", "off"]
+        settings = {"SIMCUDA_PROFILE": case.profile}
         if case.factor is not None:
-            options += ["--memory", str(self._capacity(case))]
+            settings["SIMCUDA_MEMORY"] = str(self._capacity(case))
         if case.factor == 0 and free:
-            options += ["--trace", str(free.trace)]
-        program = ["-m", "simcuda", *options, "-m", "lmsbench.point", json.dumps(point)]
-        done = subprocess.run(
-            [self.pythons[case.method], *program],
-            env={**os.environ, "PYTHONPATH": str(TOOLS), "SIMCUDA_QUIET": "1"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            return {"status": "error", "message": f"{last[:400]} (exit status {done.returncode})"}
-        answer = json.loads(done.stdout.splitlines()[-1])
+            settings["SIMCUDA_TRACE"] = str(free.trace)
+        forks = self._forks(case.method)
+        code, answer, error = forks.measure(point, settings)
+        with self._lock:
+            self._idle.setdefault(self.pythons[case.method], []).append(forks)
+        if code != 0:
+            last = (error.strip().splitlines() or ["no message"])[-1]
+            return {"status": "error", "message": f"{last[:400]} (exit status {code})"}
         if answer["status"] != "ok":
             return {"status": answer["status"], "message": answer["message"][:400]}
         return {

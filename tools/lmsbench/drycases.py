@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FACTORS = (1.5, 2.0, 3.0, 4.0)
-METHODS = ("lms", "plugin", "ibm", "save_on_cpu", "checkpoint")
+FACTORS = (1.5, 2.0, 3.0, 4.0, 5.6, 7.5, 10.0)
+METHODS = ("lms", "plugin", "ibm", "save_on_cpu", "checkpoint", "both")
 # Those that are Large Model Support as another environment has it.
 ELSEWHERE = ("plugin", "ibm")
 WARMUP, STEPS = 1, 2
@@ -32,9 +32,13 @@ class Model:
 
 MODELS = {
     "resnet50": Model("resnet50", "image side", 4096, 32, 2),
+    "resnet50-224": Model("resnet50-224", "batch", 320, 1, 1),
+    "deeplabv3": Model("deeplabv3", "image side", 1792, 32, 2),
     "unet3d": Model("unet3d", "volume side", 192, 16, 3),
+    "gpt2-small": Model("gpt2-small", "batch", 24, 1, 1),
     "gpt2": Model("gpt2", "batch", 16, 1, 1),
     "gpt2-amp": Model("gpt2", "batch", 16, 1, 1, amp=True),
+    "gpt130": Model("gpt130", "batch", 4, 1, 1),
 }
 
 

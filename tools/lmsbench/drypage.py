@@ -14,7 +14,7 @@ Found = Mapping[str, dict[str, Any]]  # by the key of a case
 
 _NAMES = {
     "plain": "without", "lms": "LMS", "plugin": "plug-in", "ibm": "IBM's choice",
-    "checkpoint": "checkpointing",
+    "checkpoint": "checkpointing", "both": "both",
 }  # fmt: skip
 _SWAP = ("lms", "ibm")  # the methods that are shown beside the bounds
 _HEAD = f"""\
@@ -28,7 +28,8 @@ are what those would allow.
 Made by `python -m lmsbench.dry`: {WARMUP + STEPS} steps, SGD with momentum, fp32; `-amp`: fp16 by autocast, with a
 `GradScaler`. *Memory* is what the run without a limit allocates at most, divided by the factor. *Speed* is that of
 the run without a limit divided by this one's, a step. *Bytes / bound* and *time / bound* are of all steps, against
-what [no swapper could do better](../../bounds.md). *Impossible*: one operator's tensors alone are larger than the
+what [no swapper could do better](../../bounds.md). *Both*: `save_on_cpu` of what checkpointing keeps. What was out of
+memory is not run with less. *Impossible*: one operator's tensors alone are larger than the
 memory, so whole tensors cannot be swapped there. An empty cell was not measured. *Plug-in*: `torch_lms` beside the
 official torch. *IBM's choice*: this engine with the choices of IBM's Large Model Support, as its documentation and
 statistics tell them: the first idle tensor that is large enough, in the order of their unpinning, else neighbours,
@@ -91,11 +92,15 @@ def _factors(found: Found, profile: str) -> list[list[str]]:
         plain = found.get(Case(profile, model, what.size, "plain", 0).key)
         if plain is None or plain["status"] != "ok":
             continue
+        over: dict[str, dict[str, Any]] = {}  # methods that had too little memory already
         for factor in FACTORS:
             of = {
-                method: found.get(Case(profile, model, what.size, method, factor).key)
+                method: found.get(
+                    Case(profile, model, what.size, method, factor).key, over.get(method)
+                )
                 for method in ("bound", *METHODS)
             }
+            over |= {m: result for m, result in of.items() if result and result["status"] == "oom"}
             cells = [f"{model} {what.size}", f"{factor:g}"]
             cells.append(f"{plain['peak'] / factor / GIB:.1f} GiB")
             for method in METHODS:

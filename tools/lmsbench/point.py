@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-METHODS = ("plain", "checkpoint", "save_on_cpu", "lms")
+METHODS = ("plain", "checkpoint", "save_on_cpu", "both", "lms")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def large_model_support() -> Any:
 
 
 @contextlib.contextmanager
-def _method(point: Point, net: Any) -> Iterator[Any]:
+def method(point: Point, net: Any) -> Iterator[Any]:
     """Gives the context that the forward pass runs in."""
     import torch
 
@@ -65,10 +65,11 @@ def _method(point: Point, net: Any) -> Iterator[Any]:
         lms.enable(host_limit=point.host_limit, min_size=(1 << 20) // point.scale**2)
         yield contextlib.nullcontext
         lms.disable()
-    elif point.method == "save_on_cpu":
+        return
+    net.recompute = point.method in ("checkpoint", "both")
+    if point.method in ("save_on_cpu", "both"):  # both: of a block it is what goes in that is saved
         yield lambda: torch.autograd.graph.save_on_cpu(pin_memory=True)
     else:
-        net.recompute = point.method == "checkpoint"
         yield contextlib.nullcontext
 
 
@@ -121,7 +122,7 @@ def measure(point: Point) -> dict[str, Any]:
         net = workload.build(point.scale)
     clock = _clock()
     try:
-        with _method(point, net) as forward:
+        with method(point, net) as forward:
             net = net.cuda()
             optimiser = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
             scaler = torch.amp.GradScaler("cuda", enabled=point.amp)
