@@ -65,6 +65,33 @@ def test_conflict_names_patch_file_hunk_and_both_sides(
     assert "lmsbuild apply v1.0 --into" in error.message
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "why", "expected", "found"),
+    [
+        # Lines that are there still, though further down, are no reason.
+        ("int line20", "int between;\nint line20", "expects nothing between `int line19 = 19;` and "
+         "the line after it, where the tree has `int between;` in line 20", [], [20]),
+        ("int line18 = 18;\n", "int a;\nint b;\nint line18 = 18;\n// gone\n",
+         "has `int a;` in line 18", [], [18, 19, 21]),
+        ("int line18 = 18;\nint line19 = 19;\n", "int a;\nint line18 = 18;\nint line19 = 91;\n",
+         "expects `int line19 = 19;` where the tree has `int line19 = 91;` in line 20", [19],
+         [18, 20]),
+        ("int line22 = 22;\n", "", "expects `int line22 = 22;` where the tree has `int line23 = "
+         "23;` in line 22", [22], []),
+    ],
+)  # fmt: skip
+def test_a_line_that_only_moved_is_no_reason(
+    world: World, console: Console, old: str, new: str, why: str, expected: list[int],
+    found: list[int],
+) -> None:  # fmt: skip
+    clone = world.clone()
+    world.commit(clone, {"core/alloc.cpp": ALLOC.replace(old, new, 1)}, "Change upstream")
+    conflict = conflict_of(failure(world, console, clone))
+    assert why in conflict.why
+    assert [line.number for line in conflict.expected if line.differs] == expected
+    assert [line.number for line in conflict.found if line.differs] == found
+
+
 def test_the_second_hunk_is_counted(world: World, console: Console) -> None:
     patch = series_of(world.target).patches[1].path
     clone = world.clone("develop")

@@ -142,6 +142,54 @@ def test_a_renamed_file_is_patched_under_its_new_name(porting: Porting) -> None:
     assert not (porting.checkout("v1.5") / "python/api.py").exists()
 
 
+def again(porting: Porting, because: str) -> None:
+    """The series with a trailer in its last patch, which upstream's renamed file is in."""
+    patch = series_of(porting.world.target).patches[2].path
+    head, mark, diff = patch.read_bytes().partition(b"\ndiff --git ")
+    patch.write_bytes(head.rstrip() + f"\n\n{because}\n".encode() + mark + diff)
+
+
+@pytest.mark.parametrize("tag", ["v1.5", "v1.9"])
+def test_a_trailer_names_the_file_as_it_is_called_there(porting: Porting, tag: str) -> None:
+    """Also where a person had to resolve what else upstream did to it."""
+    again(porting, "Touches-again: python/api.py because of it\nTest: python/api.py")
+    if tag == "v1.9":
+        upstream = porting.world.upstream
+        plain_git(upstream, "checkout", "-q", "--detach", "v1.5")
+        commit(upstream, {"python/memory.py": "def memory():\n    return 7\n"}, "Seven")
+        plain_git(upstream, "tag", tag)
+        assert "expects `return 0`" in porting.port(tag, code=9)["message"]
+        checkout = porting.checkout(tag)
+        write(checkout, {"python/memory.py": "def memory():\n    return 8\n"})
+        plain_git(checkout, "add", "-A")
+        porting.run("port", "--continue")
+    else:
+        porting.port(tag)
+    (message,) = [
+        patch.mail.message
+        for patch in series_of(porting.target(tag)).patches
+        if patch.subject == "Show it in Python"
+    ]
+    assert message.endswith("Touches-again: python/memory.py because of it\nTest: python/api.py")
+
+
+def test_the_licence_of_a_ported_tag_is_its_first_line(porting: Porting) -> None:
+    toml = porting.world.tag_file
+    toml.write_text(f"# SPDX-License-Identifier: Apache-2.0\n# By hand.\n\n{toml.read_text()}")
+    porting.port("v1.1")
+    made = porting.world.project.patches / "alpha/v1.1/tag.toml"
+    first, second, third, fourth, *_ = made.read_text().splitlines()
+    assert (first, second, third) == ("# SPDX-License-Identifier: Apache-2.0", "# By hand.", "#")
+    assert fourth.startswith("# Ported from v1.0. ")
+    # From there it goes on without what was said of the first port.
+    porting.run("port", "v1.1", "v1.2", "--source", str(porting.world.upstream))
+    text = (made.parents[1] / "v1.2/tag.toml").read_text()
+    assert text.startswith(
+        "# SPDX-License-Identifier: Apache-2.0\n# By hand.\n#\n# Ported from v1.1"
+    )
+    assert "v1.0" not in text
+
+
 def test_a_source_of_the_overlay_that_is_gone_is_named(porting: Porting) -> None:
     write(porting.world.project.root, {})
     toml = porting.world.tag_file

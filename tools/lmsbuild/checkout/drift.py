@@ -50,7 +50,7 @@ class FileDrift:
             told.append(f"{self.path} is called {self.at} there{by}")
         elif not self.at:
             told.append(f"{self.path} is not there{by}")
-        told += [str(broken) for broken in self.broken]
+        told = [*(str(broken) for broken in self.broken), *told]
         if self.state == NOT_REACHED:
             told = [f"{self.path} was not tried because an earlier patch needs a person there"]
         return told

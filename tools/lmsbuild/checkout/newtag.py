@@ -21,7 +21,7 @@ from lmsbuild.base.git import NOTHING
 from lmsbuild.base.project import Project
 from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
 from lmsbuild.checkout.edits import Line
-from lmsbuild.series.series import patch_files
+from lmsbuild.series.series import check_folders, patch_files
 from lmsbuild.tags.frameworks import TAG_FILE, Tag, Target, load, targets
 from lmsbuild.tags.official import Official, Wheels
 
@@ -30,6 +30,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_PORTED = "# Ported from"
 _WHEELS = "the official wheels (`wheel`: platforms, sha256), their CUDA versions, ABI and headers"
 # What no source says.
 _UNKNOWN = (
@@ -75,11 +76,7 @@ def check_new(target: Target, new: Target) -> None:
             f"change its patches with `lmsbuild apply {new.label}` and `lmsbuild refresh "
             f"{new.label}`, or remove {new.tag_patches} first"
         )
-    if new.tag_patches.is_symlink() or (new.tag_patches.exists() and not new.tag_patches.is_dir()):
-        raise UsageError(
-            f"{target.label} cannot be ported to {new.tag_name} because {new.tag_patches}, where "
-            "it is written down, is no folder; remove it"
-        )
+    check_folders(new, f"{target.label} cannot be ported to {new.tag_name}")
 
 
 def nearest(project: Project, spec: str) -> Target:
@@ -175,12 +172,12 @@ def _tag_file(series: Target, line: Line, wheels: Wheels) -> bytes:
     document["preimage"] = _table(line.preimage())
     head = "\n".join(
         (
-            f"# Ported from {series.tag_name}. What `lmsbuild port` cannot know is empty, or still",
+            f"{_PORTED} {series.tag_name}. What `lmsbuild port` cannot know is empty, or still",
             f"# as of {series.tag_name}:",
             *(f"# - {what}" for what in unknown(series, line, wheels)),
         )
     )
-    made = f"{head}\n{tomlkit.dumps(document)}"
+    made = _below_comments(tomlkit.dumps(document), head)
     try:
         Tag.model_validate(tomllib.loads(made))
     except ValidationError as error:
@@ -189,6 +186,15 @@ def _tag_file(series: Target, line: Line, wheels: Wheels) -> bytes:
             f"{series.file}"
         ) from error
     return made.encode()
+
+
+def _below_comments(text: str, head: str) -> str:
+    """`text` with `head` below the comment that it begins with, its licence, instead of what an
+    earlier port said there."""
+    first = re.match(r"(#.*\n)*", text)
+    assert first is not None
+    kept = re.split(rf"^(?:#\n)?{_PORTED}", first[0], maxsplit=1, flags=re.MULTILINE)[0]
+    return f"{kept}{'#' if kept else ''}{chr(10) if kept else ''}{head}\n{text[first.end() :]}"
 
 
 def _put_official(document: tomlkit.TOMLDocument, name: str, official: Official) -> None:

@@ -231,6 +231,7 @@ def _take(port: Port, state: str) -> None:
     assert port.stopped is not None
     port.done.append(Ported(port.stopped.patch, state, port.stopped.notes))
     port.todo, port.stopped, port.laid, port.barred = port.todo[1:], None, [], []
+    port.names = {}
 
 
 def _go_on(
@@ -253,6 +254,7 @@ def _go_on(
         layout = lay_out(shadow, found.versions, standing) if standing else Layout()
     port.laid = layout.paths
     port.barred = [file.at for file in standing.files if file.obstacle] if standing else []
+    port.names = {file.path: file.at for file in standing.files} if standing else {}
     switch(transaction, since, port.tip, laid, layout)
     transaction.put_beside(porting.FILE, port.content)
     kept = {} if standing else {"applied": port.tip}
@@ -276,8 +278,9 @@ def _commits(shadow: Shadow, found: Ground, series: Series, port: Port) -> Stand
     patches = {patch.name: patch for patch in series.patches}
     while port.todo:
         standing = found.stand(patches[port.todo[0]], tree)
-        drifts = [found.drift(file) for file in standing.files if file.state != APPLIED]
-        notes = [reason for drift in drifts for reason in drift.reasons]
+        drifted = [file for file in standing.files if file.state != APPLIED]
+        drifted.sort(key=lambda file: file not in standing.stops)  # why a person is needed is first
+        notes = [reason for file in drifted for reason in found.drift(file).reasons]
         ported = Ported(standing.patch.name, standing.state, notes)
         if standing.stops:
             port.stopped = ported
@@ -285,7 +288,8 @@ def _commits(shadow: Shadow, found: Ground, series: Series, port: Port) -> Stand
         if standing.state not in (EMPTY, UPSTREAM):
             after = {file.at: file.after for file in standing.files if file.after is not None}
             changes = {at: entry for at, entry in after.items() if entry != tree.get(at, ABSENT)}
-            port.tip = writer.commit(changes, port.tip, standing.patch.mail)
+            mail = standing.patch.mail.moved({file.path: file.at for file in standing.files})
+            port.tip = writer.commit(changes, port.tip, mail)
             tree = standing.onto(tree)
         port.done.append(ported)
         port.todo = port.todo[1:]
@@ -309,7 +313,7 @@ def _take_resolved(transaction: CheckoutTransaction, port: Port, series: Series)
         )
     if tree != user.tree_id(tip).hex():
         patch = next(patch for patch in series.patches if patch.name == port.stopped.patch)
-        tip = commit(shadow, tree, tip, patch.mail)
+        tip = commit(shadow, tree, tip, patch.mail.moved(port.names))
         shadow.hand_over()  # the user's repository has to read it
     port.tip = tip
     _take(port, RESOLVED)

@@ -47,6 +47,7 @@ class Port:
     todo: list[str] = field(default_factory=list)
     stopped: Ported | None = None  # the first of `todo`
     laid: list[str] = field(default_factory=list)  # files of it that were put into the checkout
+    names: dict[str, str] = field(default_factory=dict)  # of its files: in the patch -> in the tag
     barred: list[str] = field(default_factory=list)  # where the checkout can have no file for it
 
     @property
@@ -65,7 +66,13 @@ def _built(value: dict[str, Any]) -> Port:
     value["stopped"] = Ported(**value["stopped"]) if value["stopped"] else None
     port = Port(**value)
     file_name(port.tag)
-    for name in (*port.laid, *port.barred, *port.todo, *(each.patch for each in port.done)):
+    for name in (
+        *port.laid,
+        *port.names.values(),
+        *port.barred,
+        *port.todo,
+        *(each.patch for each in port.done),
+    ):
         inner_path(name)
     return port
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from email.errors import HeaderParseError
@@ -26,6 +26,7 @@ _QUOTED = "Content-Transfer-Encoding: quoted-printable"
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): +(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
+_BECAUSE = re.compile(r"^([A-Za-z-]+: )(\S+)(?= because )")
 _TRAILERS = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]*: .*(?:\n[ \t]+.*)*(?:\n|\Z))+")
 # What `git am` takes for the end of the message, or mailsplit for the start of another mail.
 _ENDS_MESSAGE = re.compile(r"^(---(\s*$| \S)|diff -|Index: |From \S.*\d:\d\d)", re.MULTILINE)
@@ -65,6 +66,16 @@ class Mail:
         if sent and sent[-1].lower() == "not-needed":
             return "not for upstream"
         return f"forwarded: {sent[-1]}" if sent else ""
+
+    def moved(self, names: Mapping[str, str]) -> Mail:
+        """With the trailers `KEY: FILE because REASON` naming files as `names` says."""
+        if not any(old != new for old, new in names.items()):
+            return self
+        body, _, last = self.message.rpartition("\n\n")
+        lines = [
+            _BECAUSE.sub(lambda m: f"{m[1]}{names.get(m[2], m[2])}", x) for x in last.split("\n")
+        ]
+        return replace(self, message="\n\n".join([*([body] if body else []), "\n".join(lines)]))
 
     def render(self) -> str:
         """The mail up to where the diff begins."""

@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 from lmsbuild.base.errors import ConfigError, GitError, PatchError
 from lmsbuild.base.git import Git
@@ -116,26 +117,28 @@ def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
         return Conflict(patch.name, file, number, header, f"{where} finds no such file")
     tree = done.stdout.decode(errors="replace").split("\n")
     start = likeliest(tree, wanted, line - 1)
-    there = tree[start : start + len(wanted)]
-    pairs = [(text, there[i] if i < len(there) else None) for i, text in enumerate(wanted)]
-    expected = [Line(line + i, text, text != other) for i, (text, other) in enumerate(pairs)]
-    found = [
-        Line(start + 1 + i, other, text != other)
-        for i, (text, other) in enumerate(pairs)
-        if other is not None
-    ]
-    first = next((i for i, (text, other) in enumerate(pairs) if text != other), None)
-    if first is None and start + len(wanted) == len(tree):  # all but what ends the last line
-        why = f"{where} expects a line break at the end of the file, where the tree has none"
-    elif first is None:
-        why = f"{where} does not fit there, though its lines do (the patch file is damaged)"
-    else:
-        text, other = pairs[first]
+    place = _Place.of(tree, start, wanted)
+    expected = [Line(line + i, text, i in place.lost) for i, text in enumerate(wanted)]
+    found = [Line(i + 1, tree[i], i in place.other) for i in place.window]
+    if place.lost:
+        first, at = min(place.lost.items())
+        text, other = wanted[first], tree[at] if at < len(tree) else None
         want = text.strip()
         have = f"the tree has `{other.strip()}`" if other is not None else "the file has ended"
         if other is not None and other.strip() == want:  # white space is all they differ in
             want, have = repr(text), f"the tree has {other!r}"
-        why = f"{where} expects `{want}` where {have} in line {start + 1 + first}"
+        why = f"{where} expects `{want}` where {have} in line {at + 1}"
+    elif place.other:
+        at = min(place.other)
+        before = tree[at - 1].strip()
+        why = (
+            f"{where} expects nothing between `{before}` and the line after it, where the tree has "
+            f"`{tree[at].strip()}` in line {at + 1}"
+        )
+    elif start + len(wanted) == len(tree):  # all but what ends the last line
+        why = f"{where} expects a line break at the end of the file, where the tree has none"
+    else:
+        why = f"{where} does not fit there, though its lines do (the patch file is damaged)"
     return Conflict(patch.name, file, number, header, why, expected, found)
 
 
@@ -146,6 +149,38 @@ def _source(patch: Patch, file: str, line: int) -> tuple[int, str, list[str]]:
             if hunk.source_start == line:
                 return hunk.number, hunk.header, hunk.texts(" ", "-")
     return 1, "no text hunk", []
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Lines that a patch wants beside those of the tree: what was only moved, by a line put between
+    two, is no difference."""
+
+    lost: dict[int, int]  # those that are not there -> the line of the tree that stands there
+    other: set[int]  # lines of the tree that are not wanted
+    window: range
+
+    @classmethod
+    def of(cls, tree: Sequence[str], start: int, wanted: Sequence[str]) -> _Place:
+        size = len(wanted)
+        low, high = max(0, start - size), min(len(tree), start + 2 * size)
+        same = SequenceMatcher(None, wanted, tree[low:high], autojunk=False).get_matching_blocks()
+        blocks = [(one.a, low + one.b, one.size) for one in same[:-1]]  # the last one is empty
+        if not blocks:
+            blocks = [(0, start, 0)]
+        (first, begin, _), (last, end, _) = blocks[0], blocks[-1]
+        begin, end = max(0, begin - first), min(len(tree), end + size - last)
+        at = {i + n: j + n for i, j, count in blocks for n in range(count)}
+        lost: dict[int, int] = {}
+        following = begin  # the line of the tree after what stands for the wanted ones so far
+        for number in range(size):
+            if number in at:
+                following = at[number] + 1
+            else:
+                lost[number] = following
+                following += following not in at.values()
+        window = range(begin, end)
+        return cls(lost, set(window) - set(at.values()), window)
 
 
 def likeliest(tree: Sequence[str], wanted: Sequence[str], near: int) -> int:
