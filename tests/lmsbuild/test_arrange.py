@@ -303,7 +303,8 @@ def test_squash(tool: Tool) -> None:
 def test_squash_with_a_message(tool: Tool) -> None:
     before = snapshot(tool.checkout)
     wording = "Call the engine and count\n\nBoth are needed at once.\n\nTest: tests/b.py"
-    tool("squash", "1", "3", "4", "--message", wording)
+    done = tool("squash", "1", "3", "4", "--message", wording)
+    assert patches(done)[3] == "v1.0/0001-Call-the-engine-and-count.patch"
     text = plain_git(tool.checkout, "log", "-1", "--format=%B", "HEAD~1")
     assert text.splitlines() == [
         "Call the engine and count", "", "Both are needed at once.", "",

@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import REPOSITORY, World
 
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
+
+
+def test_counted() -> None:
+    said = [counted(n, noun) for n, noun in ((0, "file"), (1, "file"), (1, "patch"), (2, "patch"))]
+    assert said == ["0 files", "1 file", "1 patch", "2 patches"]
+
 
 PROGRAM = """
 import sys, time

@@ -192,7 +192,7 @@ def test_it_changes_nothing_and_says_what_it_would_do(ready: Ready, name: str) -
             continue
         assert code == 0, (code, out, err)
         if more:
-            json.loads(out)
+            assert json.loads(out)["dry_run"] is True
         else:
             assert any(word in out for word in WORDS), (out, err)
     if popped:

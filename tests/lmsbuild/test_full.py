@@ -364,7 +364,7 @@ def test_another_machine(world: World) -> None:
     code, _, err = run("wheel", "v1.0", *common)
     assert code == 4 and "no build image of alpha:v1.0 for ppc64le" in err
     code, out, err = run("wheel", "v1.0", *common, "--base-image", "other:1")
-    assert code == 0 and f":build-py{PYTHON}-ppc64le on other:1" in out, err
+    assert code == 0 and f":build-py{PYTHON}-cu0-ppc64le on other:1" in out, err
 
 
 def test_another_cuda_version(real_project: Project) -> None:

@@ -25,7 +25,7 @@ import pytest
 from lmsbuild_engine import Engine, import_image
 from lmsbuild_processes import run
 from lmsbuild_wheels import PYTHON, make_wheel, start
-from lmsbuild_world import World
+from lmsbuild_world import REPOSITORY, World
 
 from lmsbuild.base.errors import EnginePermissionError, MismatchError, WheelError
 from lmsbuild.base.project import Project
@@ -62,7 +62,7 @@ def test_dockerfiles_are_rendered(real_project: Project) -> None:
         found = recipe(target, kind, "3.13", base="other:1")
         text = found.render()
         assert "FROM other:1" in text and "{" not in text.replace("() {", "").replace("}", "")
-        assert kind == "compiler" or found.name.endswith(f":{kind}-py3.13-x86_64")
+        assert kind == "compiler" or found.name.endswith(f":{kind}-py3.13-cu124-x86_64")
 
 
 def test_every_tag_has_its_images_and_a_complete_build(real_project: Project) -> None:
@@ -86,6 +86,15 @@ def test_image_that_is_not_described(world: World) -> None:
     assert code == 4 and "no build image of alpha:v1.0 for ppc64le" in err and "`images`" in err
     code, _, err = run(*describe(world), "--light")
     assert code == 2 and "--light" in err
+
+
+def test_the_versions_of_cuda_have_images_of_their_own() -> None:
+    tag = resolve(Project(REPOSITORY), "tensorflow:v2.14.1")
+    names = {cuda: recipe(tag.for_cuda(cuda), "runtime", "3.11").name for cuda in tag.tag.cuda}
+    assert names == {
+        "cpu": "lmsbuild/tensorflow-v2.14.1:runtime-py3.11-cpu-x86_64",
+        "11.8": "lmsbuild/tensorflow-v2.14.1:runtime-py3.11-cu118-x86_64",
+    }
 
 
 def test_nothing_is_done_but_said(world: World) -> None:

@@ -94,6 +94,13 @@ def test_messages(tidy: World, message: str, rule: str) -> None:
     assert found[0].patch.startswith("v1.0/0001-") and found[0].todo
 
 
+def test_a_name_that_is_a_word_of_english_names_no_code(tidy: World) -> None:
+    """And is said not to: whoever wrote it would look for it in vain."""
+    files = {"core/alloc.h": UPSTREAM["core/alloc.h"] + "// more\n"}  # of the function `upstream`
+    (found,) = series(tidy, (GOOD.replace("line20", "upstream"), files))
+    assert found.rule == "upstream" and "a word of English, as Storage" in found.todo
+
+
 @pytest.mark.default
 @pytest.mark.parametrize(
     ("files", "file", "line", "rule", "words"),

@@ -15,7 +15,13 @@ from lmsbuild_world import UPSTREAM, World, hook_files, plain_git, write
 from lmsbuild.__main__ import run
 from lmsbuild.base import log
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import ConfigError, ConflictError, MismatchError, TreeStateError
+from lmsbuild.base.errors import (
+    ConfigError,
+    ConflictError,
+    MismatchError,
+    TreeStateError,
+    UsageError,
+)
 from lmsbuild.base.git import Git, open_at
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.checkout import made
@@ -60,6 +66,21 @@ def test_dry_run_writes_nothing(world: World) -> None:
     before = snapshot(world)
     assert refresh(world.target, None, dry_run=True).written
     assert snapshot(world) == before
+
+
+@pytest.mark.parametrize("name", ["v1.0", "runtime"])
+def test_writes_through_no_link(world: World, applied: Path, name: str) -> None:
+    """As `port` and `add`: a link leads anywhere."""
+    place, outside = world.project.patches / "alpha" / name, world.folder / "outside"
+    place.rename(outside)
+    place.symlink_to(outside)
+    before = {file: file.read_bytes() for file in outside.iterdir()}
+    edited = UPSTREAM["core/alloc.cpp"].replace("line20 = 20", "line20 = 22")
+    world.commit(applied, {"core/alloc.cpp": edited}, "Edit")
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="is no folder; remove it"):
+            refresh(world.target, applied, dry_run=dry_run)
+    assert {file: file.read_bytes() for file in outside.iterdir()} == before
 
 
 def test_renamed_hook_removes_the_old_patch(world: World, console: Console) -> None:

@@ -269,7 +269,7 @@ def test_explanations() -> None:
         "patch a was 1 and is 2",
         "patch b is gone",
         "patch c is new",
-        "so 1 members of the wheel differ",
+        "members of the wheel that differ for it: 1",
     ]
     assert explain(old, {**old, "members": {"m": "2"}})[1] == "member m was 1 and is 2"
 

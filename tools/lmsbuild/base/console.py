@@ -189,6 +189,7 @@ class Console:
     def __init__(self, *, json_mode: bool = False, markdown: bool = False) -> None:
         self.json_mode = json_mode
         self.markdown = markdown
+        self.dry_run: bool | None = None  # None: of a command that has no dry run
         self.steps: list[Task] = []
         self._out = _rich(sys.stdout)
         self._err = _rich(sys.stderr)
@@ -233,7 +234,7 @@ class Console:
         """The end of a command that succeeded: its machine-readable result with --json, else the
         summary of its steps if they took long."""
         if self.json_mode:
-            sys.stdout.write(json.dumps(self._with_steps(value), default=jsonable, indent=2))
+            sys.stdout.write(json.dumps(self._whole(value), default=jsonable, indent=2))
             sys.stdout.write("\n")
             return
         if sum(step.seconds for step in self.steps if step.depth == 0) >= QUIET_SECONDS:
@@ -290,10 +291,15 @@ class Console:
         with self._display.hidden():
             (self._err if self.markdown else self._out).print(text, markup=False)
 
-    def _with_steps(self, value: object) -> object:
-        if not self.steps:
+    def _whole(self, value: object) -> object:
+        """With what every command tells: whether it was a dry run, and its steps."""
+        if not self.steps and self.dry_run is None:
             return value
-        plain = value if isinstance(value, dict) else jsonable(value)
+        plain = value if isinstance(value, dict | list) else jsonable(value)
+        if self.dry_run is not None and isinstance(plain, dict):
+            plain = {**plain, "dry_run": self.dry_run}
+        if not self.steps:
+            return plain
         steps = [
             {
                 "step": step.title,
@@ -355,6 +361,12 @@ def _rich(stream: TextIO) -> RichConsole:
 
 def _is_live(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    plural = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}{plural}"
 
 
 def jsonable(value: object) -> object:

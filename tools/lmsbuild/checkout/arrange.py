@@ -452,10 +452,18 @@ def _take(way: Arranging, state: str) -> None:
     if not step.fold:
         way.done.append(PatchState(step.name, state))
     elif state not in (EMPTY, SKIPPED):
-        way.done[-1] = PatchState(way.done[-1].patch, CHANGED)
+        way.done[-1] = PatchState(_reworded(way.done[-1].patch, step.message), CHANGED)
     else:
         way.done.append(PatchState(step.name, state))
     way.wanted, way.stopped, way.notes = way.wanted[1:], None, []
+
+
+def _reworded(name: str, message: str) -> str:
+    """What the patch `name` is called with this message, "" for that which it has."""
+    if not message:
+        return name
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file_name(int(file[:4]), message.partition(chr(10))[0])}"
 
 
 def _follows(made: Repository, step: Step, tip: str) -> bool:

@@ -27,7 +27,7 @@ from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.scratch import scratch
-from lmsbuild.series.series import Patch, patch_files
+from lmsbuild.series.series import Patch, check_folders, patch_files
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.tags.runtimefiles import runtime_files, source_of
 
@@ -117,6 +117,7 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
             "the patches of an installed lmsbuild are not written because an update would undo it; "
             "work in a clone of the project, or name one with LMSBUILD_ROOT"
         )
+    check_folders(target, f"{target.label} cannot be refreshed")
     if dry_run:
         return _refreshed(target, source, _plan(target, source)[0])
     root = target.project.root

@@ -9,7 +9,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -88,9 +88,17 @@ def markdown_option(function: F) -> F:
 
 
 def dry_run_option(function: F) -> F:
-    return click.option(
+    """Gives the command `dry_run`, and its result says it."""
+
+    @functools.wraps(function)
+    def told(*, dry_run: bool, console: Console, **values: Any) -> Any:
+        console.dry_run = dry_run
+        return function(dry_run=dry_run, console=console, **values)
+
+    option = click.option(
         "--dry-run", is_flag=True, help="Say what would be done and change nothing."
-    )(function)
+    )
+    return cast(F, option(told))
 
 
 def dry_options(function: F) -> F:

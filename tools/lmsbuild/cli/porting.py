@@ -97,7 +97,7 @@ def foresee(target: Target, tag: str, source: str, into: Path | None, console: C
         clone, name = place, "HEAD"
     if clone is None:
         console.say(f"would fetch {new.label} to {place}, and port the series of {target.label}")
-        console.result({"path": place, "patches": [], "dry_run": True})
+        console.result({"path": place, "patches": []})
         return
     rows = survey(target, [name], clone, console).rows
     console.table("", ("patch", "state"), [(row.patch, row.state) for row in rows])
@@ -109,4 +109,4 @@ def foresee(target: Target, tag: str, source: str, into: Path | None, console: C
         f"would make these commits in {place}, up to the first patch that needs a person, and at "
         f"the end write patches/{new.framework_name}/{new.tag_name}"
     )
-    console.result({"path": place, "patches": rows, "dry_run": True})
+    console.result({"path": place, "patches": rows})

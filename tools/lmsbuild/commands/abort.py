@@ -80,4 +80,4 @@ def command(*, tag: str | None, into: Path | None, dry_run: bool, console: Conso
                 console.say(f"{left}: a fetch that was killed {would}cleaned up")
     if not done:
         console.say("nothing was stopped in the middle")
-    console.result({"aborted": done, "dry_run": dry_run})
+    console.result({"aborted": done})

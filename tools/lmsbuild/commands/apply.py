@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import SeriesError, UsageError
 from lmsbuild.base.git import checkout_git
 from lmsbuild.base.project import find_project
@@ -87,8 +87,10 @@ def command(
     if not is_there(path):
         if dry_run:
             patches = names(series_of(target).patches)
-            console.say(f"would fetch {target.label} to {path} and apply {len(patches)} patches")
-            console.result({"path": path, "patches": patches, "dry_run": True})
+            console.say(
+                f"would fetch {target.label} to {path} and apply {counted(len(patches), 'patch')}"
+            )
+            console.result({"path": path, "patches": patches})
             return
         path = fetched(target, source, path, console, reference).path
     if last is not None or _has_popped(path):

@@ -125,7 +125,7 @@ def command(
     file = results.absolute() if results else target.work / "bench" / name / "results.jsonl"
     if dry_run:
         console.say(f"would measure {target.label} on the {device.name} and add to {file}")
-        console.result({"results": file, "device": device, "dry_run": True})
+        console.result({"results": file, "device": device})
         return
     only = Wanted(target=target, choices=choices, device=device, plugin=found, stock=False)
     ready = prepared(only, console)

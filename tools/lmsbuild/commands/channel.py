@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich import filesize
 
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import ChannelError, UsageError
 from lmsbuild.base.interrupt import Interrupted
 from lmsbuild.cli.options import UserPath, dry_run_option, examples, json_option
@@ -84,7 +84,7 @@ def add(
         }
         for added in done
     ]  # fmt: skip
-    console.result({"packages": rows, "dry_run": dry_run})
+    console.result({"packages": rows})
 
 
 @command.command("index", epilog=examples("lmsbuild channel index /srv/conda"))
@@ -95,8 +95,10 @@ def add(
 def index(*, channel: Path, stubs: bool, dry_run: bool, console: Console) -> None:
     """Write the index of CHANNEL anew from its packages, each of which is checked."""
     found = _channel(channel).index(console, stubs=stubs, dry_run=dry_run)
-    console.say(f"{'would index' if dry_run else 'indexed'} {channel} ({len(found)} packages)")
-    console.result({"packages": len(found), "dry_run": dry_run})
+    console.say(
+        f"{'would index' if dry_run else 'indexed'} {channel} ({counted(len(found), 'package')})"
+    )
+    console.result({"packages": len(found)})
 
 
 @command.command(
@@ -168,8 +170,8 @@ def prune(
     for entry in gone:
         console.say(f"{did} {entry.path}")
     total = sum(entry.size for entry in gone)
-    console.say(f"{did} {len(gone)} packages, {filesize.decimal(total)}")
-    console.result({"packages": gone, "bytes": total, "dry_run": dry_run})
+    console.say(f"{did} {counted(len(gone), 'package')}, {filesize.decimal(total)}")
+    console.result({"packages": gone, "bytes": total})
 
 
 @command.command(

@@ -74,7 +74,7 @@ def command(
     total = sum(item.bytes for item in gone)
     did = "would remove" if dry_run else "removed"
     console.say(f"{did} {len(gone)} items, {filesize.decimal(total)}")
-    facts = {"items": [item.facts() for item in done], "bytes": total, "dry_run": dry_run}
+    facts = {"items": [item.facts() for item in done], "bytes": total}
     busy = [item for item in done if item.what == "work" and item.kept == IN_USE]
     if busy:
         more = f" and {len(busy) - 1} more" if len(busy) > 1 else ""

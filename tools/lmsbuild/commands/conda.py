@@ -107,7 +107,7 @@ def command(
     if dry_run:
         for plan in done.planned:
             console.say(f"would write {plan}")
-        console.result({"packages": done.planned, "dry_run": True})
+        console.result({"packages": done.planned})
         return
     for made in done.made:
         console.say(f"{'unchanged' if made.reused else 'wrote'} {made.package.path}")
@@ -121,4 +121,4 @@ def command(
         }
         for made in done.made
     ]  # fmt: skip
-    console.result({"packages": rows, "dry_run": False})
+    console.result({"packages": rows})

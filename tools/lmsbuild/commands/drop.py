@@ -37,8 +37,9 @@ def command(
 ) -> None:
     """Take PATCHes out of the series of the checkout of TAG.
 
-    Those after them are put on again without them. The files in patches/ change with the next
-    `lmsbuild refresh`; until then, and with `lmsbuild undo`, nothing is lost.
+    Those after them are put on again without them. The files in patches/ have them until the next
+    `lmsbuild refresh`; `lmsbuild undo` gives back the checkout, as long as no other command has
+    changed its patches since.
     """
     need(patches, 1, "PATCH", "drop")
     words = ("drop", *patches)

@@ -65,9 +65,7 @@ def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
                 f"{path} was not written because {error.strerror}; choose another file with -o"
             ) from error
     console.say(f"{'would write' if dry_run else 'wrote'} {path} ({len(content):,} bytes)")
-    console.result(
-        {"path": path, "bytes": len(content), "sha256": sha256_bytes(content), "dry_run": dry_run}
-    )
+    console.result({"path": path, "bytes": len(content), "sha256": sha256_bytes(content)})
 
 
 def _prove(target: Target, console: Console) -> None:

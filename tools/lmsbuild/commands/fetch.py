@@ -54,7 +54,7 @@ def command(
     if dry_run:
         path = default_path(target, into)
         console.say(f"would fetch {target.label} to {path} (source: {source})")
-        console.result({"path": path, "source": source, "dry_run": True})
+        console.result({"path": path, "source": source})
         return
     done = fetched(target, source, into, console, reference)
     console.say(f"{target.label} is at {done.path} (source: {done.route}, {done.why})")

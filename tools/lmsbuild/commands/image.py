@@ -76,7 +76,8 @@ def command(
     """Build a container image of TAG from its template in docker/.
 
     Works with any engine that speaks Docker's API (Docker, podman). The image's name is
-    lmsbuild/<framework>-<tag>:<kind>-py<X.Y>-<machine>.
+    lmsbuild/<framework>-<tag>:<kind>-py<X.Y>-<cuNNN or cpu>-<machine>, that of a compiler only
+    <kind>-<machine>.
     """
     target = resolve(find_project(), tag).for_cuda(choices.cuda)
     chosen = next(known for known in KINDS if known == kind)
@@ -91,9 +92,7 @@ def command(
     if render or dry_run:
         text = found.render()
         console.say(text if render else f"would build {found.name} on {found.base}")
-        console.result(
-            {"dockerfile": text, "name": found.name, "base": found.base, "dry_run": True}
-        )
+        console.result({"dockerfile": text, "name": found.name, "base": found.base})
         return
     with connect() as engine:
         wheels = []

@@ -69,7 +69,7 @@ def command(
         entry = add(project, tag.rpartition(":")[0] or "pytorch", tag, console, dry_run=dry_run)
         console.say(entry)
         if dry_run:
-            console.result({"entry": entry, "dry_run": True})
+            console.result({"entry": entry})
             return
     found = resolve(project, tag)
     choices = Choices("auto", None, None, python, None, jobs)

@@ -70,7 +70,7 @@ def command(
                 why=why,
             )
         console.say(f"would build {about['wheel']['name']} again and compare it")
-        console.result({"wheel": about["wheel"]["name"], "dry_run": True})
+        console.result({"wheel": about["wheel"]["name"]})
         return
     container = container_for(
         target, wanted=in_container, base_image=base_image, choices=choices, console=console

@@ -32,7 +32,7 @@ from lmsbuild.tags.frameworks import resolve
         "lmsbuild release v2.6.0 --python 3.12 --container --output /srv/releases",
         "lmsbuild release v2.6.0 --no-conda --add docs/whats-new.pdf",
         "lmsbuild release v2.6.0 --sign ~/.ssh/release_ed25519",
-        "lmsbuild release v2.6.0 --image lmsbuild/pytorch-v2.6.0:runtime-py3.11-x86_64",
+        "lmsbuild release v2.6.0 --image lmsbuild/pytorch-v2.6.0:runtime-py3.11-cu124-x86_64",
     ),
 )
 @tag_argument

@@ -57,7 +57,7 @@ def command(
     device = devices.choose(target, wanted, profile)
     if dry_run:
         console.say(f"would run for {target.label} on the {device.name}: {', '.join(STEPS)}")
-        console.result({"steps": STEPS, "device": device, "choices": choices, "dry_run": True})
+        console.result({"steps": STEPS, "device": device, "choices": choices})
         return
     ready = prepared(Wanted(target=target, choices=choices, device=device), console)
     assert ready.stock is not None

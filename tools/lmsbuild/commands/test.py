@@ -189,7 +189,7 @@ def command(
         select = f"({select}) and ({these})" if select else these
     if dry_run:
         console.say(f"would run {', '.join(file.name for file in files)} on {device.kind}")
-        console.result({"suites": files, "device": device.kind, "tier": tier, "dry_run": True})
+        console.result({"suites": files, "device": device.kind, "tier": tier})
         return
     recorder = None
     if record:

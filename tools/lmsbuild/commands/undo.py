@@ -26,14 +26,20 @@ from lmsbuild.upkeep.status import places
 )
 @tag_choice
 @into_option
-@click.option("--refresh", is_flag=True, help="Take back the last `refresh` of the project.")
+@click.option(
+    "--refresh",
+    is_flag=True,
+    help="Take back the last change of the project's files: a `refresh`, or the end of a `port` "
+    "or `add`.",
+)
 @dry_run_option
 @json_option
 def command(
     *, tag: str | None, into: Path | None, refresh: bool, dry_run: bool, console: Console
 ) -> None:
-    """Take back the last `apply`, or change of patches, of a checkout, or the last `refresh` of
-    the project.
+    """Take back the last `apply`, or change of patches, of a checkout; with --refresh what last
+    changed the files of the project: a `refresh`, or a `port` or `add` that came to its end (the
+    commits in its checkout stay).
 
     It takes back one; `git reflog` in the checkout names the commit that each command left.
     Refuses, and changes nothing, when commits or changes of yours lie on it.

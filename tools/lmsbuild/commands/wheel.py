@@ -138,7 +138,7 @@ def _full(
         console.say(f"would build {found.name} on {found.base}")
         for words in [*how.fetch, *how.commands]:
             console.say(f"would run `{shlex.join(words)}` in a copy of {path}")
-        console.result({"path": path, "settings": how, "dry_run": True})
+        console.result({"path": path, "settings": how})
         return
     path = patched(target, choices, console)
     folder = output.absolute() if output else target.work / "wheels"

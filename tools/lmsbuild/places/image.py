@@ -35,7 +35,7 @@ from lmsbuild.base.settings import offline
 from lmsbuild.places.docker import ARCHITECTURES, Engine, failure, machine, translated
 from lmsbuild.places.environment import GPU_ONLY, requirements
 from lmsbuild.tags.download import hash_memory, wheels_for
-from lmsbuild.tags.frameworks import Image, Target
+from lmsbuild.tags.frameworks import Image, Target, image_name
 from lmsbuild.wheel import wheelfile
 
 Kind = Literal["compiler", "build", "runtime", "test"]
@@ -62,8 +62,8 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        python = "" if self.kind == "compiler" else f"-py{self.python}"
-        return f"lmsbuild/{self.target.slug}:{self.kind}{python}-{self.machine}".lower()
+        own = () if self.kind == "compiler" else (self.python, self.target.cuda)
+        return image_name(self.target.slug, self.kind, self.machine, *own)
 
     @property
     def command(self) -> str:

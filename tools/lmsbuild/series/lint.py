@@ -122,7 +122,8 @@ def _upstream(context: _Context) -> Iterator[Finding]:
         yield context.message(
             "upstream",
             f"the message names no code of upstream, such as {sorted(touched)[0]}",
-            "name a file, function or class that the patch changes and refresh",
+            "name a file, function or class that the patch changes (one that is also a word of "
+            "English, as Storage, does not count) and refresh",
         )
 
 

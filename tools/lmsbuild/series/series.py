@@ -17,7 +17,7 @@ from pathlib import Path
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
-from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError
+from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError, UsageError
 from lmsbuild.base.filenames import check_regular, inner_path, link_target
 from lmsbuild.base.git import Repository, entries
 from lmsbuild.base.hashing import sha256_bytes
@@ -361,6 +361,17 @@ def _hunks(diff: str, skipped: int) -> tuple[Hunk, ...]:
 
 def patch_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.patch"))
+
+
+def check_folders(target: Target, what: str) -> None:
+    """Raise UsageError, `what` being what cannot be done, unless the folders that patches are
+    written to are the project's own: a link leads anywhere."""
+    own = target.tag_patches
+    for folder in (own.parent, target.runtime_patches, own):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise UsageError(
+                f"{what} because {folder}, where it is written down, is no folder; remove it"
+            )
 
 
 def series_of(target: Target) -> Series:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmsbuild.base import cache, use
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
 from lmsbuild.base.project import make_folder
 from lmsbuild.checkout.checkout import is_there, working_path
 from lmsbuild.places import device as devices
@@ -92,7 +92,7 @@ def wheel(
                 compiler=compiler,
                 objects=objects,
             )
-        step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+        step.note = "unchanged" if done.reused else f"{counted(done.compiled, 'file')} compiled"
         if done.wheel.is_file() and not dry_run:
             step.size, step.digest = done.wheel.stat().st_size, done.sha256
     return path, done
@@ -111,7 +111,7 @@ def plugin_wheel(
         python = found.target.python(choices.python)
         if found.plugin.compiled:
             done = plugin.build(found, python, folder, console, choices.jobs, dry_run=dry_run)
-            step.note = "unchanged" if done.reused else f"{done.compiled} files compiled"
+            step.note = "unchanged" if done.reused else f"{counted(done.compiled, 'file')} compiled"
         else:
             done = pureplugin.build(found, folder, dry_run=dry_run)
             step.note = "unchanged" if done.reused else "made"

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lmsbuild import __version__
 from lmsbuild.base import cache, log, strictjson
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import (
     ConfigError,
     FileError,
@@ -117,7 +117,7 @@ def release(
     make_folder(place)
     with console.step("release") as step, _room(place) as fresh:
         artefacts = _fill(fresh, target, built, own=own, more=more, images=images, console=console)
-        step.note = f"{len(artefacts)} files"
+        step.note = counted(len(artefacts), "file")
         step.size = sum(artefact.bytes for artefact in artefacts)
         if folder.exists():
             _check_same(folder, fresh)
@@ -476,7 +476,7 @@ def explain(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if not found:
         found = ["the inputs are equal, but the build is not reproducible", *members]
     elif members:
-        found.append(f"so {len(members)} members of the wheel differ")
+        found.append(f"members of the wheel that differ for it: {len(members)}")
     return found
 
 

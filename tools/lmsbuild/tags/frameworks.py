@@ -449,6 +449,13 @@ class Target:
         return self.project.work / self.slug
 
 
+def image_name(slug: str, kind: str, machine: str, python: str = "", cuda: str = "") -> str:
+    """Of a container image, with all that its kind depends on."""
+    number = f"cu{cuda.replace('.', '')}" if cuda[:1].isdigit() else cuda
+    parts = [kind, f"py{python}" if python else "", number, machine]
+    return f"lmsbuild/{slug}:{'-'.join(filter(None, parts))}".lower()
+
+
 def read(model: type[M], path: Path) -> M:
     """The checked content of a TOML file. Raises ConfigError naming each wrong entry."""
     try:

@@ -21,7 +21,7 @@ from pydantic import Field
 from lmsbuild.base.errors import ConfigError, SeriesError
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project
-from lmsbuild.tags.frameworks import X86_64, Framework, Model, load, read
+from lmsbuild.tags.frameworks import X86_64, Framework, Model, image_name, load, read
 from lmsbuild.tags.words import CudaVersion, Machine, PythonVersion, Word
 
 FILE = "ci/matrix.toml"
@@ -158,7 +158,7 @@ class Job:
         cell = self.cell
         if not (self.newest and self.default and cell.arch == X86_64):
             return ""
-        return f"lmsbuild/{self.tag}:runtime-py{cell.python}-{cell.arch}"
+        return image_name(self.tag, "runtime", cell.arch, cell.python, cell.cuda)
 
     @property
     def _subdir(self) -> str:

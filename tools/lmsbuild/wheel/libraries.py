@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from lmsbuild.base import log
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import WheelError
 from lmsbuild.series.series import NO_BLOB
 from lmsbuild.tags.frameworks import Library
@@ -34,7 +34,9 @@ def compile_all(
         )
         units[library.path] = [Unit(source, flags, tuple(include)) for source in library.sources]
     everything = [unit for group in units.values() for unit in group]
-    with console.step(f"compiling {len(everything)} files", total=len(everything)) as task:
+    with console.step(
+        f"compiling {counted(len(everything), 'file')}", total=len(everything)
+    ) as task:
         objects = dict(zip(everything, cached.objects_of(everything, jobs, task), strict=True))
     return {path: [objects[unit] for unit in group] for path, group in units.items()}
 

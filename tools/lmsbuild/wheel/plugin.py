@@ -20,7 +20,7 @@ from filelock import FileLock
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild.base import cache
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError, WheelError
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value, write_atomic
 from lmsbuild.base.project import Project, make_folder
@@ -300,7 +300,7 @@ def _make(
         if file.startswith(below) and file.endswith(".cpp")
     ]
     objects = ObjectCache(compiler, roots, f"/{NAME}")
-    with console.step(f"compiling {len(units)} files", total=len(units)) as task:
+    with console.step(f"compiling {counted(len(units), 'file')}", total=len(units)) as task:
         compiled = objects.objects_of(units, jobs, task)
         task.note = f"{len(objects.compiled)} anew"
     for source, text in objects.warnings.items():
