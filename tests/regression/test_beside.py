@@ -89,6 +89,7 @@ def test_recorded_history(lms: Any, device: Any) -> None:
         torch.cuda.memory._record_memory_history(enabled=None)
 
 
+@pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
 def test_blocks_of_the_users_own_pool_stay(lms: Any, device: Any) -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
@@ -140,6 +141,7 @@ def test_a_pluggable_allocator_is_refused(program: Any, tmp_path: Path) -> None:
     assert "or the pluggable allocator" in out and "works True" in out
 
 
+@pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
 def test_a_pool_with_a_pluggable_allocator_stays(program: Any, tmp_path: Path) -> None:
     """Its blocks came from somewhere else, and go back there."""
     out = program(

@@ -405,6 +405,20 @@ def test_a_stream_destroyed_while_it_was_off(lms: Any) -> None:
     assert torch.equal(x.cpu(), ramp(2))
 
 
+def test_a_page_in_waits_where_an_external_stream_has_waited(mode: str) -> None:
+    """Its block was left while that stream was the current one, and is taken when it is not."""
+    main, owned = torch.cuda.current_stream(), OwnedStream()
+    with on(owned.stream, main):
+        x, y = ramp(0).cuda(), ramp(10).cuda()
+        evict(x)
+        taken = ramp(20).cuda()  # where x was
+        evict(y)
+    main.wait_stream(owned.stream)
+    x.add_(1)  # where y was
+    for tensor, start in ((x, 1), (y, 10), (taken, 20)):
+        assert torch.equal(tensor.cpu(), ramp(start))
+
+
 def test_record_stream_of_another_device(program: Any, sim: Any) -> None:
     out = program(
         """

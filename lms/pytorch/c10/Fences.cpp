@@ -187,6 +187,16 @@ MarkPtr set_on(DeviceIndex device, cudaStream_t stream, Line& line) {
   return mark;
 }
 
+// Whoever cannot use an external stream waits for its last mark instead: that must come after what
+// the stream itself has been made to wait for.
+void mark_if_external(DeviceIndex device, cudaStream_t stream) {
+  Line& line = line_of(device, stream);
+  const std::lock_guard<std::mutex> lock(line.mutex);
+  if (line.external) {
+    set_on(device, stream, line);
+  }
+}
+
 cudaStream_t copy_stream(DeviceIndex device, cudaStream_t DeviceState::* which) {
   std::lock_guard<std::mutex> lock(state().mutex);
   cudaStream_t& stream = state().of(device).*which;
@@ -268,10 +278,13 @@ void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence) {
 }
 
 void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence) {
-  if (C10_LIKELY(usable(device, stream))) {
-    wait_fence(stream, fence);
-  } else {
+  if (C10_UNLIKELY(!usable(device, stream))) {
     fence->wait();
+    return;
+  }
+  wait_fence(stream, fence);
+  if (C10_UNLIKELY(detail::external_streams)) {
+    mark_if_external(device, stream);
   }
 }
 

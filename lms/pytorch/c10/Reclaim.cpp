@@ -116,7 +116,7 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
     }
     try {
       if (usable(device, home) && !capturing(home)) {  // a graph depends on nothing outside it
-        wait_fence(home, copy);
+        wait_fence_at(device, home, copy);
         continue;
       }
     } catch (const c10::Error&) {
