@@ -19,10 +19,10 @@ from lms_extension import OwnedStream
 
 N = MIB // 4
 SIZES = (N, N, N // 2, N // 8, 2000)
-# Beside the plug-in a large result takes 10 MiB of the device, where 2 would do.
-LIMIT = (24 if lms_device.is_plugin() else 16) * MIB
 MOST_EXPOSED = 3  # they do not move: each may keep a segment of its own
-MOST_ENTRIES = 34  # of 0.5 MiB each: about as much as the device has
+LIMIT, MOST_ENTRIES = 16 * MIB, 34  # of 0.5 MiB each: about as much as the device has
+if lms_device.is_plugin():  # whose segments for more than 1 MiB have 20 MiB, or 10: one is kept
+    LIMIT, MOST_ENTRIES = 36 * MIB, 68
 
 
 @dataclass(eq=False)

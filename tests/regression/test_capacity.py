@@ -122,6 +122,9 @@ IN_CHAOS = {
     "sorts": (40, 80),
     "sums": (10, 20),
 }
+if lms_device.is_plugin():  # whose smallest segment for more than 1 MiB has 10 MiB
+    IN_CHAOS |= {"dcgan": (24,), "unet": (34, 36), "gpt": (20,), "fourier": (20, 22)}
+    IN_CHAOS["sums"] = (12, 20)
 CHAOS_CASES = [
     *(
         # The workspaces of its products, which a dry device has, too, outlive the test.
