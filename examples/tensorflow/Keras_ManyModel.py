@@ -3,48 +3,43 @@
 rewriting its graph, beside any TensorFlow."""
 
 import os
+import sys
 
 import tensorflow as tf
-from many_models import parser, together, train
+from many_models import parser, switch, together, train
+from swapping import add_options, large_model_support
 
 v1 = tf.compat.v1
 
 
 def arguments():
     made = parser(__doc__)
-    for name in ("swapout_threshold", "swapin_groupby", "swapin_ahead"):
-        made.add_argument(f"--{name}", type=int, default=-1, help="-1: tuned")
-    made.add_argument("--sync_mode", type=int, default=0, choices=range(4))
-    made.add_argument("--serialization", type=int, default=-1, help="from this level on; -1: none")
-    made.add_argument("--serialization_by_size", type=float, default=0, help="GiB; 0: none")
-    made.add_argument("--plan", choices=("numbers", "best"), default="numbers")
-    made.add_argument("--gpu_mem", type=float, help="GiB to tune for; without, the GPU's")
+    add_options(made, on=False)
+    switch(made, "--show_tensors_on_oom", "list the tensors that are there when memory runs out")
     return made.parse_args()
 
 
-def large_model_support(options):
-    from tensorflow_large_model_support import LMS
-
-    # Its convolutions work in memory that no simulation sees.
-    os.environ.setdefault("TF_LMS_SIMULATOR_MEM_RATIO", "0.8")
-    lms = LMS(
-        swapout_threshold=options.swapout_threshold,
-        swapin_groupby=options.swapin_groupby,
-        swapin_ahead=options.swapin_ahead,
-        sync_mode=options.sync_mode,
-        serialization=[f"{options.serialization}:"] if options.serialization >= 0 else [],
-        serialization_by_size=options.serialization_by_size,
-        plan=options.plan,
-    )
-    lms.batch_size, lms.autotune_gpu_mem = options.batch_size, options.gpu_mem
-    return lms
+def reporting():
+    """Options of `compile` with which TensorFlow lists tensors when memory runs out: it does so for
+    what a session runs."""
+    if getattr(tf.keras, "__version__", "2").startswith("3"):
+        sys.exit(
+            "--show_tensors_on_oom cannot be used because TensorFlow lists tensors for sessions "
+            "alone, and Keras 3 has none; `pip install tf_keras` and set TF_USE_LEGACY_KERAS=1, or "
+            "take TensorFlow 2.14"
+        )
+    v1.disable_eager_execution()
+    return {"options": v1.RunOptions(report_tensor_allocations_upon_oom=True)}
 
 
 def main():
     options = arguments()
     v1.logging.set_verbosity("INFO")
-    callbacks = [large_model_support(options)] if options.lms else []
-    train(options, callbacks, together())
+    # Its convolutions work in memory that no simulation sees.
+    os.environ.setdefault("TF_LMS_SIMULATOR_MEM_RATIO", "0.8")
+    compiled = reporting() if options.show_tensors_on_oom else None
+    lms = large_model_support(options)
+    train(options, [lms] if lms else [], together(), compiled)
 
 
 if __name__ == "__main__":

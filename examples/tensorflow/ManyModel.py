@@ -12,6 +12,7 @@ from many_models import parser, switch, together, train
 
 def arguments():
     made = parser(__doc__)
+    switch(made, "--lms", "with Large Model Support")
     switch(made, "--lms_stats", "write what it did in each step")
     switch(made, "--lms_stats_average", "write the averages of the steps")
     made.add_argument(

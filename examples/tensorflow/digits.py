@@ -4,7 +4,7 @@
 import argparse
 
 import numpy as np
-from tensorflow_large_model_support import LMS
+from swapping import add_options
 
 COUNT = 10
 
@@ -14,12 +14,7 @@ def parser(what):
     made.add_argument("--data", help="mnist.npz of Keras; without, ten made-up shapes and noise")
     made.add_argument("--steps", type=int, default=100)
     made.add_argument("--batch_size", type=int, default=32)
-    made.add_argument("--lms", action=argparse.BooleanOptionalAction, default=True)
-    made.add_argument("--swapout_threshold", type=int, default=-1)
-    made.add_argument("--swapin_groupby", type=int, default=-1)
-    made.add_argument("--swapin_ahead", type=int, default=-1)
-    made.add_argument("--sync_mode", type=int, default=0)
-    made.add_argument("--gpu_mem", type=float, help="GiB to tune for; without, the GPU's")
+    add_options(made, on=True)
     return made
 
 
@@ -36,18 +31,3 @@ def digits(options):
     labels = draw.randint(COUNT, size=count)
     noise = draw.rand(count, 28, 28, 1) * 0.5
     return (shapes[labels] + noise).astype("float32"), labels.astype("int32")
-
-
-def large_model_support(options):
-    """None without --lms."""
-    if not options.lms:
-        return None
-    lms = LMS(
-        swapout_threshold=options.swapout_threshold,
-        swapin_groupby=options.swapin_groupby,
-        swapin_ahead=options.swapin_ahead,
-        sync_mode=options.sync_mode,
-    )
-    lms.batch_size = options.batch_size
-    lms.autotune_gpu_mem = options.gpu_mem
-    return lms

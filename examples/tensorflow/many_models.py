@@ -39,7 +39,6 @@ def parser(what):
     made.add_argument("--steps", type=int, default=10, help="of an epoch")
     made.add_argument("--image_size", type=int, default=500, help="pixels of a side")
     made.add_argument("--batch_size", type=int, default=1)
-    switch(made, "--lms", "with Large Model Support")
     switch(made, "--nvprof", "start and stop CUDA's profiler")
     made.add_argument("--nvprof_epoch", type=int, default=1, help="the first is 1")
     made.add_argument(
@@ -113,8 +112,8 @@ def together():
     return horovod
 
 
-def train(options, callbacks, others):
-    """Trains the model on noise."""
+def train(options, callbacks, others, compiled=None):
+    """Trains the model on noise; `compiled` are further options of `compile`."""
     if not (options.channels_last or tf.config.list_physical_devices("GPU")):
         print("Channels first needs a GPU, of which TensorFlow sees none: channels last.")
         options.channels_last = True
@@ -124,11 +123,13 @@ def train(options, callbacks, others):
     shape = (side, side, 3) if options.channels_last else (3, side, side)
     make = getattr(tf.keras.applications, MODELS[options.model])
     model = make(weights=None, include_top=True, input_shape=shape, classes=CLASSES)
-    optimizer = tf.keras.optimizers.RMSprop()
+    optimizers = tf.keras.optimizers
+    # For the graph of a session, Keras 2 has the older ones.
+    optimizer = (optimizers if tf.executing_eagerly() else optimizers.legacy).RMSprop()
     if others is not Alone:
         optimizer = others.DistributedOptimizer(optimizer)
         callbacks = [others.callbacks.BroadcastGlobalVariablesCallback(0), *callbacks]
-    model.compile(optimizer, "categorical_crossentropy")
+    model.compile(optimizer, "categorical_crossentropy", **(compiled or {}))
     draw = np.random.RandomState(others.rank())
     images = draw.rand(options.batch_size, *shape).astype("float32")
     labels = np.eye(CLASSES, dtype="float32")[draw.randint(CLASSES, size=options.batch_size)]

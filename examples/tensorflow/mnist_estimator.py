@@ -4,8 +4,9 @@
 import tempfile
 
 import tensorflow as tf
-from digits import digits, large_model_support, parser
+from digits import digits, parser
 from mnist_session import network
+from swapping import large_model_support
 
 v1 = tf.compat.v1
 

@@ -2,7 +2,8 @@
 """Large Model Support as a callback of Keras, 2 or 3."""
 
 import tensorflow as tf
-from digits import COUNT, digits, large_model_support, parser
+from digits import COUNT, digits, parser
+from swapping import large_model_support
 
 
 def main():

@@ -2,7 +2,8 @@
 """Large Model Support for a graph that a session runs."""
 
 import tensorflow as tf
-from digits import COUNT, digits, large_model_support, parser
+from digits import COUNT, digits, parser
+from swapping import large_model_support
 
 v1 = tf.compat.v1
 

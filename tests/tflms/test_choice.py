@@ -26,9 +26,9 @@ def test_what_is_no_level(wrong):
 def test_scopes_and_types_that_the_graph_has_not(option):
     graph = chain(3)
     Side(**{f"{option}_scopes": {"forward", "backward/1"}, f"{option}_types": {"Conv2D"}}).check(
-        graph, "output"
+        graph, "{}_output_by_{}"
     )
     with pytest.raises(ValueError, match=f"{option}_input_by_scopes names 'forwar'"):
-        Side(**{f"{option}_scopes": {"forwar"}}).check(graph, "input")
+        Side(**{f"{option}_scopes": {"forwar"}}).check(graph, "{}_input_by_{}")
     with pytest.raises(ValueError, match=f"{option}_output_by_types names 'Conv3D'"):
-        Side(**{f"{option}_types": {"Conv3D"}}).check(graph, "output")
+        Side(**{f"{option}_types": {"Conv3D"}}).check(graph, "{}_output_by_{}")

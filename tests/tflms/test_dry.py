@@ -4,6 +4,7 @@ numbers. `lmsbuild test tensorflow:2.14.1 --plugin --cuda 11.8 --tier full dry` 
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -14,11 +15,12 @@ import tensorflow as tf
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
+MANY = ROOT / "examples" / "tensorflow" / "Keras_ManyModel.py"
 PROGRAM = Path(__file__).with_name("tflms_dry.py")
 
 
-@cache
-def run(wanted="null", *options):
+def simulated(program, *arguments, options=(), fails=False):
+    """What a program says, on both streams."""
     if tf.sysconfig.get_build_info().get("cuda_version") != "11.8":
         pytest.skip("the wheel has no GPU device that can be simulated")
     dropped = ("SIMCUDA_", "TF_", "CUDA_VISIBLE_DEVICES")
@@ -27,11 +29,16 @@ def run(wanted="null", *options):
     variables.update(PYTHONPATH=os.pathsep.join(places), TF_CPP_MIN_LOG_LEVEL="3")
     words = ["--dry", "--profile", "v100-32gb-pcie3", "--framework", "tensorflow", *options]
     done = subprocess.run(
-        [sys.executable, "-m", "simcuda", *words, str(PROGRAM), wanted],
+        [sys.executable, "-m", "simcuda", *words, str(program), *arguments],
         env=variables, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done
+
+
+@cache
+def run(wanted="null", *options):
+    return json.loads(simulated(PROGRAM, wanted, options=options).stdout.splitlines()[-1])
 
 
 def synchronous():
@@ -65,3 +72,13 @@ def test_it_trains_where_it_is_out_of_memory_otherwise(memory):
     wanted = {"options": {} if memory else numbers, "memory": memory}
     swapped = run(json.dumps(wanted), *size)
     assert swapped["trained"] and swapped["peak"] < GIB < swapped["without"]
+
+
+@pytest.mark.slow
+def test_tensors_are_shown_when_memory_runs_out():
+    """By TensorFlow, the largest first."""
+    size = ("--model=MobileNet", "--image_size=224", "--batch_size=64", "--steps=1")
+    done = simulated(MANY, *size, "--show_tensors_on_oom", options=["--memory=1G"], fails=True)
+    assert "OOM when allocating tensor with shape[64," in done.stderr
+    listed = re.findall(r"^\s+([\d.]+)MiB from (\S+)", done.stderr, re.MULTILINE)
+    assert len(listed) > 5 and any("conv" in name for _, name in listed)

@@ -50,6 +50,27 @@ def test_mnist(name):
     assert 0 < loss < 20
 
 
+SEGMENTATION = {
+    "unet3d": ("--image_size=8", "--depth=2", "--width=4"),
+    "deeplab": ("--image_size=32", "--backbone=mobilenet"),
+}
+
+
+@pytest.mark.parametrize("name", SEGMENTATION)
+def test_segmentation(name):
+    small = (*SEGMENTATION[name], "--steps=2", "--batch_size=2")
+    numbers = ("--swapout_threshold=10", "--swapin_groupby=0", "--swapin_ahead=2")
+    said = run(EXAMPLES / f"{name}.py", *small, *numbers)
+    assert swap_outs(said) > 10
+    assert 0 < float(re.findall(r"loss: ([\d.]+)", said)[-1]) < 20
+
+
+@pytest.mark.parametrize("name", SEGMENTATION)
+def test_segmentation_of_sizes_that_do_not_halve(name):
+    said = run(EXAMPLES / f"{name}.py", "--image_size=30", fails=True)
+    assert "error: --image_size is no multiple of 16" in said and "Traceback" not in said
+
+
 MANY = EXAMPLES / "Keras_ManyModel.py"
 SMALL = ("--model=MobileNet", "--image_size=32", "--batch_size=2", "--steps=2")
 NUMBERS = ("--swapout_threshold=20", "--swapin_groupby=0", "--swapin_ahead=3")
@@ -61,6 +82,16 @@ def test_many_models():
     assert swap_outs(said) > 3
     assert "Channels first needs a GPU, of which TensorFlow sees none: channels last." in said
     assert float(re.findall(r"loss: ([\d.]+)", said)[-1]) > 0
+
+
+def test_tensors_are_shown_by_sessions_alone():
+    """That they are when memory runs out: test_dry.py."""
+    said = run(MANY, *SMALL, "--show_tensors_on_oom", fails=not TF2_14)
+    if TF2_14:
+        assert "loss: " in said
+    else:
+        assert "TensorFlow lists tensors for sessions alone, and Keras 3 has none; `pip" in said
+        assert "Traceback" not in said
 
 
 def test_many_models_says_what_is_missing():

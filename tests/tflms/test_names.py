@@ -47,10 +47,80 @@ def test_v1_numbers():
     assert len(added(fused)) < len(added(apart))
 
 
-@pytest.mark.parametrize("wrong", [{"lb": 1.5}, {"n_tensors": "2"}, {"ctrld_strategy": "best"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lb": 1.5},
+        {"lb": 3, "ub": 2},
+        {"n_tensors": "2"},
+        {"branch_threshold": None},
+        {"ctrld_strategy": "best"},
+        {"excl_scopes": "loss"},
+        {"incl_types": [3]},
+        {"optimizer_scopes": "adam"},
+        {"starting_scope": {"a"}},
+        {"starting_op_names": "x"},
+        {"graph": "g"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
 def test_v1_refuses(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         v1.LMS(**wrong)
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LMSKerasCallback(optimizer_scopes_override=wrong.pop("optimizer_scopes", ()), **wrong)
+
+
+def test_v1_refuses_scopes_that_the_graph_has_not():
+    for option in ({"optimizer_scopes": {"adam"}}, {"starting_scope": "nowhere"}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} names .* in which the graph"):
+            v1.LMS(**option).run(network())
+    with pytest.raises(ValueError, match="starting_op_names names 'y', which is no operation"):
+        v1.LMS(starting_op_names={"y"}).run(network())
+    with pytest.raises(ValueError, match="excl_types names 'Relux', which no operation"):
+        v1.LMS(excl_types={"Relux"}).run(network())
+
+
+def test_a_call_is_of_the_version_whose_options_it_has():
+    for call in (
+        lambda: LMS({"gradients"}),
+        lambda: LMS(["gradients"], graph=network()),
+        lambda: LMS(graph=network(), optimizer_scopes={"gradients"}, lb=2),
+        lambda: LMS(n_tensors=3),
+    ):
+        assert type(call()) is v1.LMS
+    for call in (LMS, lambda: LMS(3, 0, 1), lambda: LMS(debug=True, cpu_device="/cpu:0")):
+        assert type(call()) is LMS
+    with pytest.raises(ValueError, match="lb, of TFLMS v1, and swapout_threshold, which is none"):
+        LMS(lb=2, swapout_threshold=3)
+    with pytest.raises(ValueError, match="optimizer_scopes, of TFLMS v1, and sync_mode, which"):
+        LMS({"gradients"}, sync_mode=1)
+    with pytest.raises(ValueError, match="'gradients', which is no integer"):
+        LMS("gradients")
+
+
+def test_v1_starts_where_it_is_told_to():
+    every, inside, named = network(), network(), network()
+    v1.LMS({"gradients"}).run(every)
+    v1.LMS({"gradients"}, starting_scope="tower0/net/layer3").run(inside)
+    (kernel,) = [op.name for op in named.get_operations() if op.name.endswith("layer3/Conv2D")]
+    v1.LMS({"gradients"}, starting_op_names={kernel}).run(named)
+    assert swapped(inside) == swapped(named) < swapped(every)
+    assert all(name > "tower0/net/layer3" for name in swapped(inside))
+
+
+def test_v1_finds_the_gradients_of_keras(said):
+    tf.keras.utils.set_random_seed(0)
+    layers = tf.keras.layers
+    x = entry = layers.Input((8, 8, 3))
+    for _ in range(3):
+        x = layers.Conv2D(4, 3, padding="same", activation="relu")(x)
+    model = tf.keras.Model(entry, x)
+    model.compile("sgd", "mse", jit_compile=False)
+    lms = LMSKerasCallback(lb=2, debug=True)
+    model.fit(X, np.ones((4, 8, 8, 4)), verbose=0, callbacks=[lms])
+    readers = [line.partition(", for ")[2] for line in said if " is out until " in line]
+    assert readers and all("gradient_tape/" in each for each in readers)
 
 
 def test_v1_hook_and_callback():

@@ -136,7 +136,7 @@ def test_filters(said):
     wrong.excl_input_by_types = ["Relux"]
     with pytest.raises(ValueError, match="excl_input_by_types names 'Relux'"):
         wrong.run(network())
-    with pytest.raises(ValueError, match="no collection of names"):
+    with pytest.raises(ValueError, match="no set of names"):
         wrong.excl_input_by_types = "Relu"
 
 

@@ -58,21 +58,22 @@ class Side:
 
         return taken
 
-    def check(self, graph: Graph, end: str) -> None:
-        """Raises ValueError for a scope or type that no op of the graph has."""
+    def check(self, graph: Graph, called: str) -> None:
+        """Raises ValueError for a scope or type that no op of the graph has; `called` names the
+        option, with places for excl or incl, and for types or scopes."""
         types = {op.type for op in graph.ops}
         names = [op.name for op in graph.ops]
         for option in ("excl", "incl"):
             for kind in sorted(getattr(self, f"{option}_types") - types):
                 raise ValueError(
-                    f"{option}_{end}_by_types names {kind!r}, which no operation of the graph is; "
-                    "correct it or leave it out"
+                    f"{called.format(option, 'types')} names {kind!r}, which no operation of the "
+                    "graph is; correct it or leave it out"
                 )
             for scope in sorted(getattr(self, f"{option}_scopes")):
                 if not any(map(_within([scope]), names)):
                     raise ValueError(
-                        f"{option}_{end}_by_scopes names {scope!r}, in which the graph has no "
-                        "operation; correct it or leave it out"
+                        f"{called.format(option, 'scopes')} names {scope!r}, in which the graph "
+                        "has no operation; correct it or leave it out"
                     )
 
 

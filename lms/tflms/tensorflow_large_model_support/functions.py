@@ -43,13 +43,16 @@ class Unrolled:
     def _fetches(self) -> list[str]:
         return [*self.inputs, *self.outputs, *(f"{name}:0" for name in self.control_outputs)]
 
-    def graph(self, batch_size: int | None = None) -> tf.Graph:
+    def graph(
+        self, batch_size: int | None = None, model_inputs: Sequence[tf.TensorShape] = ()
+    ) -> tf.Graph:
         """A graph to look at and to change. With a batch size, the leading dimension of what is
-        fed or read is that, so that TensorFlow's shape inference finds all others."""
+        fed or read is that, so that TensorFlow's shape inference finds all others; what is read
+        first is the model's inputs, where it has some."""
         definition = GraphDef()
         definition.CopyFrom(self.definition)
         if batch_size is not None:
-            set_batch_size(definition, batch_size)
+            set_batch_size(definition, batch_size, model_inputs)
         given = set(self.inputs)
         kept = [node for node in definition.node if f"{node.name}:0" not in given]
         for node in kept:
@@ -176,16 +179,23 @@ def _rename(definition: GraphDef, old: str, new: str) -> None:
             del node.attr[old]
 
 
-def set_batch_size(definition: GraphDef, batch_size: int) -> None:
+def set_batch_size(
+    definition: GraphDef, batch_size: int, model_inputs: Sequence[tf.TensorShape] = ()
+) -> None:
     """The unknown leading dimensions of what comes from outside are that from now on, and all other
-    shapes are to be inferred anew."""
+    shapes are to be inferred anew. A generator's batches have no shapes; the model's inputs do."""
     for node in definition.node:
         if "_output_shapes" in node.attr:
             del node.attr["_output_shapes"]
         if node.op in ("Placeholder", "PlaceholderWithDefault"):
             _lead(node.attr["shape"].shape, batch_size)
         if node.op.startswith("Iterator") and "output_shapes" in node.attr:
-            for shape in node.attr["output_shapes"].list.shape:
+            shapes = node.attr["output_shapes"].list.shape
+            for shape, model_input in zip(shapes, model_inputs, strict=False):
+                read = tf.TensorShape(shape)
+                if read.is_compatible_with(model_input):
+                    shape.CopyFrom(read.merge_with(model_input).as_proto())
+            for shape in shapes:
                 _lead(shape, batch_size)
 
 

@@ -47,6 +47,14 @@ def _is_number(part: Any) -> bool:
     return hasattr(part, "__array__")
 
 
+def input_shapes(model: Any) -> list[tf.TensorShape]:
+    """As far as the model says them."""
+    try:
+        return [tf.TensorShape(each.shape) for each in tf.nest.flatten(model.inputs)]
+    except (AttributeError, TypeError, ValueError):  # no model, or one that is built when called
+        return []
+
+
 def put(model: Any, name: str, rewritten: Rewrite) -> None:
     """Give the model the function `name` rewritten; once."""
     make = getattr(model, f"make_{name}")

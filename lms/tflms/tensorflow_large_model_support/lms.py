@@ -31,6 +31,19 @@ _DONE = "tensorflow_large_model_support"  # a collection of each graph that was 
 GIB, MIB = 1 << 30, 1 << 20
 
 
+def check_integer(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}, which is no integer; give one")
+
+
+def names(what: str, value: Any) -> set[str]:
+    """As a set; a text alone would be one of letters."""
+    given = isinstance(value, Collection) and not isinstance(value, str | bytes)
+    if not given or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{what} is {value!r}, which is no set of names")
+    return set(value)
+
+
 def _side(end: str, option: str) -> property:
     """A property that takes a collection of scopes or types."""
     name = f"{option}_{end}"
@@ -39,9 +52,7 @@ def _side(end: str, option: str) -> property:
         return getattr(self._sides[end], option)
 
     def put(self: LMS, value: Collection[str]) -> None:
-        if isinstance(value, str) or not all(isinstance(one, str) for one in value):
-            raise ValueError(f"{name} is {value!r}, which is no collection of names")
-        setattr(self._sides[end], option, set(value))
+        setattr(self._sides[end], option, names(name, value))
 
     return property(get, put)
 
@@ -57,7 +68,18 @@ class Simulated(NamedTuple):
 
 
 class LMS(tf.keras.callbacks.Callback, SessionRunHook):
-    """Swaps tensors of a model to host memory and back, by operations added to its graph."""
+    """Swaps tensors of a model to host memory and back, by operations added to its graph.
+
+    Called as TFLMS v1's class of this name was, it is that of the module `v1`.
+    """
+
+    def __new__(cls, *arguments: Any, **named: Any) -> LMS:
+        if cls is LMS:
+            from tensorflow_large_model_support import v1 as older
+
+            if older.is_meant(arguments, named):
+                return super().__new__(older.LMS)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -81,8 +103,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             "sync_mode": sync_mode,
         }
         for name, number in numbers.items():
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise ValueError(f"{name} is {number!r}, which is no integer; give one")
+            check_integer(name, number)
         if sync_mode not in range(4):
             raise ValueError(
                 f"sync_mode is {sync_mode}, which is none of 0 (asynchronous), 1 (swap-outs are "
@@ -176,7 +197,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         operations = graph.get_operations()
         shapes = None
         if self.batch_size is not None and _is_open(operations):
-            shapes = unrolled.graph(self.batch_size)
+            shapes = unrolled.graph(self.batch_size, keras_functions.input_shapes(self.model))
         if not self._rewrite(graph, shapes, unrolled.variables_bytes(), whole=True):
             return concrete
         return keras_functions.called(concrete, unrolled.function(graph.as_graph_def()))
@@ -237,7 +258,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
 
     def _planner(self, graph: Graph, whole: bool) -> Planner:
         for end, side in self._sides.items():
-            side.check(graph, end)
+            side.check(graph, f"{{}}_{end}_by_{{}}")
         return Planner(
             graph, self._sides["output"].takes(), self._sides["input"].takes(), whole=whole
         )
@@ -312,7 +333,25 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                 "the numbers cannot be tuned because the sizes of what is fed are not known; set "
                 "batch_size"
             )
+        self._check_sizes(planner)
         return self._tuned(graph, planner, wanted, variables)
+
+    def _check_sizes(self, planner: Planner) -> None:
+        """Raises ValueError where a simulated run would see next to nothing of the model."""
+        ops = planner.graph.ops
+        tensors = [candidate.tensor for candidate in planner.candidates]
+        unknown = [each for each in tensors if ops[each.op].outputs[each.port].size is None]
+        if not unknown:
+            return
+        how_many = f"the sizes of {len(unknown)} of {len(tensors)} tensors are not known"
+        example = f"as that of {ops[unknown[0].op].name}"
+        if len(unknown) * 2 > len(tensors):
+            raise ValueError(
+                f"the numbers cannot be tuned because {how_many}, {example}; give what is fed a "
+                "shape that says all dimensions but the first, or give swapout_threshold, "
+                "swapin_ahead and swapin_groupby"
+            )
+        v1.logging.warning("[LMS][0] [Simulator] %s, %s: they count as nothing", how_many, example)
 
     def _tuned(
         self, graph: Graph, planner: Planner, wanted: Settings, variables: int
