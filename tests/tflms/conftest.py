@@ -17,7 +17,7 @@ os.environ.update(TF_ENABLE_ONEDNN_OPTS="0", TF_CPP_MIN_LOG_LEVEL="2")
 
 PLANNING = {
     *("test_plan.py", "test_choice.py", "test_simulator.py", "test_timing.py", "test_profiles.py"),
-    *("test_tuner.py", "test_best.py"),
+    *("test_tuner.py", "test_best.py", "test_parts.py"),
 }
 
 

@@ -20,7 +20,9 @@ SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
 MERGES = frozenset({"Merge", "RefMerge"})
 NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
 CONTROL_FLOW = ENTERS | EXITS | SWITCHES | MERGES | NEXT_ITERATIONS | {"LoopCond"}
-LOOPS = frozenset({"While", "StatelessWhile"}) | ENTERS
+LOOPS = ENTERS  # of which no simulation knows how much the iterations keep
+# Ops of a loop's body with which the tensors of all iterations stay.
+KEEPING = frozenset({"TensorListPushBack", "TensorListSetItem", "TensorListPopBack", "StackPushV2"})
 # Their result is their first input, under another shape or name.
 SAME_BUFFER = frozenset(
     {

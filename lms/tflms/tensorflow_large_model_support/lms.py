@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_large_model_support import device, keras_functions, pictures, profiles
+from tensorflow_large_model_support import device, keras_functions, parts, pictures, profiles
 from tensorflow_large_model_support.best import Best
+from tensorflow_large_model_support.bodies import Body, Library
 from tensorflow_large_model_support.choice import IN, Settings, Side, serialized_levels
 from tensorflow_large_model_support.functions import Unrolled, set_batch_size
-from tensorflow_large_model_support.graph import LOOPS, Graph
+from tensorflow_large_model_support.graph import KEEPING, LOOPS, Graph
+from tensorflow_large_model_support.parts import Part, Plans
 from tensorflow_large_model_support.plan import Plan, Planner
 from tensorflow_large_model_support.reading import read, variables_bytes
-from tensorflow_large_model_support.rewriting import rewrite
+from tensorflow_large_model_support.rewriting import Added, rewrite
 from tensorflow_large_model_support.simulator import Memory, Simulator
 from tensorflow_large_model_support.timing import Timer
-from tensorflow_large_model_support.tuner import Found, Tuner
+from tensorflow_large_model_support.tuner import Tuner
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,7 +128,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         self._debug_level = debug_level if debug else 0
         self._cpu_device, self._gpu_device = cpu_device, gpu_device
         self._sides = {"output": Side(), "input": Side()}
-        self._remembered: dict[tuple[Any, ...], Plan | None] = {}
+        self._remembered: dict[tuple[Any, ...], list[Plan] | None] = {}
         self._profile: profiles.Profile | None = None
         self.batch_size: int | None = None
         self.is_training = True
@@ -237,16 +239,17 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         seen = (shapes or graph).get_operations()
         found = read(seen, self._gpu_device)
         self._tell(found, variables)
-        planner = self._planner(found, whole)
-        plan = self._planned(found, planner, seen, variables)
-        if plan is None:
+        library = Library(graph, shapes)
+        main = self._read_parts(found, seen, library, whole)
+        plans = self._planned(main, seen, variables)
+        if plans is None:
             return False
-        plan = self._first(plan, planner)
-        operations = [graph.get_operation_by_name(operation.name) for operation in seen]
-        added = rewrite(graph, operations, plan, self._cpu_device)
-        memory = self._simulate(found, planner, plan, variables)
-        self._tell_swaps(found, plan)
-        self._log(f"Configuration: {plan.described}")
+        plans = self._first(plans)
+        added = self._put(main, plans, graph, seen, library)
+        memory = self._simulate(main, plans, variables)
+        for part in plans:
+            self._tell_swaps(part.planner.graph, plans[part])
+        self._log(f"Configuration: {plans[main].described}")
         self._log(
             f"Added {added.swap_outs + added.swap_ins} operations to the model "
             f"({added.swap_outs} swap-out operations ({memory.swapped_out / GIB:.2f} GiB) and "
@@ -256,26 +259,69 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         self._log(f"Editing model for LMS, took: {(time.perf_counter() - began) * 1000:.0f} ms")
         return True
 
-    def _planner(self, graph: Graph, whole: bool) -> Planner:
+    def _read_parts(
+        self, graph: Graph, seen: Sequence[tf.Operation], library: Library, whole: bool
+    ) -> Part:
+        """The graph, with the functions that it runs in loops, branches and calls."""
+        tree = _Tree("the graph", graph, None)
+        todo = [(tree, seen)]
+        every = [tree]
+        for parent, operations in todo:  # grows meanwhile
+            for number, operation in enumerate(operations):
+                for body in library.of(operation):
+                    child = _Tree(body.name, read(body.operations, self._gpu_device), body)
+                    parent.within.setdefault(number, []).append(child)
+                    todo.append((child, body.operations))
+                    every.append(child)
+        self._check_names(Graph([op._replace(inputs=(), after=()) for each in every
+                                 for op in each.graph.ops]))  # fmt: skip
+        return tree.part(lambda graph, main: self._planner(graph, whole or not main), main=True)
+
+    def _check_names(self, graph: Graph) -> None:
+        """`graph` has all ops there are."""
         for end, side in self._sides.items():
             side.check(graph, f"{{}}_{end}_by_{{}}")
+
+    def _planner(self, graph: Graph, whole: bool) -> Planner:
         return Planner(
             graph, self._sides["output"].takes(), self._sides["input"].takes(), whole=whole
         )
 
-    def _first(self, plan: Plan, planner: Planner) -> Plan:
-        """The plan for no more than `most_tensors`."""
+    def _first(self, plans: Plans) -> Plans:
+        """Plans for no more than `most_tensors`."""
         if self.most_tensors is None:
-            return plan
-        level = planner.graph.level
-        swaps = sorted(plan.swaps, key=lambda swap: (level[swap.tensor.op], swap.tensor))
-        return replace(plan, swaps=tuple(swaps[: self.most_tensors]))
+            return plans
+        left = self.most_tensors
+        kept = {}
+        for part, plan in plans.items():
+            level = part.planner.graph.level
+            swaps = sorted(plan.swaps, key=lambda swap: (level[swap.tensor.op], swap.tensor))
+            kept[part] = replace(plan, swaps=tuple(swaps[:left]))
+            left -= len(kept[part].swaps)
+        return kept
 
-    def _simulate(self, graph: Graph, planner: Planner, plan: Plan, variables: int) -> Memory:
-        simulator = Simulator(graph)
-        before = simulator.run(Plan(Settings(graph.depth)))
-        after = simulator.run(plan)
-        self._simulated = Simulated(before, after, plan, planner.distances(), variables)
+    def _put(
+        self, main: Part, plans: Plans, graph: tf.Graph, seen: Sequence[tf.Operation],
+        library: Library,
+    ) -> Added:  # fmt: skip
+        operations = [graph.get_operation_by_name(operation.name) for operation in seen]
+        added = [rewrite(graph, operations, plans[main], self._cpu_device)]
+        for part, plan in plans.items():
+            if part is not main and (plan.swaps or plan.chain):
+                self._log(f"{len(plan.swaps)} tensors are swapped within {part.name}.")
+                added.append(library.rewrite(part.source, plan, self._cpu_device))
+        library.put()
+        return Added(*map(sum, zip(*added, strict=True)))
+
+    def _simulate(self, main: Part, plans: Plans, variables: int) -> Memory:
+        before, after = parts.run(main, {}), parts.run(main, plans)
+        others = [parts.run(part, plans) for part in plans if part is not main]
+        after = after._replace(
+            swapped_out=sum(each.swapped_out for each in (after, *others)),
+            swapped_in=sum(each.swapped_in for each in (after, *others)),
+        )
+        distances = [each for part in main.all() for each in part.planner.distances()]
+        self._simulated = Simulated(before, after, plans[main], distances, variables)
         if self.autotune_plot:
             files = pictures.save(self.plan())
             self._simulator(f"Pictures: {', '.join(map(str, files))}")
@@ -309,20 +355,21 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             return False
         return min(wanted.threshold, wanted.ahead, wanted.groupby) < 0
 
-    def _planned(
-        self, graph: Graph, planner: Planner, seen: Sequence[tf.Operation], variables: int
-    ) -> Plan | None:
+    def _planned(self, main: Part, seen: Sequence[tf.Operation], variables: int) -> Plans | None:
         """What to swap, tuned where it was left open; None: nothing is to be swapped."""
+        graph = main.planner.graph
         levels = serialized_levels(self._serialization, self._serialization_by_size, graph)
-        wanted = replace(self._wanted, serialized=levels)
-        loops = [op.name for op in graph.ops if op.type in LOOPS]
+        every = list(main.all())
+        loops = [op.name for part in every for op in part.planner.graph.ops if op.type in LOOPS]
         if not self._tunes:
             if loops:
                 self._log(
                     f"{loops[0]} is a while-loop, inside of which nothing is swapped. "
                     "tf.while_loop(swap_memory=True) swaps what its iterations keep."
                 )
-            return planner.plan(wanted)
+            plans = {part: part.planner.plan(self._wanted) for part in every}
+            return {**plans, main: main.planner.plan(replace(self._wanted, serialized=levels))}
+        loops += [part.name for part in every if part is not main and _keeps(part)]
         if loops:
             raise ValueError(
                 f"the numbers cannot be tuned because {loops[0]} is a while-loop, whose memory no "
@@ -333,18 +380,21 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                 "the numbers cannot be tuned because the sizes of what is fed are not known; set "
                 "batch_size"
             )
-        self._check_sizes(planner)
-        return self._tuned(graph, planner, wanted, variables)
+        self._check_sizes([part.planner for part in every])
+        return self._tuned(main, replace(self._wanted, serialized=levels), variables)
 
-    def _check_sizes(self, planner: Planner) -> None:
+    def _check_sizes(self, planners: Sequence[Planner]) -> None:
         """Raises ValueError where a simulated run would see next to nothing of the model."""
-        ops = planner.graph.ops
-        tensors = [candidate.tensor for candidate in planner.candidates]
-        unknown = [each for each in tensors if ops[each.op].outputs[each.port].size is None]
+        tensors = [
+            (planner.graph.ops[candidate.tensor.op], candidate.tensor.port)
+            for planner in planners
+            for candidate in planner.candidates
+        ]
+        unknown = [op.name for op, port in tensors if op.outputs[port].size is None]
         if not unknown:
             return
         how_many = f"the sizes of {len(unknown)} of {len(tensors)} tensors are not known"
-        example = f"as that of {ops[unknown[0].op].name}"
+        example = f"as that of {unknown[0]}"
         if len(unknown) * 2 > len(tensors):
             raise ValueError(
                 f"the numbers cannot be tuned because {how_many}, {example}; give what is fed a "
@@ -353,9 +403,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             )
         v1.logging.warning("[LMS][0] [Simulator] %s, %s: they count as nothing", how_many, example)
 
-    def _tuned(
-        self, graph: Graph, planner: Planner, wanted: Settings, variables: int
-    ) -> Plan | None:
+    def _tuned(self, main: Part, wanted: Settings, variables: int) -> Plans | None:
         began = time.perf_counter()
         total = device.device_bytes(self.autotune_gpu_mem, self._gpu_device)
         if variables >= total:
@@ -366,38 +414,60 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         limit = int((total - variables) * device.ratio())
         self._limit = limit
         profile = self.profile
-        key = (_shape_of(graph), self.batch_size, wanted, limit, profile)
+        every = list(main.all())
+        shapes = tuple(_shape_of(part.planner.graph) for part in every)
+        key = (shapes, self.batch_size, wanted, limit, profile)
         if key in self._remembered:
             self._log("The configuration of this model and batch size is known.")
-            return self._remembered[key]
+            known = self._remembered[key]
+            return None if known is None else dict(zip(every, known, strict=True))
         self._simulator(f"Memory for simulation: {limit / GIB:.2f} GiB")
-        found = self._found(planner, wanted, limit, profile)
+        plans = self._found(main, wanted, limit, profile)
         self._simulator(f"Tuning took: {(time.perf_counter() - began) * 1000:.0f} ms")
-        if found.plan is None:
+        if plans is None:
             self._log("LMS is not necessary. Turned LMS off.")
-        self._remembered[key] = found.plan
-        return found.plan
+        self._remembered[key] = None if plans is None else [plans[part] for part in every]
+        return plans
 
     def _found(
-        self, planner: Planner, wanted: Settings, limit: int, profile: profiles.Profile
-    ) -> Found:
-        simulator, timer = Simulator(planner.graph), Timer(planner.graph, profile)
-        tuner = Tuner(planner, simulator, timer, limit, self._simulator)
-        found = tuner.tune(wanted)
-        if found is None:
+        self, main: Part, wanted: Settings, limit: int, profile: profiles.Profile
+    ) -> Plans | None:
+        """None: it fits as it is."""
+        open_ = max(wanted.threshold, wanted.ahead, wanted.groupby) < 0
+        if open_ and parts.run(main, {}).peak <= limit:
+            return None
+
+        def tune(part: Part, simulator: Simulator, limit: int) -> Plan | None:
+            own = wanted if part is main else replace(wanted, serialized=frozenset())
+            return self._tuned_part(part.planner, simulator, own, limit, profile)
+
+        plans = parts.tuned(main, limit, tune)
+        if plans is None:
             raise ValueError(
                 f"no configuration was found with which the model fits {limit / GIB:.2f} GiB; use "
                 "a smaller batch, or serialization"
             )
-        if found.plan is not None:
-            if self._best:
-                found = Best(planner, simulator, timer, limit).improve(found)
-            without = tuner.unchanged().timing
-            self._simulator(
-                f"A step takes {found.timing.total / 1e6:.1f} ms, without swapping "
-                f"{without.total / 1e6:.1f} ms, as {profile.name} would at best."
-            )
-        return found
+        return plans
+
+    def _tuned_part(
+        self, planner: Planner, simulator: Simulator, wanted: Settings, limit: int,
+        profile: profiles.Profile,
+    ) -> Plan | None:  # fmt: skip
+        timer = Timer(planner.graph, profile)
+        tuner = Tuner(planner, simulator, timer, limit, self._simulator)
+        found = tuner.tune(wanted)
+        if found is None:
+            return None
+        if found.plan is None:
+            return Plan(Settings(planner.graph.depth))
+        if self._best:
+            found = Best(planner, simulator, timer, limit).improve(found)
+        without = tuner.unchanged().timing
+        self._simulator(
+            f"A step takes {found.timing.total / 1e6:.1f} ms, without swapping "
+            f"{without.total / 1e6:.1f} ms, as {profile.name} would at best."
+        )
+        return found.plan
 
     # What it says --------------------------------------------------------------------------------
 
@@ -442,6 +512,26 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                 "set %s=%d",
                 memory.host_peak / GIB, device.HOST_LIMIT, mebibytes,
             )  # fmt: skip
+
+
+class _Tree:
+    """A graph with the functions that its ops run, before there is a planner for each."""
+
+    def __init__(self, name: str, graph: Graph, body: Body | None) -> None:
+        self.name, self.graph, self.body = name, graph, body
+        self.within: dict[int, list[_Tree]] = {}
+
+    def part(self, planner: Callable[[Graph, bool], Planner], *, main: bool = False) -> Part:
+        within = {
+            number: [child.part(planner) for child in children]
+            for number, children in self.within.items()
+        }
+        return Part(self.name, planner(self.graph, main), within, self.body)
+
+
+def _keeps(part: Part) -> bool:
+    """Whether tensors of each iteration stay, for the gradients."""
+    return any(op.type in KEEPING for op in part.planner.graph.ops)
 
 
 def _is_open(operations: Sequence[tf.Operation]) -> bool:

@@ -13,7 +13,7 @@ from tensorflow_large_model_support.plan import Plan, Swap
 v1 = tf.compat.v1
 SCOPE = "lms"
 # Grappler leaves a node with this attribute where it is; an identity it would bypass.
-_KEPT = {"_grappler_do_not_remove": v1.AttrValue(b=True)}
+KEPT = {"_grappler_do_not_remove": v1.AttrValue(b=True)}
 
 
 class Added(NamedTuple):
@@ -30,7 +30,7 @@ def rewrite(
         graph.as_default(),
         v1.device(None),
         v1.control_dependencies(None),
-        graph._attr_scope(_KEPT),
+        graph._attr_scope(KEPT),
         v1.name_scope(f"{SCOPE}/"),
         tf.device(cpu_device),
     ):

@@ -9,7 +9,7 @@ the swap-in, or where it is waited for that of its reader, to the last op that r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -66,7 +66,8 @@ class Memory(NamedTuple):
 
 
 class Simulator:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, within: Mapping[int, int] | None = None) -> None:
+        """`within`: what the functions take that an op runs."""
         self.graph = graph
         self.sizes = [
             tuple(rounded(out.size) if out.size and out.moves else 0 for out in op.outputs)
@@ -75,6 +76,8 @@ class Simulator:
             for op in graph.ops
         ]
         self._scratch = [self._scratch_of(number) for number in range(len(graph.ops))]
+        for number, size in (within or {}).items():
+            self._scratch[number] += size
 
     def _scratch_of(self, number: int) -> int:
         op = self.graph.ops[number]

@@ -85,10 +85,8 @@ class LMS(lms.LMS):
     def _planner(self, graph: Graph, whole: bool) -> Planner:
         """As that of the options, for what the backward phase reads of the forward phase."""
         backward = Side(incl_scopes=self._backward(graph))
-        backward.check(graph, "optimizer_scopes")
-        given, reads = self._sides["output"], backward.takes()
-        given.check(graph, "{}_{}")
-        outputs, starts = given.takes(), self._started(graph)
+        reads = backward.takes()
+        outputs, starts = self._sides["output"].takes(), self._started(graph)
         forward_only = bool(backward.incl_scopes) and not self._branches
         return Planner(
             graph,
@@ -97,6 +95,18 @@ class LMS(lms.LMS):
             whole=whole,
         )
 
+    def _check_names(self, graph: Graph) -> None:
+        self._sides["output"].check(graph, "{}_{}")
+        Side(incl_scopes=self._optimizer_scopes).check(graph, "optimizer_scopes")
+        scope = self._starting_scope
+        Side(incl_scopes={scope} if scope else set()).check(graph, "starting_scope")
+        unknown = sorted(self._starting_ops - {op.name for op in graph.ops})
+        if unknown:
+            raise ValueError(
+                f"starting_op_names names {unknown[0]!r}, which is no operation of the graph; "
+                "correct it or leave it out"
+            )
+
     def _backward(self, graph: Graph) -> set[str]:
         return self._optimizer_scopes
 
@@ -104,15 +114,8 @@ class LMS(lms.LMS):
         """The ops that are made from those where swapping is to start."""
         if not (self._starting_scope or self._starting_ops):
             return {op.name for op in graph.ops}
-        wanted = Side(incl_scopes={self._starting_scope} if self._starting_scope else set())
-        wanted.check(graph, "starting_scope")
-        unknown = sorted(self._starting_ops - {op.name for op in graph.ops})
-        if unknown:
-            raise ValueError(
-                f"starting_op_names names {unknown[0]!r}, which is no operation of the graph; "
-                "correct it or leave it out"
-            )
-        inside = wanted.takes() if self._starting_scope else lambda op: False
+        scopes = {self._starting_scope} if self._starting_scope else set()
+        inside = Side(incl_scopes=scopes).takes() if scopes else lambda op: False
         reached: set[int] = set()
         for number in graph.order:
             op = graph.ops[number]
