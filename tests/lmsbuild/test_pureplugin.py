@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from lmsbuild_world import REPOSITORY
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UsageError
 from lmsbuild.base.project import Project
+from lmsbuild.ship import condabuild
+from lmsbuild.ship.choices import Choices
 from lmsbuild.tags.new_release import add
 from lmsbuild.wheel import plugin, pureplugin
 
@@ -75,11 +78,26 @@ def test_a_new_release_is_added_by_hand() -> None:
         add(PROJECT, "tensorflow", "2.99.0", Console(json_mode=True), dry_run=True)
 
 
-@pytest.mark.parametrize("what", ["benchmark", "conda package"])
-def test_what_needs_a_runtime(what: str) -> None:
-    with pytest.raises(UsageError, match=f"there is no {what} of {NAME} because it rewrites"):
-        plugin.resolve_runtime(PROJECT, "tensorflow:2.21.0", what)
-    assert plugin.resolve_runtime(PROJECT, "2.11.0", what).plugin.name == "torch_lms"
+def test_what_needs_a_runtime() -> None:
+    with pytest.raises(UsageError, match=f"there is no benchmark of {NAME} because it rewrites"):
+        plugin.resolve_runtime(PROJECT, "tensorflow:2.21.0", "benchmark")
+    assert plugin.resolve_runtime(PROJECT, "2.11.0", "benchmark").plugin.name == "torch_lms"
+
+
+def test_its_conda_package_is_for_every_python(tmp_path: Path) -> None:
+    """And for every TensorFlow that it is tested with, whatever the package of that is called."""
+    order = condabuild.Order(tag="tensorflow:2.21.0", arch="linux-64", plugin=True)
+    console = Console(json_mode=True)
+    choices = Choices("auto", None, None, None, None, None)
+    (planned,) = condabuild.build(PROJECT, order, choices, console, tmp_path, dry_run=True).planned
+    assert planned.startswith("noarch/tensorflow-large-model-support-")
+    (made,) = condabuild.build(PROJECT, order, choices, console, tmp_path).made
+    assert made.tested and made.package.path == tmp_path / planned
+    assert made.package.depends == ["python >=3.10"]
+    assert made.package.constrains == ["tensorflow >=2.14,<2.22.0a0"]
+    other = replace(order, tag="tensorflow:2.14.1")
+    (again,) = condabuild.build(PROJECT, other, choices, console, tmp_path).made
+    assert again.reused
 
 
 def plugin_releases() -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from lmsbuild import __version__
 from lmsbuild.base.errors import (
@@ -125,7 +126,9 @@ def companion_plan(target: Target, companion: Companion, python: str, subdir: st
 
 
 def plugin_plan(found: PluginTarget, python: str, subdir: str) -> Plan:
-    """The package of the plug-in for one release."""
+    """The package of the plug-in for one release, or of one that is for all of them."""
+    if not found.plugin.compiled:
+        return _pure_plan(found)
     target = found.target
     cuda = f"cu{target.cuda.replace('.', '')}"
     built_for = "".join(target.tag.version.split(".")[:2])
@@ -141,6 +144,28 @@ def plugin_plan(found: PluginTarget, python: str, subdir: str) -> Plan:
         summary="Large Model Support for an unpatched PyTorch",
         depends=_python(python),
         script=["python -c \"import importlib.util as i; assert i.find_spec('torch_lms')\""],
+    )
+
+
+def _pure_plan(found: PluginTarget) -> Plan:
+    """It asks for no package of the framework, as that has several names, and is used with any."""
+    name, framework = found.plugin.name, found.target.framework_name
+    tested = [Version(each) for each, at in found.plugin.releases.items() if at.tested]
+    oldest, newest = min(tested), max(tested)
+    beyond = f"{newest.major}.{newest.minor + 1}"
+    return Plan(
+        name=name.replace("_", "-"),
+        version=found.version,
+        build="py_0",
+        number=0,
+        subdir="noarch",
+        python="",
+        home="",
+        license="Apache-2.0",
+        summary=f"Large Model Support for any stock {framework}",
+        depends=["python >=3.10"],
+        script=[f'python -c "import {name}.tuner"'],
+        constrains=[f"{framework} >={oldest.major}.{oldest.minor},<{beyond}.0a0"],
     )
 
 

@@ -35,7 +35,7 @@ from lmsbuild.ship.pipeline import container_for, plugin_wheel, wheel
 from lmsbuild.tags.download import companion_wheel
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.wheel import wheelfile
-from lmsbuild.wheel.plugin import NAME, resolve_runtime
+from lmsbuild.wheel.plugin import resolve as resolve_plugin
 from lmsbuild.wheel.toolchain import Compiler
 from lmsbuild.wheel.wheelfile import WheelName
 
@@ -167,10 +167,10 @@ def _plan(
     if order.tag == OWN:
         return None, own_plan(project), order.wheel
     if order.plugin:
-        found = resolve_runtime(project, order.tag, "conda package")
+        found = resolve_plugin(project, order.tag)
         plan = plugin_plan(found, found.target.python(choices.python), order.arch)
         if order.wheel:
-            check_wheel(order.wheel, plan, NAME, found.version)
+            check_wheel(order.wheel, plan, found.plugin.name, found.version)
         return found.target, plan, order.wheel
     target = resolve(project, order.tag).for_cuda(choices.cuda)
     plan = framework_plan(target, target.python(choices.python), order.arch)
@@ -185,9 +185,7 @@ def _wheel(
     if target is None:
         return _own_wheel(project, console)
     if order.plugin:
-        return plugin_wheel(
-            resolve_runtime(project, order.tag, "conda package"), choices, console
-        ).wheel
+        return plugin_wheel(resolve_plugin(project, order.tag), choices, console).wheel
     container = container_for(
         target,
         wanted=order.in_container,
