@@ -87,6 +87,17 @@ def test_help_and_completion_import_no_command(variables: dict[str, str]) -> Non
     assert done.stdout.endswith("\n[]\n")
 
 
+def test_a_short_command_imports_nothing_for_long_work(world: World) -> None:
+    """Progress bars, locks and downloads took a tenth of what `tags` and `refresh` cost."""
+    code = (
+        "import sys; from lmsbuild.__main__ import run; run(['tags']); run(['refresh', 'v1.0'])\n"
+        "print([name for name in ('rich.progress', 'tomllib', 'tomlkit', 'filelock', "
+        "'urllib.request') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "every patch is as it should be" in done.stdout and done.stdout.endswith("\n[]\n")
+
+
 def test_page_is_as_rendered() -> None:
     page = REPOSITORY / "docs" / "cli.md"
     assert page.read_text(encoding="utf-8") == docs.render(), "run python -m lmsbuild.cli.docs"

@@ -27,6 +27,7 @@ from lmsbuild.base.errors import (
     TreeStateError,
 )
 from lmsbuild.base.git import (
+    Git,
     Repository,
     changed,
     checkout_git,
@@ -465,3 +466,33 @@ def test_a_broken_setting_of_the_user_is_the_cause(
         assert run(command) == GitError.exit_code, command
         said = capsys.readouterr().err
         assert f"because a setting of git is wrong (git says: fatal: {why}); correct it" in said
+
+
+def test_an_id_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of paths are asked for in the tree of one commit; a name may move meanwhile."""
+    plain_git(tmp_path, "init", "-q", "-b", "main")
+    write(tmp_path, {"one": "1\n"})
+    plain_git(tmp_path, "add", "-A")
+    plain_git(tmp_path, "commit", "-qm", "One")
+    read: list[str] = []
+
+    class Noted(Git):
+        def read(self, name: str) -> tuple[str, str, bytes] | None:
+            read.append(name)
+            return super().read(name)
+
+    monkeypatch.setattr(Repository, "GitCommandWrapperType", Noted)
+    monkeypatch.setattr("lmsbuild.base.git.repository.Git", Noted)
+    with open_at(tmp_path) as repository:
+        tip = repository.tip()
+        assert repository.line(tip, tip) == [] and repository.holds(tip, tip)
+        read.clear()
+        assert len({repository.tree_id(tip) for _ in range(5)}) == 1
+        assert read == [f"{tip}^{{tree}}"]
+        before = repository.tree_id("HEAD")
+        write(tmp_path, {"two": "2\n"})
+        plain_git(tmp_path, "add", "-A")
+        plain_git(tmp_path, "commit", "-qm", "Two")
+        assert repository.tree_id("HEAD") != before
+        assert repository.line(tip, repository.tip()) == repository.commits(tip, "HEAD")
+        assert repository.line(repository.tip(), tip) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import select
@@ -19,12 +20,15 @@ from lmsbuild.base import interrupt
 if TYPE_CHECKING:
     from lmsbuild.base.errors import LmsbuildError
 
+# Between looks for garbage: what an import makes stays, and is looked through again and again.
+_ALLOCATIONS = 100_000
 BROKEN_PIPE = 141  # what a shell gives for SIGPIPE
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Exits the process."""
     interrupt.install()
+    gc.set_threshold(_ALLOCATIONS)
     try:
         _open_streams()
         code = run(sys.argv[1:] if arguments is None else arguments)

@@ -16,25 +16,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from pydantic import BaseModel
 from rich import box, filesize
 from rich.console import Console as RichConsole
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
 from lmsbuild.base import log
 from lmsbuild.base.interrupt import Interrupted
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 QUIET_SECONDS = 2.0
 LINE_SECONDS = 15.0
@@ -151,12 +145,16 @@ class _Display:
 
     def _draw(self, tasks: list[Task]) -> None:
         if self._bars is None:
-            self._bars = Progress(
-                SpinnerColumn("dots" if self._console.encoding.startswith("utf") else "line"),
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TimeElapsedColumn(),
+            from rich import progress  # most commands are over before
+
+            self._bars = progress.Progress(
+                progress.SpinnerColumn(
+                    "dots" if self._console.encoding.startswith("utf") else "line"
+                ),
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.TaskProgressColumn(),
+                progress.TimeElapsedColumn(),
                 console=self._console,
                 transient=True,
                 redirect_stdout=False,

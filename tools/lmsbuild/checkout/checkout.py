@@ -7,8 +7,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from lmsbuild.base import use
 from lmsbuild.base.console import Console, Task
@@ -27,6 +26,9 @@ from lmsbuild.checkout.source import Source, absent, obtain
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.series import check_preimage, series_of
 from lmsbuild.tags.frameworks import Target
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 PORT = "`lmsbuild port`"
 ARRANGE = "an arrangement of patches"
@@ -128,7 +130,7 @@ def fetch(
     make_folder(path.parent)
     if path.parent == target.work:
         use.hold(target.work)
-    with FileLock(_lock(path)):
+    with _lock(path):
         if is_there(path):
             return _present(target, path)
         for left in leftovers(path.parent):
@@ -156,16 +158,18 @@ def abandon(target: Target, *, dry_run: bool = False) -> list[Path]:
     if not found:
         return []
     try:
-        with FileLock(_lock(default_path(target, None)), timeout=0):
+        with _lock(default_path(target, None)).acquire(timeout=0):
             for left in [] if dry_run else found:
                 shutil.rmtree(left)
             return found
-    except Timeout:
+    except TimeoutError:
         return []
 
 
-def _lock(path: Path) -> Path:
-    return path.parent / f".{path.name}.lock"
+def _lock(path: Path) -> BaseFileLock:
+    from filelock import FileLock  # of no command that finds its checkout at hand
+
+    return FileLock(path.parent / f".{path.name}.lock")
 
 
 def _present(target: Target, path: Path) -> Checkout:

@@ -5,12 +5,12 @@ written down of it afterwards."""
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import tomli
 import tomlkit
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
@@ -24,11 +24,6 @@ from lmsbuild.checkout.edits import Line
 from lmsbuild.series.series import check_folders, patch_files
 from lmsbuild.tags.frameworks import TAG_FILE, Tag, Target, load, targets
 from lmsbuild.tags.official import Official, Wheels
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _PORTED = "# Ported from"
 _WHEELS = "the official wheels (`wheel`: platforms, sha256), their CUDA versions, ABI and headers"
@@ -179,7 +174,7 @@ def _tag_file(series: Target, line: Line, wheels: Wheels) -> bytes:
     )
     made = _below_comments(tomlkit.dumps(document), head)
     try:
-        Tag.model_validate(tomllib.loads(made))
+        Tag.model_validate(tomli.loads(made))
     except ValidationError as error:
         raise ConfigError(
             f"{target.file} was not written because it would be invalid ({error}); correct "

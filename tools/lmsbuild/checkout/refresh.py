@@ -8,11 +8,9 @@ nothing is written.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import tomlkit
-from tomlkit.items import Comment, Whitespace
 
 from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.base.git import EMAIL, NAME, Entry
@@ -164,7 +162,8 @@ def _refreshed(target: Target, source: Path | None, plan: _Plan) -> Refreshed:
 
 def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
     plan = _Plan(preimage=dict(target.tag.preimage))
-    runtime = {path: file.read_bytes() for path, file in runtime_files(target).items()}
+    files = runtime_files(target)
+    runtime = {path: file.read_bytes() for path, file in files.items()}
     line = None
     if source is not None:
         line = read_checkout(target, full_path(source), RUNTIME_SUBJECT)
@@ -172,7 +171,7 @@ def _plan(target: Target, source: Path | None) -> tuple[_Plan, Line | None]:
         plan.notes += line.notes(RUNTIME_SUBJECT)
         conflicts = Refusals(ConflictError)
         with conflicts.gathered():
-            _merge_runtime(target, plan, runtime, line, before)
+            _merge_runtime(target, plan, runtime, line, before, files=files)
         with conflicts.gathered():
             _merge_hooks(target, plan, line, before)
         conflicts.check()
@@ -216,10 +215,11 @@ def _merge_hooks(target: Target, plan: _Plan, line: Line, before: Line | None) -
 
 
 def _merge_runtime(
-    target: Target, plan: _Plan, runtime: dict[str, bytes], line: Line, before: Line | None
-) -> None:
-    """Take the checkout's edits of runtime files into `runtime` and the plan."""
-    files = runtime_files(target)
+    target: Target, plan: _Plan, runtime: dict[str, bytes], line: Line, before: Line | None,
+    *, files: Mapping[str, Path],
+) -> None:  # fmt: skip
+    """Take the checkout's edits of runtime files into `runtime`, which `files` have, and the
+    plan."""
     recorded = {c.path: c.after for c in changes_of(_patches(target.runtime_patches))}
     base = before.runtime if before else line.runtime_in_commit(RUNTIME_SUBJECT)
     conflicts = []
@@ -263,6 +263,9 @@ def _merge_runtime(
 def _recorded(target: Target, preimage: dict[str, str]) -> bytes:
     """tag.toml with these blob ids in the order of their paths. A comment stays with what it is
     above of."""
+    import tomlkit  # most refreshes find it as it is to be
+    from tomlkit.items import Comment, Whitespace
+
     path = target.project.root / target.file
     document = tomlkit.parse(path.read_text(encoding="utf-8"))
     if "preimage" not in document:

@@ -26,9 +26,7 @@ from lmsbuild.base.errors import (
 from lmsbuild.base.git import TRUSTING, Git, Repository, entries, git, has_git, is_bare, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.base.project import cache_dir, cache_path, full_path
-from lmsbuild.checkout import debian
 from lmsbuild.series.series import check_preimage
-from lmsbuild.tags.download import download_url
 from lmsbuild.tags.frameworks import Target
 
 ANSWER_SECONDS = 5.0
@@ -294,6 +292,8 @@ class _Way:
                 f"{self.target.label} cannot come from Debian because Debian has no source package "
                 "of it; use --source git or a PATH"
             )
+        from lmsbuild.checkout import debian  # of no command that finds its source at hand
+
         tarball = debian.orig_tarball(package, self.target.label, self.console)
         self.from_tarball(tarball, made)
         return debian.signature()
@@ -302,6 +302,8 @@ class _Way:
         if not _is_local(url):
             cache.require_network(url, f"lmsbuild fetch {self.target.label} --source {url}")
         tarball = made.path.with_name("source.tar")
+        from lmsbuild.tags.download import download_url
+
         download_url(url, tarball, self.console)
         return self.from_tarball(tarball, made)
 

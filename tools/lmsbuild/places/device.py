@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomli
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
@@ -18,11 +19,6 @@ from lmsbuild.places.environment import Environment
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel.headers import header_folders
 from lmsbuild.wheel.toolchain import Compiler, processors
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DRY_VARIABLES = ("SIMCUDA_DRY", "SIMCUDA_PROFILE", "SIMCUDA_VALUES")
 
@@ -80,7 +76,7 @@ def _dry(target: Target, profile: str) -> Device:
         path = str(Path(profile).absolute())
         return Device("dry", f"dry CUDA device, {path} (no GPU, times are modelled)", path)
     file = target.project.tools / "simcuda" / "profiles.toml"
-    known = sorted(tomllib.loads(file.read_text(encoding="utf-8"))["profile"])
+    known = sorted(tomli.loads(file.read_text(encoding="utf-8"))["profile"])
     if profile not in known:
         raise UsageError(
             f"--profile {profile} cannot be used because there is no such profile; choose one of "

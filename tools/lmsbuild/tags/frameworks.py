@@ -16,8 +16,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+import tomli
 from packaging.version import InvalidVersion, Version
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
 from lmsbuild.base.filenames import check_regular
@@ -50,19 +51,14 @@ from lmsbuild.tags.words import (
     VariableName,
     VersionText,
     Word,
+    check_word,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TAG_FILE = "tag.toml"
 PLUGIN_FILE = "plugin.toml"
 X86_64 = "x86_64"  # what the `wheel` of a variant is for
 RUNTIME = "runtime"  # the folder of the patches that are the same for every tag
 M = TypeVar("M", bound=BaseModel)
-_NAME: TypeAdapter[str] = TypeAdapter(Word)
 
 
 Sha1 = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
@@ -223,7 +219,7 @@ class Overlay(Model):
     libraries: list[Library]
     install: list[Install]
     build_files: list[str]  # touched files (globs) that a wheel does not carry
-    generated: Generated = Generated()
+    generated: Generated = Field(default_factory=Generated)  # made when it is needed
 
 
 class Verified(Model):
@@ -460,7 +456,7 @@ def read(model: type[M], path: Path) -> M:
     """The checked content of a TOML file. Raises ConfigError naming each wrong entry."""
     try:
         check_regular(path)
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomli.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # of TOML or UTF-8, too
         raise ConfigError(f"{path} cannot be read because {error}; correct the file") from error
     try:
@@ -488,8 +484,8 @@ def _framework(path: Path) -> Framework:
     files = sorted(folder.glob(f"*/{TAG_FILE}"))
     for name in (folder.name, *(file.parent.name for file in files)):
         try:  # it becomes a part of names of images, folders and files
-            _NAME.validate_python(name)
-        except ValidationError as error:
+            check_word(name)
+        except ValueError as error:
             raise ConfigError(
                 f"{folder} cannot be used because {name!r} is the name of no framework or tag; "
                 "rename that folder"

@@ -23,10 +23,8 @@ DATA = "{data}"  # the data folder of a wheel, whose name has the version
 
 
 def _like(pattern: str, what: str) -> Callable[[str], str]:
-    whole = re.compile(rf"(?:{pattern})\Z")
-
     def check(text: str) -> str:
-        if not whole.match(text):
+        if not re.match(rf"(?:{pattern})\Z", text):  # compiled when it is first needed
             raise ValueError(f"{text!r} is no {what}")
         return text
 
@@ -143,7 +141,8 @@ Prefix = Annotated[str, AfterValidator(_like(r"(/[\w.+-]+)+", "absolute path of 
 # The linker takes commas for the end of one of its options.
 LibraryPath = Annotated[InnerPath, AfterValidator(_like(r"[\w./+-]+", "path of plain letters"))]
 Suffix = Annotated[str, AfterValidator(_like(r"\.[A-Za-z0-9_]+", "suffix of files"))]
-Word = Annotated[str, AfterValidator(_like(r"[A-Za-z0-9][A-Za-z0-9+._~-]*", "name of a package"))]
+check_word = _like(r"[A-Za-z0-9][A-Za-z0-9+._~-]*", "name of a package")
+Word = Annotated[str, AfterValidator(check_word)]
 CondaSpec = Annotated[
     str,
     AfterValidator(

@@ -10,19 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+import tomli
+
 from lmsbuild.base.errors import ConfigError
 from lmsbuild.base.project import Project
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ENGINE = "engine"  # what is tested where it is no tag: lms/core
 # What has safeguards, and the kind of those: the file of tests/safeguards.
@@ -81,9 +77,9 @@ def entries(project: Project, kind: str) -> dict[str, Entry]:
     if not file.exists():
         return {}
     try:
-        found: list[dict[str, Any]] = tomllib.loads(file.read_text("utf-8"))["safeguard"]
+        found: list[dict[str, Any]] = tomli.loads(file.read_text("utf-8"))["safeguard"]
         return {e["id"]: Entry(digest(e), tuple(e.get("since", ()))) for e in found}
-    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
+    except (OSError, tomli.TOMLDecodeError, KeyError) as error:
         raise ConfigError(f"{file} cannot be read because {error}; mend it") from error
 
 

@@ -8,23 +8,19 @@ one by its safeguards (trials/bites.py).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli
+
 from lmsbuild.base.errors import ConfigError, TreeStateError
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project, make_folder
 from lmsbuild.trials import bites
 from lmsbuild.trials.bites import Bite
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -74,7 +70,7 @@ def read(project: Project) -> Record:
     if not file.is_file():
         return Record()
     try:
-        found: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+        found: dict[str, Any] = tomli.loads(file.read_text("utf-8"))
         return Record(
             [Part(**entry) for entry in found.get("passed", [])],
             {
@@ -82,7 +78,7 @@ def read(project: Project) -> Record:
                 for of, entries in found.get("bites", {}).items()
             },
         )
-    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+    except (tomli.TOMLDecodeError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{file} cannot be read because {error}; take the file of the last commit: nothing but "
             "--record writes it"

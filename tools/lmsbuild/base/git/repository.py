@@ -28,6 +28,7 @@ from lmsbuild.base.git.progress import Progress
 
 NOTHING = "0" * 40  # the id of what is not there
 _LINE = 200  # commits that are looked at one by one
+_ID = re.compile(r"[0-9a-f]{40}")
 _PARENT = re.compile(rb"^parent ([0-9a-f]{40})$", re.MULTILINE)
 
 # What the worktrees of a repository share, by the first step of its path.
@@ -97,6 +98,7 @@ class Repository(git.Repo):
         self.git = Git(self.path, {**pinned, **self.variables}, as_user=as_user, keep=keep)
         self.odb = _Objects(str(self.file("objects")), self.git)
         self._lines: dict[tuple[str, str], list[str]] = {}
+        self._trees: dict[str, bytes] = {}
         self._listings: dict[bytes, dict[str, tuple[int, bytes]]] = {}
 
     @classmethod
@@ -148,9 +150,14 @@ class Repository(git.Repo):
 
     def tree_id(self, revision: str) -> bytes:
         """The tree of a revision, in 20 bytes. Raises GitError when there is none."""
+        if revision in self._trees:
+            return self._trees[revision]
         found = self.git.read(f"{revision}^{{tree}}")
         if found is not None:
-            return bytes.fromhex(found[0])
+            tree = bytes.fromhex(found[0])
+            if _ID.fullmatch(revision):  # and no name, which may move
+                self._trees[revision] = tree
+            return tree
         commit = self.git.read(f"{revision}^{{commit}}")
         text = "fatal: no such tree"
         if commit is not None:  # its first line is the tree that it lacks
@@ -192,7 +199,7 @@ class Repository(git.Repo):
 
     def commits(self, base: str, tip: str) -> list[str]:
         """The commits base..tip, oldest first."""
-        ids = len(base) == len(tip) == len(NOTHING)  # and no names, which may move
+        ids = _ID.fullmatch(base) and _ID.fullmatch(tip)
         if ids and (base, tip) in self._lines:
             return self._lines[base, tip]
         commits = self.line(base, tip) if ids else None
@@ -234,7 +241,7 @@ class Repository(git.Repo):
     def holds(self, commit: str, tip: str = "HEAD") -> bool:
         """Is `commit` the commit `tip` or one of its ancestors?"""
         end = self.commit_id(tip)
-        if end is not None and len(commit) == len(NOTHING) and self.line(commit, end) is not None:
+        if end is not None and _ID.fullmatch(commit) and self.line(commit, end) is not None:
             return True
         return self.git.ok("merge-base", "--is-ancestor", commit, tip)
 
