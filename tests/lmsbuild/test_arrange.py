@@ -807,6 +807,15 @@ def test_status_tells_a_split_and_a_changed_patch(tool: Tool) -> None:
     assert listed(tool)[1][0] == "v1.0/0001-Count-what-moves.patch"
 
 
+def test_what_was_dropped_does_not_come_back(tool: Tool) -> None:
+    """The last one of the files: without it the checkout has what they begin with."""
+    tool("drop", "4")
+    assert tool("drop", "3")["popped"] == []
+    assert [state for _, state, *_ in listed(tool)] == ["applied"] * 3 + ["file only"] * 2
+    tool.run("refresh", "v1.0", "--from", str(tool.checkout))
+    assert [name for name, *_ in listed(tool)] == [RUNTIME, CALL, SHOW]
+
+
 def test_status_of_a_conflict_names_what_is_left(tool: Tool) -> None:
     tool("drop", "1", code=9)
     states = {name.rpartition("/")[2][5:]: state for name, state, *_ in listed(tool)}

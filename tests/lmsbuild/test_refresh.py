@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections.abc import Callable
@@ -435,6 +436,34 @@ def test_a_commit_that_is_meant_for_another_is_named(
     with pytest.raises(TreeStateError, match=rf"\({word} Hook the allocator\) .*autosquash"):
         refresh(world.target, applied)
     assert snapshot(world) == before
+
+
+@pytest.mark.parametrize("name", ["core/new\nline.txt", os.fsdecode(b"core/caf\xe9.txt")])
+def test_a_name_that_no_patch_can_hold(
+    world: World, applied: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else of the checkout suffers: it can be dropped, and looked at, and put back."""
+    (applied / name).write_text("x\n")
+    plain_git(applied, "add", "-A")
+    plain_git(applied, "commit", "-qm", "Add an odd name")
+    on = ["v1.0", "--into", str(applied)]
+    with pytest.raises(TreeStateError, match="rename the file"):
+        refresh(world.target, applied)
+    assert run(["squash", "v1.0", "1", "3", "--into", str(applied)]) == TreeStateError.exit_code
+    assert "rename the file" in capsys.readouterr().err
+    for command in ("status", "drop", "status", "undo", "status"):
+        assert run([command, *on, *(["3"] if command == "drop" else [])]) == 0
+    assert (applied / name).read_text() == "x\n"
+
+
+def test_what_is_off_the_checkout_is_no_reason_to_refuse(world: World, applied: Path) -> None:
+    """A commit that an older lmsbuild took, and that this one would not."""
+    (applied / os.fsdecode(b"core/caf\xe9.txt")).write_text("x\n")
+    plain_git(applied, "add", "-A")
+    plain_git(applied, "commit", "-qm", "Add an odd name")
+    plain_git(applied, "update-ref", "refs/worktree/lmsbuild/refreshed", "HEAD")
+    plain_git(applied, "reset", "-q", "--hard", "HEAD~1")
+    assert refresh(world.target, applied).written == []
 
 
 def test_an_empty_commit_is_named(world: World, applied: Path) -> None:

@@ -23,11 +23,12 @@ def file_name(text: str) -> str:
     return text
 
 
-def inner_path(text: str) -> str:
+def inner_path(text: str, *, foreign: bool = False) -> str:
     """`text` itself, a path with single slashes that stays below its folder and out of what is
-    git's. Raises ValueError, which says why it is none."""
+    git's; a `foreign` one may be of any characters, as upstream's files. Raises ValueError, which
+    says why it is none."""
     for step in text.split("/"):
-        _check_step(step, text)
+        _check_step(step, text, foreign=foreign)
         if step.lower() == ".git":
             raise ValueError(f"{text!r} leads into what is git's")
     return text
@@ -55,12 +56,19 @@ def check_regular(path: Path) -> None:
         raise ValueError("it is no regular file")
 
 
-def _check_step(step: str, text: str) -> None:
+def is_utf8(text: str) -> bool:
+    """And no bytes of another encoding, as a name of the file system may have."""
+    return not any(0xDC80 <= ord(character) <= 0xDCFF for character in text)
+
+
+def _check_step(step: str, text: str, *, foreign: bool = False) -> None:
     if not text:
         raise ValueError("it is empty")
     if step in ("", ".", ".."):
         raise ValueError(f"{text!r} may lead out of its folder")
-    if any(character < " " or character == "\x7f" for character in step):
+    if not foreign and any(character < " " or character == "\x7f" for character in step):
         raise ValueError(f"{text!r} has a control character")
+    if not foreign and not is_utf8(step):
+        raise ValueError(f"{text!r} is not UTF-8")
     if len(os.fsencode(step)) > _LONGEST:
         raise ValueError(f"{text[:40]!r}... is longer than the {_LONGEST} bytes of a name")

@@ -116,7 +116,7 @@ class Journal:
             steps = [Step(**step) for step in value.pop("steps")]
             journal = cls(steps=steps, **value)
             for name in (*(step.path for step in steps), *journal.folders, *journal.refs):
-                inner_path(name)
+                inner_path(name, foreign=True)
             return journal
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -161,22 +161,15 @@ def stacked(target: Target, user: Repository, base: str, off: Sequence[Step]) ->
 
 def _base(target: Target, user: Repository) -> tuple[str, list[Step]]:
     """The tag's code below the patches, and the patches that are off the checkout."""
-    base, off = recorded(user, "base"), arranging.popped(user)
-    held = base != NOTHING and user.holds(base)
-    if held and off:
-        return base, off
+    base = recorded(user, "base")
+    if base != NOTHING and user.holds(base):
+        return base, arranging.popped(user)  # a file that is neither was dropped, or is newer
     series = series_of(target)
-    try:
-        count = series.applied(user)
-    except TreeStateError:
-        if held:
-            return base, []
-        raise
-    if not held:
-        found = user.commit_id(f"HEAD~{count}")
-        assert found is not None
-        base = found
-        check_preimage(target, user, base, str(user.path))
+    count = series.applied(user)
+    found = user.commit_id(f"HEAD~{count}")
+    assert found is not None
+    base = found
+    check_preimage(target, user, base, str(user.path))
     rest = series.patches[count:]
     return base, [Step(patch.name, patch.text) for patch in rest]
 

@@ -258,9 +258,19 @@ def earlier(line: Line, runtime: list[Patch], hooks: list[Patch]) -> Line | None
             noted.append(line if tip == line.tip else replace(line, tip=tip))
     wanted = {change.path: change.after for change in changes_of(runtime)}
     noted = list({one.tip: one for one in noted}.values())
+    noted = [one for one in noted if one is line or _is_writable(one)]
     same = [one for one in noted if same_series(one.hooks, hooks)]
     whole = [one for one in same if one.runtime == wanted]
     return next(iter([*whole, *same, *reversed(noted)]), None)
+
+
+def _is_writable(line: Line) -> bool:
+    """Can its commits be patches? One that is off the checkout since is no reason to refuse."""
+    try:
+        _ = line.hooks
+    except TreeStateError:
+        return False
+    return True
 
 
 def holds_refreshed(target: Target, user: Repository) -> bool:

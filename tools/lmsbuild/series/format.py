@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild.base.errors import GitError, TreeStateError
-from lmsbuild.base.filenames import link_target
+from lmsbuild.base.filenames import is_utf8, link_target
 from lmsbuild.base.git import ABSENT, Entry, Raw, Repository
 from lmsbuild.base.refusals import Refusals
 from lmsbuild.series import binary
@@ -92,6 +92,9 @@ def _check_path(made_in: Scratch, raw: Raw, what: str) -> None:
         remedy = "have it lead to a file of the tree"
     elif re.search(r'["\\\x00-\x1f\x7f]', raw.path):
         reason = f"the name {raw.path!r} needs quotes in a patch"
+        remedy = "rename the file"
+    elif not is_utf8(raw.path):
+        reason = f"the name {raw.path!r} is not UTF-8"
         remedy = "rename the file"
     if reason:
         raise TreeStateError(f"{what} cannot become a patch because {reason}; {remedy}")

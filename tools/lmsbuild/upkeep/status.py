@@ -38,7 +38,7 @@ from lmsbuild.checkout.switch import (
 from lmsbuild.series.patchstate import APPLIED
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.tags.frameworks import Target, resolve, targets
-from lmsbuild.upkeep.listed import NOT_APPLIED, Listed, by_commits, by_files, of_port
+from lmsbuild.upkeep.listed import FILE_ONLY, NOT_APPLIED, Listed, by_commits, by_files, of_port
 from lmsbuild.wheel.publish import abandon
 
 
@@ -233,8 +233,9 @@ def checkout_status(place: Place) -> CheckoutStatus:
     base = recorded(user, "base")
     line = Line(target, user, base, user.tip())
     if base != NOTHING and (off or base != line.tip):
-        taken = line.tip in (applied, recorded(user, REFRESHED))
-        patches = by_commits(line, series, off, newer=taken) or patches
+        listed = by_commits(line, series, off, newer=_is_taken(series, line))
+        if listed is not None:
+            patches, other = listed, other if own else None  # the code of its own commits
     port = porting.under_way(user)
     if port is not None:
         patches = of_port(port)
@@ -270,7 +271,12 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = f"lmsbuild apply {target.tag_name}"
     elif refreshed:
         following = f"lmsbuild verify {target.tag_name}, then lint and wheel"
-    elif edited or top or (applied != NOTHING and not own):
+    elif (
+        edited
+        or top
+        or any(patch.state == FILE_ONLY for patch in patches)
+        or (applied != NOTHING and not own)
+    ):
         following = f"lmsbuild refresh {target.tag_name} (puts your commits into the patches)"
     elif not target.pythons:
         following = f"complete {target.file}, which names no official wheel, then lmsbuild verify "
@@ -331,6 +337,19 @@ def _patches(
         now, then = (entries(user, commit, list(series.before)) for commit in ("HEAD", tip))
         edited = [path for path in series.before if now.get(path) != then.get(path)]
     return by_files(series, count), None, edited
+
+
+def _is_taken(series: Series, line: Line) -> bool:
+    """Is HEAD what `apply` or `refresh` left last? Then what the files have besides is newer."""
+    user, refreshed = line.repository, recorded(line.repository, REFRESHED)
+    if line.tip == refreshed:
+        return True
+    if line.tip != recorded(user, "applied"):
+        return False
+    try:  # a refresh after that may have taken more, which is off the checkout since
+        return refreshed == NOTHING or series.applied(user, refreshed) < len(series.patches)
+    except TreeStateError:
+        return True
 
 
 def _noted(series: Series, user: Repository) -> tuple[int, str] | None:
