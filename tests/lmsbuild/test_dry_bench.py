@@ -221,7 +221,11 @@ def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
     program.chmod(0o755)
     forks = Forks(str(program))
     for _ in range(2):
-        assert forks.measure({}, {}) == (4, {}, "ModuleNotFoundError: no torch\n")
+        assert forks.measure({}, {"SIMCUDA_PROFILE": PROFILE}) == (
+            4,
+            {},
+            "ModuleNotFoundError: no torch\n",
+        )
     forks.close()
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 
 sys.path.insert(0, str(lms_device.TOOLS))
 from lmsbench import models, point, report
+from lmsbench.forks import PROFILE, Forks
 from lmsbench.ladder import Ladder, Plan, Results, rungs
 from lmsbench.point import METHODS, Point, overlap
+from simcuda import trace
 
 MIB = 1 << 20
 
@@ -125,22 +128,30 @@ def test_stock_plugin_and_patch_stand_side_by_side(device: Any, tmp_path: Path) 
         assert row.split(" | ")[1:] == ["24 MiB", "1", "4", "8", "8.0 MiB at 4", "8.0 MiB at 4 |"]
 
 
-def on_the_dry_device(what: Point) -> dict[str, Any]:
-    command = [sys.executable, "-m", "simcuda", "--dry", "--profile", "v100-32gb-pcie3"]
-    done = subprocess.run(
-        [*command, "-m", "lmsbench.point", json.dumps(vars(what))],
-        capture_output=True, text=True, env=lms_device.child_environment(), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    assert answer["status"] == "ok"
-    return answer
-
-
-def test_both_keep_less(device: Any) -> None:
-    """Of a block its input alone is saved, and that in host memory."""
+@pytest.fixture
+def on_the_dry_device(device: Any, tmp_path: Path) -> Iterator[Callable[[Point], dict[str, Any]]]:
+    """As the benchmark has it: one fork after the other, which write traces."""
     if device.kind != "sim":
         pytest.skip("the dry device is a simulated one")
+    forks = Forks(sys.executable)
+
+    def measure(what: Point) -> dict[str, Any]:
+        file = tmp_path / "trace"
+        settings = {PROFILE: "v100-32gb-pcie3", "SIMCUDA_TRACE": str(file)}
+        code, answer, error = forks.measure(vars(what), settings)
+        assert code == 0 and answer["status"] == "ok", error
+        moved = sum(
+            copy.bytes for copy in trace.read(file).of(trace.Copy) if copy.unit != "compute"
+        )
+        assert moved == answer["copied_bytes"]
+        return answer
+
+    yield measure
+    forks.close()
+
+
+def test_both_keep_less(on_the_dry_device: Callable[[Point], dict[str, Any]]) -> None:
+    """Of a block its input alone is saved, and that in host memory."""
     ways = ("plain", "checkpoint", "save_on_cpu", "both")
     of = {w: on_the_dry_device(Point("gpt130", 16, w, 0, scale=4, steps=1)) for w in ways}
     peak = {way: answer["peak_allocated"] for way, answer in of.items()}
@@ -151,10 +162,10 @@ def test_both_keep_less(device: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("amp", [False, True])
-def test_a_point_on_the_dry_device(device: Any, amp: bool) -> None:
+def test_a_point_on_the_dry_device(
+    on_the_dry_device: Callable[[Point], dict[str, Any]], amp: bool
+) -> None:
     """Fewer bytes in fp16, and no weight is drawn."""
-    if device.kind != "sim":
-        pytest.skip("the dry device is a simulated one")
     point = Point("gpt2", 8, "lms", 0, scale=4, warmup=0, steps=2, amp=amp)
     assert point.key.endswith("/amp") == amp
     answer = on_the_dry_device(point)

@@ -26,7 +26,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from lmsbench import drypage, resultfile
+from lmsbench import drypage, forks, resultfile
 from lmsbench.choices import several
 from lmsbench.drycases import ELSEWHERE, FACTORS, METHODS, MODELS, STEPS, WARMUP, Case
 from lmsbench.forks import Forks
@@ -102,8 +102,8 @@ class Bench:
                 self.until = 0  # nothing more is begun
                 raise
             finally:
-                for forks in itertools.chain(*self._idle.values()):
-                    forks.close()
+                for process in itertools.chain(*self._idle.values()):
+                    process.close()
                 self._idle.clear()
         in_time = True
         for future in done:
@@ -195,15 +195,15 @@ class Bench:
             "warmup": WARMUP, "steps": STEPS, "amp": model.amp,
             "host_limit": 1 << 40 if method == "lms" else 0,
         }  # fmt: skip
-        settings = {"SIMCUDA_PROFILE": case.profile}
+        settings = {forks.PROFILE: case.profile}
         if case.factor is not None:
             settings["SIMCUDA_MEMORY"] = str(self._capacity(case))
         if case.factor == 0 and free:
             settings["SIMCUDA_TRACE"] = str(free.trace)
-        forks = self._forks(case.method)
-        code, answer, error = forks.measure(point, settings)
+        process = self._forks(case.method)
+        code, answer, error = process.measure(point, settings)
         with self._lock:
-            self._idle.setdefault(self.pythons[case.method], []).append(forks)
+            self._idle.setdefault(self.pythons[case.method], []).append(process)
         if code != 0:
             last = (error.strip().splitlines() or ["no message"])[-1]
             return {"status": "error", "message": f"{last[:400]} (exit status {code})"}

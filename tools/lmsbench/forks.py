@@ -20,8 +20,14 @@ from pathlib import Path
 from typing import Any
 
 TOOLS = Path(__file__).resolve().parents[1]
-# What cannot change in a fork.
+PROFILE = "SIMCUDA_PROFILE"
 _ALL = {"SIMCUDA_DRY": "1", "SIMCUDA_QUIET": "1", "SIMCUDA_VALUES": "off"}
+
+
+def _inherited() -> dict[str, str]:
+    """Without what says of another device how it is."""
+    kept = ("SIMCUDA_CACHE", "SIMCUDA_CUDA_INCLUDE")
+    return {k: v for k, v in os.environ.items() if not k.startswith("SIMCUDA") or k in kept}
 
 
 class Forks:
@@ -38,7 +44,8 @@ class Forks:
         if self._process is None:
             self._process = subprocess.Popen(
                 [self._python, "-m", "lmsbench.forks"],
-                env={**os.environ, "PYTHONPATH": str(TOOLS), **_ALL, **settings},
+                # Without the settings of forks: one that traces would begin before it forks.
+                env={**_inherited(), "PYTHONPATH": str(TOOLS), **_ALL, PROFILE: settings[PROFILE]},
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
         assert self._process.stdin and self._process.stdout
