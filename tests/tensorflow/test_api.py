@@ -48,11 +48,13 @@ def test_switch(api):
     assert api("switch") == [False, True, False, True]
 
 
-def test_enabling_waits_for_operations_that_run(api):
-    """They have pinned nothing. Not for ever: the error says why."""
-    said, on, on_after_it = api("enabled_while_an_operation_runs")
+@pytest.mark.parametrize("before", ["never", "on"])
+def test_enabling_waits_for_operations_that_run(api, before):
+    """They have pinned nothing. Not for ever: the error says why, and speaks of no device."""
+    said, on, on_after_it, right = api("enabled_while_an_operation_runs", before)
     assert "operations that started before are still running after 10 seconds" in said
-    assert not on and on_after_it
+    assert "device" not in said.lower()
+    assert not on and on_after_it and right
 
 
 def test_defragmentation(api):

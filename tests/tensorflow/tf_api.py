@@ -39,7 +39,15 @@ def switch():
     return [*said, v1.config.experimental.set_lms_enabled is config.set_lms_enabled]
 
 
-def enabled_while_an_operation_runs():
+def enabled_while_an_operation_runs(before):
+    """`before` that it was on, with tensors in host memory, or it never was."""
+    kept = []
+    if before == "on":
+        config.set_lms_enabled(True)
+        kept += [filled(4, n) for n in range(80)]
+        config.set_lms_enabled(False)
+        kept = kept[:8]  # what is left fits, so none runs as if it were on
+    right = [float(x[0]) for x in kept] == [float(n) for n in range(len(kept))]
     began, ends = threading.Event(), threading.Event()
 
     def operation(x):
@@ -59,7 +67,7 @@ def enabled_while_an_operation_runs():
     ends.set()
     runs.join()
     config.set_lms_enabled(True)
-    return [said, on, config.get_lms_enabled()]
+    return [said, on, config.get_lms_enabled(), right]
 
 
 def defragmentation():
