@@ -27,12 +27,14 @@ def simulated(program, *arguments, options=(), fails=False):
     variables = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     places = [str(ROOT / "tools"), str(ROOT / "lms" / "tflms")]
     variables.update(PYTHONPATH=os.pathsep.join(places), TF_CPP_MIN_LOG_LEVEL="3")
+    variables.update(SIMCUDA_ORDER="report")
     words = ["--dry", "--profile", "v100-32gb-pcie3", "--framework", "tensorflow", *options]
     done = subprocess.run(
         [sys.executable, "-m", "simcuda", *words, str(program), *arguments],
         env=variables, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    assert "RACE" not in done.stderr, done.stderr
     return done
 
 
