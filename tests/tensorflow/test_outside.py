@@ -119,10 +119,10 @@ def test_estimator(outside, tmp_path):
 # ---- XLA
 
 
-def test_results_of_compiled_functions_move(outside):
+def test_results_of_compiled_functions_move(outside, eager_moves):
     right, moved = outside("compiled")
     assert right and moved >= 96 * MIB
 
 
-def test_variables_that_compiled_functions_write_move(outside):
+def test_variables_that_compiled_functions_write_move(outside, eager_moves):
     assert outside("compiled_variables") is True
