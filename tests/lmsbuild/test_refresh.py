@@ -456,6 +456,21 @@ def test_a_name_that_no_patch_can_hold(
     assert (applied / name).read_text() == "x\n"
 
 
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 100_000, b'{"a": 1, "a": 2}', None])
+def test_a_note_of_what_was_made_that_is_none(
+    world: World, applied: Path, content: bytes | None
+) -> None:
+    note = world.project.work / ".made.json"
+    note.unlink(missing_ok=True)
+    note.parent.mkdir(exist_ok=True)
+    if content is None:
+        os.mkfifo(note)
+    else:
+        note.write_bytes(content)
+    assert refresh(world.target, applied).written == []
+    assert note.is_file() and json.loads(note.read_bytes())
+
+
 def test_what_is_off_the_checkout_is_no_reason_to_refuse(world: World, applied: Path) -> None:
     """A commit that an older lmsbuild took, and that this one would not."""
     (applied / os.fsdecode(b"core/caf\xe9.txt")).write_text("x\n")

@@ -351,6 +351,20 @@ def test_names_that_are_no_text(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert everything(root) == before
 
 
+def test_a_lock_that_is_no_file(root: Path) -> None:
+    """Opening one may never end, and nothing can be written to it."""
+    lock = state(root) / "lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.unlink(missing_ok=True)
+    os.mkfifo(lock)
+    assert holder_of(lock) is None
+    with (
+        pytest.raises(FileError, match="no regular file; remove it"),
+        FileTransaction.begin(root, state(root), "refresh"),
+    ):
+        pass
+
+
 def test_a_folder_in_the_way_is_named(root: Path) -> None:
     before = everything(root)
     with (

@@ -81,6 +81,7 @@ class Rebuilder:
         self.libraries = self.package if PLUGIN else self.package / "lib"
         self.objects = folder / "objects"
         self.objects.mkdir()
+        self.runtimes: dict[str, list[str]] = {}  # by the name of a library
         self.overlay = folder / "overlay"  # found before the source tree
         shutil.copytree(
             self.official,
@@ -136,6 +137,7 @@ class Rebuilder:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda f: self.compile(f, self.object_of(f)), files))
         for library in LIBRARIES:
+            self.runtimes[library.name] = self._runtime(library)
             self.link(library, {})
 
     def link(self, library: Library, instead: dict[Path, Path]) -> None:
@@ -143,7 +145,7 @@ class Rebuilder:
         target = self.libraries / library.name
         target.unlink(missing_ok=True)
         command = [
-            "g++", "-shared", "-o", str(target), *map(str, objects), *self._runtime(library),
+            "g++", "-shared", "-o", str(target), *map(str, objects), *self.runtimes[library.name],
             f"-L{self.libraries}", f"-L{self.torch / 'lib'}",
             *(f"-l{name}" for name in library.link),
             f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined",

@@ -173,8 +173,12 @@ def hold(lock: Path, command: str, what: Path) -> Iterator[int]:
     over before anybody else goes on is given it too.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    # Not to wait for who writes to it, where somebody put a FIFO there.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(lock, flags, 0o666)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileError(f"{lock} cannot be a lock because it is no regular file; remove it")
         deadline = time.monotonic() + _ORPHAN_SECONDS
         while True:
             try:
@@ -201,7 +205,7 @@ def hold(lock: Path, command: str, what: Path) -> Iterator[int]:
 def holder_of(lock: Path) -> Holder | None:
     """Who holds `lock` now; None when nobody does. Changes nothing."""
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
