@@ -85,6 +85,17 @@ def test_a_whole_life(tool: Tool) -> None:
     tool.on("undo", code=TreeStateError.exit_code)
 
 
+def test_undo_is_about_the_checkout_that_one_stands_in(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one, in the work folder, has something to be taken back, too."""
+    tool("apply", "v1.0", "--source", "git")
+    tool.on("apply")
+    monkeypatch.chdir(tool.clone / "core")
+    assert tool("undo")["path"] == str(tool.clone)
+    assert tool.checkout()["undo"] is None
+
+
 def test_few_processes(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one checkout it takes nine at most, this one and git's version among them."""
     tool.on("apply")

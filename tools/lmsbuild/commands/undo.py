@@ -54,7 +54,7 @@ def command(
         last = undo_files(project.root, project.root / PROJECT_STATE, dry_run=dry_run)
         done = Undone(project.root, last.command, None)
     else:
-        found = places(project, tag, into)
+        found = places(project, tag, into, one=True)
         # Without a name it must be clear which one is meant.
         undoable = [place for place in found if last_of(place.user)] if len(found) > 1 else found
         if len(undoable) != 1:

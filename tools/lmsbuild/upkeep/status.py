@@ -100,11 +100,17 @@ class Place:
 
 
 def places(
-    project: Project, tag: str | None, into: Path | None, damaged: list[str] | None = None
+    project: Project,
+    tag: str | None,
+    into: Path | None,
+    damaged: list[str] | None = None,
+    *,
+    one: bool = False,
 ) -> list[Place]:
     """The checkouts of `tag`, or of all tags: at `into`, else where the user stands, else in the
-    work folder. Raises TreeStateError when `into` is no checkout of the framework, and for one that
-    git does not accept; with a list `damaged`, those of the work folder are told there instead."""
+    work folder; with `one`, none but that where the user stands, if that is one. Raises
+    TreeStateError when `into` is no checkout of the framework, and for one that git does not
+    accept; with a list `damaged`, those of the work folder are told there instead."""
     wanted = [resolve(project, tag)] if tag else targets(project)
     if into is not None:
         path = full_path(into)
@@ -124,7 +130,7 @@ def places(
         if here and is_framework(target, here) and (place := _place(target, here))
     ]
     chosen = [_fitting(standing)] if standing else []
-    if tag and chosen:
+    if chosen and (tag or one):
         return chosen
     for target in wanted:
         try:
