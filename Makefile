@@ -103,7 +103,7 @@ test-suites: $(STAMP)
 	$(BIN)/lmsbuild test $(TF_TAG)
 
 # What of these suites is not about values. Once `make test` has run it needs no network.
-DRY_SUITES := allocator capacity statistics
+DRY_SUITES := allocator capacity cases statistics training
 
 test-dry: $(STAMP)
 	$(BIN)/lmsbuild test $(TAG) --dry $(DRY_SUITES)

@@ -25,16 +25,17 @@ class Case:
     name: str
     run: Callable[[str], Any]
     same_device: bool  # compare with the same device without Large Model Support, not with the CPU
+    values: bool = False  # what it does, or the shape of a result, depends on what was computed
 
 
 CASES: dict[str, Case] = {}
 
 
 def case(
-    function: Callable[[str], Any] | None = None, *, same_device: bool = False
+    function: Callable[[str], Any] | None = None, *, same_device: bool = False, values: bool = False
 ) -> Callable[..., Any]:
     def add(f: Callable[[str], Any]) -> Callable[[str], Any]:
-        CASES[f.__name__] = Case(f.__name__, f, same_device)
+        CASES[f.__name__] = Case(f.__name__, f, same_device, values)
         return f
 
     return add if function is None else add(function)
@@ -444,7 +445,7 @@ def failing_operators(device: str) -> Any:
     return refused, a, b, keep
 
 
-@case
+@case(values=True)
 def read_by_python(device: str) -> Any:
     x = numbers(device, 6, 5)
     flags = x > 0
@@ -486,7 +487,7 @@ def numeric_types(device: str) -> Any:
     )
 
 
-@case
+@case(values=True)
 def indexing(device: str) -> Any:
     x, i = numbers(device, 20, 9), torch.tensor([3, 1, 4, 1, 5], device=device)
     y = x.clone().index_add_(0, i, x[:5]).index_fill_(1, i, 2.0)
@@ -616,7 +617,7 @@ def lbfgs_and_averages(device: str) -> Any:
     return [list(m.parameters()) for m in (net, average, ema)]
 
 
-@case
+@case(values=True)
 def normalisation_statistics(device: str) -> Any:
     """Kernels that write running statistics, which the schema does not say."""
     nets = [nn.BatchNorm1d(10), nn.BatchNorm1d(10, momentum=None), nn.InstanceNorm1d(10, True)]
@@ -651,7 +652,7 @@ def recurrent(device: str) -> Any:
     return results
 
 
-@case
+@case(values=True)
 def sparse(device: str) -> Any:
     i = torch.tensor([[0, 1, 1, 3], [2, 0, 0, 1]], device=device)
     s = torch.sparse_coo_tensor(i, numbers(device, 4), (4, 3))
@@ -667,7 +668,7 @@ def sparse(device: str) -> Any:
     )
 
 
-@case
+@case(values=True)
 def sparse_compressed(device: str) -> Any:
     m = torch.where(numbers(device, 8, 6) > 0.5, 1.5, 0.0).to(device)
     csr = m.to_sparse_csr()

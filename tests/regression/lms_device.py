@@ -65,14 +65,14 @@ class SimulatedDevice:
 
 class DryDevice(SimulatedDevice):
     """Every value is 0, so that results are compared in vain: tests that are about them are marked
-    `values`."""
+    `values`. Without workspaces, which are as large as the suites' models."""
 
     kind = "dry"
     modes = ("immediate",)
     reference = "cuda"
 
     def __init__(self) -> None:
-        super().__init__(dry=True, profile=PROFILE, values="off")
+        super().__init__(dry=True, profile=PROFILE, values="off", workspaces="off")
 
     def mode(self, name: str) -> None:
         pass  # its commands take virtual time
@@ -144,6 +144,7 @@ def child_environment() -> dict[str, str]:
     kept = ("SIMCUDA_CACHE", "SIMCUDA_CUDA_INCLUDE")
     drop = ("SIMCUDA", "PYTORCH_LMS", "LMS_DEBUG", "PYTORCH_CUDA_ALLOC_CONF")
     dry = {"SIMCUDA_DRY": "1", "SIMCUDA_PROFILE": PROFILE, "SIMCUDA_VALUES": "off"}
+    dry["SIMCUDA_WORKSPACES"] = "off"
     env = {
         k: v
         for k, v in os.environ.items()

@@ -15,6 +15,7 @@ import torch
 from lms_cases import CASES
 
 MODES = lms_device.device.modes
+NAMES = [pytest.param(n, marks=[pytest.mark.values] * case.values) for n, case in CASES.items()]
 
 
 def frozen(value: Any) -> Any:
@@ -63,7 +64,7 @@ def storm() -> Iterator[None]:
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_unlimited(device: Any, name: str) -> None:
     """On, with room for everything: no case moves anything, nor changes."""
     want = expected(name)
@@ -73,7 +74,7 @@ def test_unlimited(device: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_chaos(device: Any, name: str, mode: str) -> None:
     want = expected(name)
     device.mode(mode)
@@ -91,7 +92,7 @@ def test_chaos(device: Any, name: str, mode: str) -> None:
         for m in MODES
     ],
 )
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_storm(device: Any, name: str, mode: str) -> None:
     want = expected(name)
     device.mode(mode)

@@ -33,7 +33,7 @@ _SHARE = re.compile(r"\[ *(\d+)%\]\s*$")
 _LINES, _WIDTH = 12, 200  # of why a test failed
 SIMULATOR = "simcuda"  # the suite in tests/simcuda
 # Those with tests that are not about values; the others of theirs are marked `values`.
-DRY = ("allocator", "capacity", "statistics", "training")
+DRY = ("allocator", "capacity", "cases", "statistics", "training")
 
 
 @dataclass(frozen=True, kw_only=True)
