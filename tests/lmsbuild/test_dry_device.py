@@ -62,7 +62,7 @@ REFUSED = [
     ("test v2.6.0 --dry --device cuda", "--dry cannot go with --device cuda because"),
     ("run tensorflow:v2.14.1 --dry", "cannot run dry because the dry device is PyTorch's"),
     ("test tensorflow:v2.14.1 --dry", "cannot run dry because the dry device is PyTorch's"),
-    ("test v2.6.0 cases --dry", "cases cannot run dry because it is about values"),
+    ("test v2.6.0 streams --dry", "streams cannot run dry because it is about values"),
     ("test v2.6.0 capacity simcuda --dry", "simcuda cannot run dry because it is about values"),
     ("test v2.6.0 nosuch --dry", "nosuch cannot be run because pytorch:v2.6.0 has"),
     ("test v2.6.0 --dry --record", "--record cannot go with --dry because that leaves values out"),

@@ -133,7 +133,7 @@ def command(
     """Run the regression suites of TAG (all, or those named) on the official and the LMS wheel.
 
     Prepares both environments first; writes JUnit XML and a one-page HTML report. With --dry only
-    what is not about values: capacity, statistics, the allocator, what trains.
+    what is not about values: capacity, statistics, the allocator, the cases, what trains.
     """
     found = resolve_plugin(find_project(), tag) if plugin else None
     if found:
