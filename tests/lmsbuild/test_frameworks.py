@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
@@ -359,6 +360,27 @@ def test_patches_of_a_folder_without_its_file(world: World) -> None:
     world.tag_file.rename(world.tag_file.with_name("tags.toml"))
     with pytest.raises(ConfigError, match=r"alpha/v1\.0 .* has patches and no tag\.toml"):
         load(world.project)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("name", ["", "v1.0", "runtime"])
+def test_a_folder_that_may_not_be_read_is_none_without_tags(world: World, name: str) -> None:
+    with tempfile.TemporaryDirectory() as place:  # which others can reach, unlike ours
+        project = Project(Path(place))
+        shutil.copytree(world.project.patches, project.patches)
+        for path in (project.root, *project.root.rglob("*")):
+            os.chown(path, 12345, 12345)
+        (project.patches / "alpha" / name).chmod(0)
+        os.seteuid(12345)
+        try:
+            if name:
+                with pytest.raises(PermissionError, match=name):
+                    resolve(project, "v1.0")
+            else:
+                with pytest.raises(UnknownTagError, match="has no tags at all; check out"):
+                    resolve(project, "v1.0")
+        finally:
+            os.seteuid(0)
 
 
 def test_newest_tags_first(world: World) -> None:

@@ -8,6 +8,7 @@ plug-in is built for, and `<framework>/<tag>/tag.toml` everything of that tag.
 from __future__ import annotations
 
 import difflib
+import os
 import platform
 import sys
 from dataclasses import dataclass, field, replace
@@ -475,6 +476,8 @@ def load(project: Project) -> dict[str, Framework]:
 
 def _framework(path: Path) -> Framework:
     folder = path.parent
+    for tag in filter(Path.is_dir, sorted(folder.iterdir())):
+        os.scandir(tag).close()  # a glob takes one that may not be read for one that is empty
     for patch in sorted(folder.glob("*/*.patch")):
         if patch.parent.name != RUNTIME and not (patch.parent / TAG_FILE).is_file():
             raise ConfigError(
@@ -526,6 +529,11 @@ def resolve(project: Project, spec: str) -> Target:
         raise UnknownTagError(
             f"{spec} is ambiguous because several frameworks have it; name one of {choices}",
             near=[target.label for target in found],
+        )
+    if not known:
+        raise UnknownTagError(
+            f"{spec} cannot be used because {project.patches} has no tags at all; check out the "
+            "whole project"
         )
     _had_by_ibm(spec, framework, name, known)
     words = {target.label: target.label for target in known}
