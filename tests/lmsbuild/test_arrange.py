@@ -807,6 +807,14 @@ def test_status_tells_a_split_and_a_changed_patch(tool: Tool) -> None:
     assert listed(tool)[1][0] == "v1.0/0001-Count-what-moves.patch"
 
 
+def test_status_of_a_commit_that_changes_nothing(tool: Tool) -> None:
+    plain_git(tool.checkout, "commit", "-q", "--allow-empty", "-m", "Nothing")
+    assert listed(tool)[-1] == ("v1.0/0005-Nothing.patch", "empty", "", False)
+    assert "0005-Nothing.patch  (becomes no patch)" in said(tool)
+    tool("drop", "5")
+    assert len(listed(tool)) == 5
+
+
 def test_what_was_dropped_does_not_come_back(tool: Tool) -> None:
     """The last one of the files: without it the checkout has what they begin with."""
     tool("drop", "4")

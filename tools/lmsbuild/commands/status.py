@@ -10,6 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import examples, into_option, json_option, tag_choice
+from lmsbuild.series.patchstate import EMPTY
 from lmsbuild.upkeep.listed import LMS, Listed
 from lmsbuild.upkeep.status import HALF, CheckoutStatus, ProjectStatus, status
 
@@ -98,7 +99,7 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
 def _file(patch: Listed) -> str:
     """How the patch file differs from what the checkout has."""
     if not patch.file:
-        return "in no file yet"
+        return "becomes no patch" if patch.state == EMPTY else "in no file yet"
     if patch.file == LMS:
         return f"goes to {LMS}"
     other = f"as {patch.file}" if patch.file != patch.patch else ""

@@ -7,7 +7,7 @@ The two are the same right after `apply` and `refresh`; in between, the checkout
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lmsbuild.base.errors import LmsbuildError
 from lmsbuild.base.git import changed
@@ -17,7 +17,7 @@ from lmsbuild.checkout.arranging import Step
 from lmsbuild.checkout.edits import Line
 from lmsbuild.series.format import mail_of
 from lmsbuild.series.mail import Mail
-from lmsbuild.series.patchstate import APPLIED, NOT_REACHED
+from lmsbuild.series.patchstate import APPLIED, EMPTY, NOT_REACHED
 from lmsbuild.series.series import NO_BLOB, Patch, Series
 
 NOT_APPLIED = "not applied"
@@ -97,7 +97,9 @@ def _beside(
     for at, (step, state) in enumerate(steps):
         where, twin = ours[at].mail.whereabouts, twins.get(at)
         if twin is None:
-            listed.append(Listed(step.name, state, where, "" if ours[at].files else LMS))
+            file = LMS if ours[at].runtime and not ours[at].files else ""
+            state = state if ours[at].files or ours[at].runtime else EMPTY
+            listed.append(Listed(step.name, state, where, file))
         else:
             differs = ours[at] != files[twin]
             listed.append(Listed(step.name, state, where, series.patches[twin].name, differs))
@@ -111,6 +113,7 @@ class _Content:
 
     mail: Mail
     files: dict[str, tuple[str, ...]]  # path -> blobs and modes, before and after
+    runtime: bool = field(default=False, compare=False)  # it changes runtime files as well
 
 
 def _of_step(line: Line, at: int, step: Step) -> _Content:
@@ -129,6 +132,7 @@ def _of_step(line: Line, at: int, step: Step) -> _Content:
             for raw in raws
             if not line.is_runtime(raw.path)
         },
+        runtime=any(line.is_runtime(raw.path) for raw in raws),
     )
 
 
