@@ -57,6 +57,27 @@ def save_model(model: nn.Module, folder: Path) -> None:
     safetensors_torch.load_model(model, str(folder / "model.safetensors"))
 
 
+def accelerate_model(model: nn.Module, folder: Path) -> None:
+    """In parts: what it cuts a model by are the sizes of storages, each counted once."""
+    from accelerate import Accelerator
+
+    Accelerator().save_model(model, folder, max_shard_size="1GB")
+
+
+def accelerate_state(model: nn.Module, folder: Path) -> None:
+    """With an optimiser, and read again."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0)  # has a state, changes nothing
+    model, optimiser = accelerator.prepare(model, optimiser)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step()
+    accelerator.save_state(str(folder))
+    accelerator.load_state(str(folder))
+
+
 def save_pretrained(model: Any, folder: Path) -> None:
     model.save_pretrained(folder)
     type(model).from_pretrained(folder).cuda()
@@ -67,6 +88,9 @@ SAVERS = [
     pytest.param(tied, save_model, id="save_model"),
     pytest.param(transformer, save_model, id="save_model-of-a-transformer"),
     pytest.param(transformer, save_pretrained, id="save_pretrained"),
+    pytest.param(tied, accelerate_model, id="accelerate-save_model"),
+    pytest.param(transformer, accelerate_model, id="accelerate-save_model-of-a-transformer"),
+    pytest.param(transformer, accelerate_state, id="accelerate-save_state"),
 ]
 
 
