@@ -562,6 +562,7 @@ void Engine::use_on_(Entry* entry, Stream stream) {
 HostRange Engine::host_room_(std::size_t bytes, int device) {
   HostRange range = host_.allocate(bytes, Growth::kNone, device);
   if (!range && drop_useless_copies_()) range = host_.allocate(bytes, Growth::kNone, device);
+  if (!range && host_.may_grow(bytes)) backend_.before_host_growth(bytes, device);
   if (!range) range = host_.allocate(bytes, Growth::kAllowed, device);
   if (!range && drop_copies_(bytes) > 0) range = host_.allocate(bytes, Growth::kAllowed, device);
   return range;

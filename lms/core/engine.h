@@ -68,6 +68,11 @@ class Backend {
   // not known to end before anything that is queued.
   virtual MarkPtr mark(int, Stream) { return nullptr; }
 
+  // Before host memory comes from the machine, which takes long, for a storage of so many bytes on
+  // `device`. What it throws leaves the engine, whose lock can be let go then; when it returns, the
+  // memory comes under that lock.
+  virtual void before_host_growth(std::size_t, int) {}
+
   // The storage is a candidate from now on, if it is resident, or is none. For adaptors that count
   // their bytes; a call may say what the one before it said.
   virtual void set_candidate(Key, bool) {}

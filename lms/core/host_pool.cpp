@@ -86,6 +86,20 @@ void HostPool::free(HostRange range, FencePtr fence) {
   call_helper_();
 }
 
+bool HostPool::may_grow(std::size_t bytes) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return room_() >= bytes;
+}
+
+bool HostPool::prepare(std::size_t bytes, int device) {
+  const HostRange range = allocate(bytes, Growth::kAllowed, device);
+  if (!range) return false;
+  free(range, nullptr);
+  const int number = memory_.node_near(device);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return node_with_(range.ptr).number == number;  // else `allocate` would not look there first
+}
+
 std::size_t HostPool::trim() {
   Lock lock(mutex_);
   for (auto pending = pending_.begin(); pending != pending_.end();) {

@@ -73,6 +73,12 @@ class HostPool {
   // The range may be allocated again once `fence` (may be null) is done.
   void free(HostRange range, FencePtr fence);
 
+  // Whether the limit lets so many bytes come from the machine.
+  bool may_grow(std::size_t bytes) const;
+  // Takes memory from the machine, if need be, until so many bytes are free in one piece. False
+  // when `allocate` would find none.
+  bool prepare(std::size_t bytes, int device);
+
   // Calls `part(offset, bytes)` for the pieces of a range that a copy may take at once.
   template <class Part>
   void for_parts(const void* ptr, std::size_t bytes, const Part& part) const {

@@ -273,7 +273,11 @@ class Backend final : public lms::Backend {
               lms::FencePtr* arrival) override;
   void join(lms::Stream stream, const lms::FencePtr& arrival) override;
   lms::MarkPtr mark(int device, lms::Stream stream) override;
+  void before_host_growth(std::size_t bytes, int device) override {
+    if (before_growth) before_growth(bytes, device);
+  }
 
+  std::function<void(std::size_t bytes, int device)> before_growth;
   // Fault injection: the n-th call from now fails; 0: none does.
   std::atomic<int> fail_page_in{0};
   std::atomic<int> fail_page_out{0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -422,6 +423,48 @@ TEST(engine_copies_make_way_for_evictions) {
   CHECK(!rig.evict(b));  // all that is left is needed
   CHECK_EQ(rig.stats().host_refused, 1);
   CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3));
+  rig.check();
+}
+
+struct Lacking {
+  std::size_t bytes;
+};
+
+// Host memory comes while nobody has the engine's lock, and what lacked it goes on.
+TEST(engine_tells_before_host_memory_comes) {
+  Rig rig(2);
+  rig.backend.before_growth = [](std::size_t bytes, int) { throw Lacking{bytes}; };
+  StorageRef a = rig.make(1), b = rig.make(2);
+  CHECK_THROWS(rig.evict(a), Lacking);
+  CHECK(rig.resident(a) && rig.has(a, 1));
+  CHECK(rig.pool.prepare(kBytes, 0));
+  CHECK(rig.evict(a));  // what has come is free now
+  StorageRef c = rig.make(3);
+  Engine::Frame frame;
+  fake::Scope scope;
+  CHECK_THROWS(rig.enter(&frame, {{&a, Access::kWrite}, {&b, Access::kWrite}}), Lacking);
+  std::thread([&] {  // its lock is free
+    CHECK(rig.engine->mutex().try_lock());
+    rig.engine->mutex().unlock();
+  })
+      .join();
+  CHECK(rig.pool.prepare(kBytes, 0));
+  rig.enter(&frame, {{&a, Access::kWrite}, {&b, Access::kWrite}});
+  CHECK(rig.resident(a) && rig.resident(b) && !rig.resident(c));
+  rig.engine->leave(frame);
+  CHECK_EQ(rig.stats().pinned.count.current, 0);
+  CHECK(rig.has(a, 1) && rig.has(b, 2) && rig.has(c, 3));
+  rig.check();
+}
+
+TEST(engine_tells_of_no_host_memory_beyond_the_limit) {
+  Rig rig;
+  rig.pool.set_limit(kBytes);
+  StorageRef a = rig.make(1), b = rig.make(2);
+  CHECK(rig.evict(a));
+  rig.backend.before_growth = [](std::size_t bytes, int) { throw Lacking{bytes}; };
+  CHECK(!rig.evict(b));
+  CHECK_EQ(rig.stats().host_refused, 1);
   rig.check();
 }
 

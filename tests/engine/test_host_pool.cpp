@@ -49,6 +49,18 @@ TEST(pool_rounds_and_aligns) {
   pool.check();
 }
 
+TEST(pool_prepares_what_is_taken_next) {
+  HostMemory memory(64 * kUnit);
+  HostPool pool(memory, 16 * kUnit);
+  CHECK(pool.may_grow(20 * kUnit) && pool.prepare(20 * kUnit, 0));
+  CHECK_EQ(pool.stats().used, 0u);
+  const HostRange range = pool.allocate(20 * kUnit, lms::Growth::kNone);
+  CHECK(range);
+  pool.set_limit(pool.stats().reserved);
+  CHECK(!pool.may_grow(kUnit) && !pool.prepare(20 * kUnit, 0));
+  pool.check();
+}
+
 TEST(pool_takes_the_best_fit) {
   HostMemory memory(64 * kUnit);
   HostPool pool(memory, 16 * kUnit);

@@ -334,9 +334,10 @@ class Program:
             self.limit(LARGE)
         else:
             torch.cuda.lms.enable(min_size=0)
-            for entry in self.owners():  # what was made while it was off is not known before a use
-                with torch.cuda.lms.pin(entry.tensor):
-                    pass
+            if not self.known:  # what was made before the first time is not known before a use
+                for entry in self.owners():
+                    with torch.cuda.lms.pin(entry.tensor):
+                        pass
             self.limit(LIMIT)
             self.known = True
         self.on = not self.on

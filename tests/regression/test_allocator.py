@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,21 +152,63 @@ def test_lists_of_results_larger_than_the_device(lms: Any, device: Any) -> None:
 
 
 def test_what_is_not_known_is_told(lms: Any, device: Any) -> None:
-    """Tensors made while it was off, and not used since, do not move before they are pinned."""
+    """What no operator has made, or used, does not move before it is pinned."""
     device.limit(64 * MIB)
-    lms.disable()
-    kept = [block(10, i) for i in range(4)]
-    lms.enable(min_size=0)
+    storages = [torch.UntypedStorage(10 * MIB, device="cuda") for _ in range(4)]
     assert lms.reclaim() == 0 and lms.stats()["lms.unknown_bytes"] == 40 * MIB
-    assert "not known, and cannot move: 40.0 MiB (workspaces, or made while" in lms.summary()
+    assert "not known, and cannot move: 40.0 MiB (workspaces, or made before" in lms.summary()
     text = shortage(lambda: block(30))
     assert "40.00 MiB are not of tensors" in text and "torch.cuda.lms.pin() makes these" in text
+    kept = [torch.empty(0, device="cuda").set_(storage) for storage in storages]
     with lms.pin(*kept):
         pass
     assert lms.stats()["lms.unknown_bytes"] == 0
     assert "not known" not in lms.summary()
     block(30).sum()
-    assert intact(kept)
+
+
+@pytest.mark.values
+def test_what_was_made_while_it_was_off_can_move(lms: Any, device: Any) -> None:
+    """Results of operators, empty ones, gradients, also of another stream, and of a thread that has
+    ended, from the smallest size on that moves."""
+    lms.enable(min_size=4 * MIB)
+    lms.disable()
+    made = {"result": block(4, 1) + 1, "empty": torch.empty(MIB, device="cuda")}
+    weight = torch.ones(MIB, device="cuda", requires_grad=True)
+    (weight * 3).sum().backward()
+    made["gradient"] = weight.grad
+    with torch.cuda.stream(torch.cuda.Stream()):
+        made["side stream"] = torch.full((MIB,), 5.0, device="cuda")
+    thread = threading.Thread(target=lambda: made.update(thread=block(4, 6)))
+    thread.start()
+    thread.join()
+    small = block(2, 7)
+    for _ in range(200):  # what has died by then is not looked at for long
+        block(4)
+    made["empty"].fill_(8)
+    lms.enable()
+    lms.reclaim()
+    assert [name for name, t in made.items() if not torch.ops.lms.on_host(t)] == []
+    assert not torch.ops.lms.on_host(small) and small.sum() == 7 * MIB // 2
+    want = {"result": 2, "empty": 8, "gradient": 3, "side stream": 5, "thread": 6}
+    assert {name: float(t[-1]) for name, t in made.items()} == want
+
+
+@pytest.mark.parametrize("operator", ["out of none", "out of three", "resize_", "resize_as_"])
+def test_what_does_not_fit_has_its_sizes(lms: Any, device: Any, operator: str) -> None:
+    device.limit(16 * MIB)
+    result = torch.ones(0 if operator == "out of none" else 3, device="cuda")
+    shape = tuple(result.shape)
+    large = torch.empty(1, device="cuda").expand(8 * MIB)
+    call = {
+        "resize_": lambda: result.resize_(8 * MIB),
+        "resize_as_": lambda: result.resize_as_(large),
+    }.get(operator, lambda: torch.arange(8 * MIB, out=result, dtype=torch.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a result with elements is resized
+        assert "out of memory" in shortage(call)
+    assert tuple(result.shape) == shape and result.stride() == (1,)
+    assert result.tolist() == [lms_device.value(1)] * len(result)
 
 
 def test_device_limit_is_hard(lms: Any, device: Any) -> None:

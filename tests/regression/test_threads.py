@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import lms_device
@@ -247,18 +248,19 @@ def test_operators_that_each_fit(program: Any) -> None:
 
 
 FILL = "torch.arange(10 << 18, device='cuda', dtype=torch.float32)"
+GROWS = "torch.arange(10 << 18, out=torch.ones(3, device='cuda'))"
 
 
 @pytest.mark.parametrize(
     ("operator", "memory"),
-    [("y.add(1)", 24 * MIB), ("y.add_(1)", 16 * MIB), (FILL, 16 * MIB)],
-    ids=["repeatable", "in-place", "blank-result"],
+    [("y.add(1)", 24 * MIB), ("y.add_(1)", 16 * MIB), (FILL, 16 * MIB), (GROWS, 16 * MIB)],
+    ids=["repeatable", "in-place", "blank-result", "kernel"],
 )
 def test_an_operator_waits_for_the_pins_of_another_thread(
     program: Any, operator: str, memory: int
 ) -> None:
     """One that is written in Python keeps what it uses for as long as it runs. Of one that writes
-    what there is only the entry waits."""
+    what there is the entry waits, and the kernel where it asks for memory."""
     out = program(
         """
         import sys, threading, time, torch
@@ -320,6 +322,122 @@ def test_an_operator_waits_for_what_another_makes(program: Any) -> None:
         memory=24 * MIB,
     )
     assert "waited" in out
+
+
+def test_of_two_that_wait_in_their_kernels_one_fails(program: Any) -> None:
+    """Neither runs again, and neither ends: one gives up, and the other one finds what it had."""
+    out = program(
+        """
+        import threading, time, torch, warnings
+        warnings.simplefilter("ignore")
+        torch.cuda.lms.enable(min_size=0)
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> ()")
+        library.impl("slow", lambda x: time.sleep(1), "CUDA")
+        results = [torch.full((4 << 18,), float(i), device="cuda") for i in range(2)]
+        x = torch.ones(6 << 18, device="cuda")
+        ends = []
+
+        def grow(i):
+            try:
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    torch.arange(8 << 18, out=results[i])
+                ends.append("fits")
+            except torch.cuda.OutOfMemoryError:
+                ends.append("fails")
+            assert results[i].numel() in (4 << 18, 8 << 18)
+
+        threads = [threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))]
+        threads[0].start()
+        time.sleep(0.3)
+        start = time.monotonic()
+        threads += [threading.Thread(target=grow, args=(i,)) for i in range(2)]
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - start < 8, time.monotonic() - start
+        print(sorted(ends))
+        """,
+        memory=16 * MIB,
+        mode="lazy",
+    )
+    assert "'fits'" in out
+
+
+GROWTHS = {
+    "kernel": "made = torch.ones(60 << 18, device='cuda')",
+    "operand": "made = [t.add_(0) for t in kept]",
+    "pointer": "made = [t.data_ptr() for t in kept[:1]]",
+    "reclaim": "torch.cuda.lms.reclaim()",
+}
+
+
+# Comes first among the process's libraries: host memory takes as long to come as it is told to.
+SLOW = """
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static unsigned delay;
+void slow_down(unsigned microseconds) { delay = microseconds; }
+int madvise(void* memory, size_t bytes, int advice) {
+  if (advice == MADV_DONTFORK && delay > 0) usleep(delay);
+  return syscall(SYS_madvise, memory, bytes, advice);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def slow_host_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "slow.c").write_text(SLOW)
+    library = str(folder / "slow.so")
+    subprocess.run(
+        ["gcc", "-D_GNU_SOURCE", "-shared", "-fPIC", str(folder / "slow.c"), "-o", library],
+        check=True,
+    )
+    return library
+
+
+@pytest.mark.parametrize("what", GROWTHS)
+def test_host_memory_comes_under_no_lock(program: Any, slow_host_memory: str, what: str) -> None:
+    """Operators of other threads go on while a thread waits for it."""
+    out = program(
+        """
+        import ctypes, sys, threading, time, torch
+        torch.cuda.lms.enable(min_size=0)
+        small = torch.ones(1000, device="cuda")
+        kept = [torch.full((60 << 18,), float(i), device="cuda") for i in range(2)]
+        assert torch.cuda.lms.stats()["lms.host.reserved_bytes"] < 80 << 20  # one is out
+        ctypes.CDLL(None).slow_down(2_000_000)
+        ended = []
+
+        def work():
+            begun.set()
+            exec(sys.argv[1])
+            ended.append(time.monotonic())
+
+        begun = threading.Event()
+        thread = threading.Thread(target=work)
+        start = time.monotonic()
+        thread.start()
+        begun.wait()
+        longest, count = 0.0, 0
+        while thread.is_alive():
+            before = time.monotonic()
+            small.add_(1)
+            longest, count = max(longest, time.monotonic() - before), count + 1
+            time.sleep(0.01)
+        assert ended and ended[0] - start > 1.9, (ended, start)
+        assert longest < 1 and count > 50, (longest, count)
+        print("went on")
+        """,
+        GROWTHS[what],
+        memory=116 * MIB,
+        env={"LD_PRELOAD": slow_host_memory},
+        fresh=True,
+    )
+    assert "went on" in out
 
 
 def test_who_holds_the_interpreter_does_not_wait(program: Any) -> None:

@@ -312,24 +312,20 @@ void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
     return ptr;
   }
   const ReleaseScope release;
-  {
-    ReclaimScope scope(device);
+  const bool over_soft = request.over_soft;
+  void* taken = nullptr;
+  const auto made = reclaim(device, Effort::kEverything, [&](ReclaimScope& scope) {
     SnapshotLists lists(*this, &request);
     const size_t need = block_bytes(bytes);
-    if (request.over_soft) {
-      if (scope.make_room(lists, need, Effort::kHole)) {
-        return lists.taken();
-      }
-      if (lists.take_new_segment()) {
-        count(device, Route::kNewSegment);
-        return lists.taken();
-      }
+    bool found = over_soft && scope.make_room(lists, need, Effort::kHole);
+    if (!found && over_soft && lists.take_new_segment()) {
+      found = count(device, Route::kNewSegment);
     }
-    if (scope.make_room(lists, need, Effort::kEverything)) {
-      return lists.taken();
-    }
-  }
-  return obtain_last(&request);
+    found = found || scope.make_room(lists, need, Effort::kEverything);
+    taken = lists.taken();
+    return found;
+  });
+  return made ? taken : obtain_last(&request);
 }
 
 void* Allocator::attempt(Request* request, Reach reach) {

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,11 @@ class ReclaimScope {
   EngineScope scope_;
   DeviceIndex device_;
 };
+
+// Runs `attempt`, which makes room, or says that there is none, under the locks that it takes. It
+// runs again when host memory has come that it lacked; and for the kernel of an op that cannot run
+// again, whenever another op has ended. In between no lock is held: to be called with none.
+bool reclaim(DeviceIndex device, Effort effort, const std::function<bool(ReclaimScope&)>& attempt);
 
 // The engine's lock while Large Model Support is on, else nothing. To be taken while the
 // allocator's lock is not held.

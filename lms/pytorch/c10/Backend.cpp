@@ -7,6 +7,7 @@
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/State.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/compat/write_barrier.h>
 #include <sys/mman.h>
@@ -454,6 +455,12 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   replace_pointer(storage, std::move(pointer));
   --on_host_;
   return owned->range;
+}
+
+void Backend::before_host_growth(size_t bytes, int device) {
+  if (GrowthScope::active()) {
+    throw HostMemoryLacking{bytes, device};
+  }
 }
 
 void Backend::refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,

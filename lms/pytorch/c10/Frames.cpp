@@ -94,6 +94,14 @@ class SmallSegment {
 thread_local int release_depth = 0;
 thread_local int engine_depth = 0;
 
+// With no lock held: a storage may die and run any deleter.
+void release_acquired() {
+  if (!acquired().empty()) {
+    const Acquired storages = std::move(acquired());
+    acquired().clear();
+  }
+}
+
 ::lms::Access core_access(Access access) {
   switch (access) {
     case Access::kRead:
@@ -113,12 +121,9 @@ thread_local int engine_depth = 0;
 ReleaseScope::ReleaseScope() noexcept { ++release_depth; }
 
 ReleaseScope::~ReleaseScope() {
-  if (--release_depth > 0 || acquired().empty()) {
-    return;
+  if (--release_depth == 0) {
+    release_acquired();
   }
-  Acquired storages = std::move(acquired());
-  acquired().clear();
-  // Destroyed here, with no lock held: a storage may die and run any deleter.
 }
 
 EngineScope::EngineScope() noexcept { ++engine_depth; }
@@ -199,14 +204,17 @@ void OpGuard::enter(const Use* uses, size_t count) {
   if (ThreadFrame& mine = this_frame(); !mine.started && !mine.in_turn) {
     start(&mine, mine.independent);
   }
-  EngineScope scope;
   SmallVector<::lms::Engine::Use, 8> translated;
   for (size_t i = 0; i < count; ++i) {
     StorageImpl* storage = uses[i].storage;
     const int device = storage->device().index();
     translated.push_back({storage, core_access(uses[i].access), device, current_stream(device)});
   }
-  state().engine.enter(this_frame().frame, translated.data(), translated.size(), &overwritten_);
+  with_host_memory([&] {  // what is pinned by then stays so, and is pinned once more
+    EngineScope scope;
+    state().engine.enter(this_frame().frame, translated.data(), translated.size(), &overwritten_);
+  });
+  EngineScope scope;
   if (C10_UNLIKELY(overwritten_.key != nullptr)) {
     target_ = reference_to(static_cast<StorageImpl*>(overwritten_.key));
   }
@@ -261,6 +269,21 @@ bool try_again(const std::function<bool()>& attempt) {
     turns().end();
   }
   return done;
+}
+
+// Nobody waits here who may be in another's way for longer than that one waits for him: as in
+// try_again, and with the pins that the kernel needs.
+bool wait_for_room(const std::function<bool()>& attempt) {
+  const ThreadFrame& mine = this_frame();
+  if (!mine.started || mine.in_turn || ShortageScope::active() || capture_underway() ||
+      turns().alone(1) || !may_wait()) {
+    return false;
+  }
+  const auto again = [&attempt] {
+    release_acquired();
+    return attempt();
+  };
+  return turns().wait(again, ::lms::Lack::kFails, 1, /*fits_alone=*/false);
 }
 
 UnpinnedOp::UnpinnedOp() = default;

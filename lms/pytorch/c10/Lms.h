@@ -81,6 +81,12 @@ C10_CUDA_API bool try_again(const std::function<bool()>& attempt);
 // uses it. What is made while an op of this thread runs is left to that.
 C10_CUDA_API void note(StorageImpl* storage);
 
+// The same for what is made while it is off, from when it is on again. Within an UnpinnedOp.
+C10_CUDA_API void note_later(StorageImpl* storage);
+// Of so many bytes, and more: the minimum size as it was last set. What is smaller hardly ever
+// moves, and is not worth the time that it takes to note it.
+C10_CUDA_API size_t least_noted() noexcept;
+
 // Around the making of memory by an op, or outside of any: from before it, this thread is among
 // those that run, until its op ends. What it holds may be in the way of others, which wait for it.
 class C10_CUDA_API MakingScope {

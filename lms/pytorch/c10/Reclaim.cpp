@@ -27,6 +27,7 @@ namespace {
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
 thread_local int shortage_scopes = 0;
+thread_local int growth_scopes = 0;
 thread_local DeviceIndex short_device = 0;
 std::atomic<bool> pressure{false};
 
@@ -37,6 +38,22 @@ ShortageScope::ShortageScope() noexcept { ++shortage_scopes; }
 ShortageScope::~ShortageScope() { --shortage_scopes; }
 
 bool ShortageScope::active() noexcept { return shortage_scopes > 0; }
+
+GrowthScope::GrowthScope() noexcept { ++growth_scopes; }
+
+GrowthScope::~GrowthScope() { --growth_scopes; }
+
+bool GrowthScope::active() noexcept { return growth_scopes > 0; }
+
+bool reclaim(DeviceIndex device, Effort effort, const std::function<bool(ReclaimScope&)>& attempt) {
+  const auto once = [&] {
+    return with_host_memory([&] {
+      ReclaimScope scope(device);
+      return attempt(scope);
+    });
+  };
+  return once() || (effort == Effort::kEverything && wait_for_room(once));
+}
 
 bool under_pressure() noexcept { return pressure.load(std::memory_order_relaxed); }
 

@@ -3,12 +3,16 @@
 
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/core/engine.h>
 #include <c10/cuda/lms/core/host_pool.h>
 #include <c10/cuda/lms/core/host_share.h>
 #include <c10/cuda/lms/core/switch.h>
+
+#include <cstddef>
+#include <functional>
 
 // What the files of this folder share.
 namespace c10::cuda::lms {
@@ -38,12 +42,59 @@ inline ::lms::Stream stream_for(const StorageImpl* storage) {
   return current_stream(storage->device().index());
 }
 
+// Thrown, in a GrowthScope, where an eviction lacks host memory that may come from the machine.
+struct HostMemoryLacking {
+  size_t bytes;
+  int device;
+};
+
+class GrowthScope {
+ public:
+  GrowthScope() noexcept;
+  ~GrowthScope();
+  GrowthScope(const GrowthScope&) = delete;
+  GrowthScope& operator=(const GrowthScope&) = delete;
+
+  static bool active() noexcept;
+};
+
+// So often host memory comes for one `act`: more than all of a device needs. Then it does so under
+// the engine's lock, as it would if other threads took what has come again and again.
+constexpr int kGrowths = 4096;
+
+// Runs `act`, which takes the engine's lock, and runs it again when host memory has come that it
+// lacked: while that comes no lock is held, and other threads' ops go on. Within the engine the
+// outermost one does so.
+template <class Act>
+auto with_host_memory(const Act& act) {
+  for (int growths = 0; growths < kGrowths && !in_engine(); ++growths) {
+    HostMemoryLacking lacking{0, 0};
+    try {
+      const GrowthScope scope;
+      return act();
+    } catch (const HostMemoryLacking& thrown) {
+      lacking = thrown;
+    }
+    if (!state().host.prepare(lacking.bytes, lacking.device)) {
+      break;
+    }
+  }
+  return act();
+}
+
+// For the kernel of an op that lacks room, and cannot run again: tries until `attempt` returns
+// true, whenever another op has ended. False when none can help.
+bool wait_for_room(const std::function<bool()>& attempt);
+
 // The pins of the op that this thread runs.
 const ::lms::Engine::Frame& current_frame();
 
 // On the device where this thread was last short, which it returns: all that is idle leaves, and
 // free segments go back.
 DeviceIndex evict_for_shortage();
+
+// Makes known what ops have made while it was off. While none runs without pins.
+void note_made_while_off();
 
 // Frees what libraries keep between ops, and get anew when they need it. No op may be running.
 void release_workspaces() noexcept;

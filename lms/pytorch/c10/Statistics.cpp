@@ -29,8 +29,8 @@ constexpr ::lms::Words kWords = {
     "use smaller inputs for the operator that failed: everything it uses at once must fit",
     "torch.cuda.lms.release_pointer",
     "torch.cuda.lms.pin() or collectives",
-    "not of tensors that it knows (made by this operator so far, or workspaces, or made while it "
-    "was off and not used since: torch.cuda.lms.pin() makes these known)",
+    "not of tensors that it knows (made by this operator so far, or workspaces, or made before it "
+    "was first turned on and not used since: torch.cuda.lms.pin() makes these known)",
     "let go of what cannot move, as named above, or use smaller inputs",
     "let go of what the operator does not use and cannot move, as named above",
     ": it would fit alone"};

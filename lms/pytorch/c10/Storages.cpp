@@ -2,11 +2,116 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/storage.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <mutex>
+#include <vector>
 
-// What the user, or code for him, says of single storages.
+// What is said of single storages: by the user, or by code for him; and, while nothing is tracked,
+// by ops.
 namespace c10::cuda::lms {
+namespace {
+
+// What ops of one thread have made while it was off, as weak references. Written within an
+// UnpinnedOp, so who turns it on may read what all have, because none runs by then.
+class MadeWhileOff {
+ public:
+  MadeWhileOff();
+  ~MadeWhileOff();
+  MadeWhileOff(const MadeWhileOff&) = delete;
+  MadeWhileOff& operator=(const MadeWhileOff&) = delete;
+
+  void add(StorageImpl* storage) {
+    if (!storages.empty() && storages.back() == storage) {  // a factory's, within an op
+      return;
+    }
+    if (C10_UNLIKELY(storages.size() >= full_)) {
+      forget_dead();
+    }
+    storages.push_back(storage);
+    add_weak(storage);
+  }
+
+  std::vector<StorageImpl*> storages;
+
+ private:
+  // Each is looked at once, or so, for each that comes.
+  void forget_dead() {
+    const auto dead = std::remove_if(storages.begin(), storages.end(), [](StorageImpl* storage) {
+      const bool gone = expired(storage);
+      if (gone) {
+        drop_weak(storage);
+      }
+      return gone;
+    });
+    storages.erase(dead, storages.end());
+    full_ = 2 * storages.size() + kFew;
+  }
+
+  // So many are not worth a look: fewer look more often, more keep more of the dead.
+  static constexpr size_t kFew = 64;
+  size_t full_ = kFew;
+};
+
+// Leaked, as the engine is.
+struct AllMadeWhileOff {
+  std::mutex mutex;
+  std::vector<MadeWhileOff*> threads;
+  std::vector<StorageImpl*> of_ended_threads;
+};
+
+AllMadeWhileOff& all_made_while_off() {
+  static auto* all = new AllMadeWhileOff;
+  return *all;
+}
+
+MadeWhileOff::MadeWhileOff() {
+  auto& all = all_made_while_off();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.threads.push_back(this);
+}
+
+MadeWhileOff::~MadeWhileOff() {
+  if (in_child()) {  // a thread of the parent may have had the lock
+    return;
+  }
+  auto& all = all_made_while_off();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.of_ended_threads.insert(all.of_ended_threads.end(), storages.begin(), storages.end());
+  all.threads.erase(std::find(all.threads.begin(), all.threads.end(), this));
+}
+
+}  // namespace
+
+void note_later(StorageImpl* storage) {
+  if (C10_UNLIKELY(in_child())) {
+    return;
+  }
+  thread_local MadeWhileOff mine;
+  mine.add(storage);
+}
+
+// All that they were used by is over.
+void note_made_while_off() {
+  std::vector<StorageImpl*> made;
+  {
+    auto& all = all_made_while_off();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    made.swap(all.of_ended_threads);
+    for (MadeWhileOff* thread : all.threads) {
+      made.insert(made.end(), thread->storages.begin(), thread->storages.end());
+      thread->storages.clear();
+    }
+  }
+  for (StorageImpl* storage : made) {
+    if (!expired(storage) && Backend::may_manage(*storage)) {
+      state().engine.note(nullptr, storage, stream_for(storage));
+    }
+    drop_weak(storage);
+  }
+}
 
 // A look without the lock may fall between the halves of a new pointer, and then takes the storage
 // for another's: only what is foreign under the lock, too, is.
@@ -23,8 +128,11 @@ bool manageable(const StorageImpl* storage) noexcept {
 }
 
 void pin(StorageImpl* storage) {
+  with_host_memory([storage] {
+    EngineScope scope;
+    state().engine.pin(storage, stream_for(storage));
+  });
   EngineScope scope;
-  state().engine.pin(storage, stream_for(storage));
   expose_to_capture(storage, stream_for(storage));
 }
 
@@ -35,8 +143,10 @@ void unpin(StorageImpl* storage) {
 }
 
 void expose(StorageImpl* storage) {
-  EngineScope scope;
-  state().engine.expose(storage, stream_for(storage));
+  with_host_memory([storage] {
+    EngineScope scope;
+    state().engine.expose(storage, stream_for(storage));
+  });
 }
 
 void unexpose(StorageImpl* storage) {
@@ -48,8 +158,10 @@ void unexpose(StorageImpl* storage) {
 bool exposed(StorageImpl* storage) { return state().engine.exposed(storage); }
 
 void exclude(StorageImpl* storage) {
-  EngineScope scope;
-  state().engine.exclude(storage, stream_for(storage));
+  with_host_memory([storage] {
+    EngineScope scope;
+    state().engine.exclude(storage, stream_for(storage));
+  });
 }
 
 void include(StorageImpl* storage) {
@@ -66,9 +178,11 @@ bool on_host(StorageImpl* storage) {
 }
 
 bool evict(StorageImpl* storage) {
-  EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
-  return reclaiming() && state().engine.evict(storage);
+  return with_host_memory([storage] {
+    EngineScope scope;
+    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    return reclaiming() && state().engine.evict(storage);
+  });
 }
 
 bool drop_if_out(StorageImpl* storage) {
@@ -83,9 +197,20 @@ bool page_in_if_free(StorageImpl* storage) {
 }
 
 size_t reclaim_inactive(DeviceIndex device) {
-  EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
-  return reclaiming() ? state().engine.evict_all(device, ::lms::Sizes::kAny) : 0;
+  size_t moved = 0;
+  with_host_memory([&moved, device] {
+    EngineScope scope;
+    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    if (!reclaiming()) {
+      return;
+    }
+    for (const auto& candidate : state().engine.candidates(device, ::lms::Sizes::kAny)) {
+      if (state().engine.evict(candidate.key)) {
+        moved += candidate.extent.bytes;
+      }
+    }
+  });
+  return moved;
 }
 
 }  // namespace c10::cuda::lms

@@ -59,6 +59,7 @@ class Owner final : public ::lms::Switch::Owner {
       std::this_thread::sleep_for(kFirstGrace);
     }
     synchronize_devices();
+    note_made_while_off();
   }
   void bring_in() override { state().engine.page_in_all(&current_stream); }
   void set_poison(bool poison) override { state().backend.set_poison(poison); }

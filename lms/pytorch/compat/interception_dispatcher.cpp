@@ -106,10 +106,14 @@ class Call {
     return blank;
   }
 
-  void blank_results(const OpFacts& facts) const {
-    each_written(facts, [](const at::Tensor& tensor) {
-      tensor.unsafeGetTensorImpl()->set_sizes_contiguous({0});
-    });
+  template <class F>
+  void each_written(const OpFacts& facts, const F& f) const {
+    for (const auto& argument : facts.tensors) {
+      if (argument.access != c10::cuda::lms::Access::kRead) {
+        const c10::IValue& value = (*stack_)[below_ + argument.index];
+        f(value.isTensor() ? value.toTensor() : at::Tensor());
+      }
+    }
   }
 
   at::Generator generator(c10::Device device) const {
@@ -148,17 +152,6 @@ class Call {
   }
 
  private:
-  // f(tensor) for each argument that is written; an undefined one for what is no tensor.
-  template <class F>
-  void each_written(const OpFacts& facts, const F& f) const {
-    for (const auto& argument : facts.tensors) {
-      if (argument.access != c10::cuda::lms::Access::kRead) {
-        const c10::IValue& value = (*stack_)[below_ + argument.index];
-        f(value.isTensor() ? value.toTensor() : at::Tensor());
-      }
-    }
-  }
-
   size_t first_result() const { return stack_->size() - op_.schema().returns().size(); }
 
   const c10::OperatorHandle& op_;
@@ -224,8 +217,7 @@ class Listener final : public c10::OpRegistrationListener {
 // key, because no argument tells the device. These do as it does, and make the result known.
 template <class Make>
 at::Tensor noted(DispatchKey key, const Make& make) {
-  const bool known = key == DispatchKey::CUDA && c10::cuda::lms::active();
-  return known ? make_known(make) : make();
+  return key == DispatchKey::CUDA ? make_known(make) : make();
 }
 
 at::Tensor empty(c10::SymIntArrayRef size, Optional<at::ScalarType> dtype,

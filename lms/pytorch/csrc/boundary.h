@@ -6,6 +6,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/core/crowd.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/lms/collective.h>
@@ -34,13 +35,14 @@ void set_part_bytes(size_t bytes);
 size_t part_bytes() noexcept;
 
 // Runs one call of an op with its operands pinned. `Call` is how the interception sees it:
-//   const OpFacts& facts()       asked first, and only while Large Model Support is on
+//   const OpFacts& facts()       asked before all that takes them
 //   void operands(facts, out)    adds the storages of the arguments to an Operands
 //   void run()                   the kernel
 //   vector<IValue> arguments()   a copy of them: `run` uses them up
 //   void set_arguments(a)        for it to run once more
 //   bool results_are_blank(facts)  whether what it is given for its results (out=) is `empty(0)`
-//   void blank_results(facts)    makes it so again, after a kernel that found no room for them
+//   void each_written(facts, f)  f(Tensor) for each argument that is written; an undefined one for
+//                                what is no tensor
 //   at::Generator generator(d)   that random numbers are taken from on device `d`
 //   void each_result(f)          f(StorageImpl*) for each storage of the results; after `run`
 //   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part, Room) for each part of so many
@@ -51,7 +53,8 @@ size_t part_bytes() noexcept;
 template <class Call>
 void at_boundary(Call& call);
 
-// What `make` makes on the device, from then on known. It runs again when it finds no room.
+// What `make` makes on the device, known from then on or, while it is off, from when it is on
+// again. It runs again when it finds no room.
 template <class Make>
 at::Tensor make_known(const Make& make);
 
@@ -121,6 +124,38 @@ class Entered {
   std::optional<c10::cuda::lms::OpGuard> guard_;
 };
 
+// The sizes of what a call is given for its results, or to be resized. A kernel that finds no
+// memory for them has changed them by then: they say more than is there.
+class ResultSizes {
+ public:
+  template <class Call>
+  ResultSizes(const Call& call, const OpFacts& facts) {
+    if (facts.resizes) {
+      call.each_written(facts, [this](const at::Tensor& tensor) {
+        if (tensor.defined() && tensor.layout() == at::kStrided) {
+          const auto sizes = tensor.sizes(), strides = tensor.strides();
+          kept_.push_back({tensor, {sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}});
+        }
+      });
+    }
+  }
+
+  void put_back() const {
+    for (const Kept& kept : kept_) {
+      if (!kept.tensor.sizes().equals(kept.sizes) || !kept.tensor.strides().equals(kept.strides)) {
+        kept.tensor.unsafeGetTensorImpl()->set_sizes_and_strides(kept.sizes, kept.strides);
+      }
+    }
+  }
+
+ private:
+  struct Kept {
+    at::Tensor tensor;
+    c10::SmallVector<int64_t, 6> sizes, strides;
+  };
+  c10::SmallVector<Kept, 2> kept_;
+};
+
 // False when it found no room: for its operands, or in its kernel where that is to be told, too.
 template <class Call>
 bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room room,
@@ -172,15 +207,14 @@ bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint
 // One that may be run again is, when it found no room: without the pins of other threads' ops and
 // with its operands side by side, because all that was idle has left before they come in.
 template <class Call>
-void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands) {
+void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands,
+                    const ResultSizes& sizes) {
   const auto arguments = call.arguments();
   const RandomOp random(facts.random ? &random_ops() : nullptr);
   const uint64_t taken = numbers_taken(call, facts, operands.device());
   const auto rewind = [&] {
     call.set_arguments(arguments);
-    if (facts.fills) {
-      call.blank_results(facts);
-    }
+    sizes.put_back();
     TORCH_CHECK_WITH(OutOfMemoryError,
                      !facts.random || put_back(call, random, operands.device(), taken),
                      "CUDA out of memory in an operator that has taken random numbers, as others "
@@ -216,12 +250,18 @@ void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
 template <class Call>
 void run_whole(Call& call, const OpFacts& facts) {
   const Operands operands = operands_of(call, facts);
-  if (c10::cuda::lms::ShortageScope::active()) {  // what it is part of runs again
-    run_pinned(call, facts, operands, Room::kThrow, Room::kThrow);
-  } else if (repeatable(call, facts, operands)) {
-    run_repeatable(call, facts, operands);
-  } else {
-    run_once(call, facts, operands);
+  const ResultSizes sizes(call, facts);
+  try {
+    if (c10::cuda::lms::ShortageScope::active()) {  // what it is part of runs again
+      run_pinned(call, facts, operands, Room::kThrow, Room::kThrow);
+    } else if (repeatable(call, facts, operands)) {
+      run_repeatable(call, facts, operands, sizes);
+    } else {
+      run_once(call, facts, operands);
+    }
+  } catch (const c10::OutOfMemoryError&) {
+    sizes.put_back();
+    throw;
   }
 }
 
@@ -258,9 +298,27 @@ void run_foreach(Call& call, const OpFacts& facts, size_t part) {
   run_whole(call, facts);
 }
 
+// Of what was made without pins.
+inline void note_made(c10::StorageImpl* storage) {
+  if (C10_LIKELY(c10::cuda::lms::nbytes_of(*storage) < c10::cuda::lms::least_noted())) {
+    return;
+  }
+  const c10::cuda::lms::UnpinnedOp unpinned;
+  if (!c10::cuda::lms::active()) {
+    c10::cuda::lms::note_later(storage);
+  } else {  // meanwhile it was turned on
+    c10::cuda::lms::note(storage);
+  }
+}
+
 template <class Make>
 at::Tensor make_known(const Make& make) {
   at::Tensor made;
+  if (!c10::cuda::lms::active()) {
+    made = make();
+    each_storage(made, [](const at::Tensor&, c10::StorageImpl* storage) { note_made(storage); });
+    return made;
+  }
   const auto attempt = [&](Room room) {
     const c10::cuda::lms::MakingScope making;
     if (!finds_room(room, [&] { made = make(); })) {
@@ -283,6 +341,9 @@ void at_boundary(Call& call) {
     const c10::cuda::lms::UnpinnedOp unpinned;
     if (!c10::cuda::lms::active()) {
       call.run();
+      if (call.facts().has_results) {
+        call.each_result(&note_made);
+      }
       return;
     }
   }

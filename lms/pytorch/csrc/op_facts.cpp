@@ -90,7 +90,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   const bool trusted = space == "aten" || space == "prims";
 
   uint32_t index = 0;
-  bool writes_operands = false;
+  bool writes_operands = false, writes_out = false;
   for (const c10::Argument& argument : schema.arguments()) {
     if (may_hold_tensor(argument)) {
       const auto* alias = argument.alias_info();
@@ -100,6 +100,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
       const Access write = overwritten ? Access::kOverwrite : Access::kWrite;
       const Access access = written ? write : Access::kRead;
       writes_operands = writes_operands || (written && !argument.is_out());
+      writes_out = writes_out || (written && argument.is_out());
       facts.tensors.push_back({index, held ? Access::kHold : access});
     }
     ++index;
@@ -123,6 +124,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   // Kernels of prims are Python's, where the error of one that finds no room may have any effect.
   facts.repeatable =
       facts.independent && space == "aten" && facts.has_results && (!writes || writes_last(op));
+  facts.resizes = trusted && (writes_out || starts_with(op, "resize_"));
   facts.fills = facts.independent && space == "aten" && writes && !writes_operands;
   return facts;
 }

@@ -30,6 +30,7 @@ struct OpFacts {
   bool independent = false;             // ends without the help of another thread
   bool repeatable = false;              // a call that found no room has changed no argument
   bool fills = false;                   // writes nothing but what is given for its results (out=)
+  bool resizes = false;                 // may give what it writes other sizes
   bool random = false;                  // takes numbers from a generator
   std::vector<TensorArgument> tensors;  // arguments that can hold a tensor
 

@@ -18,6 +18,9 @@ from . import launches, library, versions
 _LOOKED_AT, _COMPARED = "looked at", "compared"
 
 # The functions that never follow the pointers they ask for, by module; None is all of the module.
+# No rule does without a list: a pointer is a number, and C that is given it may keep it past the
+# frame that asked (ctypes, a launcher, another library's array), of which Python sees nothing. So
+# whoever is not here is taken to follow it.
 _NEVER_FOLLOWED: Dict[Tuple[str, Optional[str]], str] = {
     ("torch._tensor", "__deepcopy__"): _LOOKED_AT,
     ("torch._tensor", "_reduce_ex_internal"): _LOOKED_AT,

@@ -33,8 +33,8 @@ def _host_limit(limits: Dict[str, Optional[int]]) -> str:
 
 def _unknown(size: str) -> str:
     return (
-        f"  not known, and cannot move: {size} (workspaces, or made while it was off and not used"
-        " since: torch.cuda.lms.pin() makes these known)"
+        f"  not known, and cannot move: {size} (workspaces, or made before it was first turned on"
+        " and not used since: torch.cuda.lms.pin() makes these known)"
     )
 
 
