@@ -409,7 +409,7 @@ def test_host_memory_comes_under_no_lock(program: Any, slow_host_memory: str, wh
         small = torch.ones(1000, device="cuda")
         kept = [torch.full((60 << 18,), float(i), device="cuda") for i in range(2)]
         assert torch.cuda.lms.stats()["lms.host.reserved_bytes"] < 80 << 20  # one is out
-        ctypes.CDLL(None).slow_down(2_000_000)
+        ctypes.CDLL(None).slow_down(5_000_000)
         ended = []
 
         def work():
@@ -428,8 +428,8 @@ def test_host_memory_comes_under_no_lock(program: Any, slow_host_memory: str, wh
             small.add_(1)
             longest, count = max(longest, time.monotonic() - before), count + 1
             time.sleep(0.01)
-        assert ended and ended[0] - start > 1.9, (ended, start)
-        assert longest < 1 and count > 50, (longest, count)
+        assert ended and ended[0] - start > 4.9, (ended, start)
+        assert longest < 2.5 and count > 20, (longest, count)
         print("went on")
         """,
         GROWTHS[what],
