@@ -815,6 +815,18 @@ def test_status_of_a_commit_that_changes_nothing(tool: Tool) -> None:
     assert len(listed(tool)) == 5
 
 
+@pytest.mark.parametrize("text", ["", "no mail"])
+def test_a_note_of_popped_patches_that_is_damaged(tool: Tool, text: str) -> None:
+    """And not the patch file of that name, which has nothing to do with it."""
+    tool("pop")
+    note = tool.checkout / ".git/lmsbuild/popped.json"
+    value = json.loads(note.read_text())
+    value["steps"][0]["text"] = text
+    note.write_text(json.dumps(value))
+    for words in (["status"], ["push"], ["drop", "1"]):
+        assert "popped.json cannot be understood" in tool(*words, code=17)["message"]
+
+
 def test_what_was_dropped_does_not_come_back(tool: Tool) -> None:
     """The last one of the files: without it the checkout has what they begin with."""
     tool("drop", "4")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.base.errors import TreeStateError
+from lmsbuild.base.errors import ConfigError, TreeStateError
 from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.git import ABSENT, Repository, entries
 from lmsbuild.base.transaction import Content
@@ -94,9 +94,14 @@ def popped(user: Repository) -> list[Step]:
 
 
 def steps(values: Sequence[dict[str, Any]]) -> list[Step]:
+    """Raises ValueError for what `put_popped` and the like did not write."""
     found = [Step(**each) for each in values]
     for step in found:
         inner_path(step.name)
+        try:
+            _ = step.patch.mail
+        except ConfigError as error:
+            raise ValueError(error.message) from error
     return found
 
 
