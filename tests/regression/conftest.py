@@ -56,10 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not kind:
         return
     lms_device.use(kind)
-    import lms_torch1
+    import older_torch
     import torch
 
-    lms_torch1.name()
+    older_torch.name()
     if lms_device.is_plugin():
         import torch_lms  # noqa: F401
 

@@ -22,6 +22,16 @@ const char* guarded(const F& f) {
   return error.c_str();
 }
 
+// The pointer for writing; before PyTorch 2 there is but one.
+template <class Storage>
+auto writable(Storage* storage, int) -> decltype(storage->mutable_data()) {
+  return storage->mutable_data();
+}
+template <class Storage>
+void* writable(Storage* storage, long) {
+  return storage->data();
+}
+
 using Memset = int (*)(void*, int, size_t, void*);
 
 }  // namespace
@@ -32,7 +42,7 @@ extern "C" {
 const char* extension_fill(c10::TensorImpl* tensor, Memset memset, int value, void* stream) {
   return guarded([&] {
     auto* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
-    memset(storage->mutable_data(), value, storage->nbytes(), stream);
+    memset(writable(storage, 0), value, storage->nbytes(), stream);
   });
 }
 

@@ -153,7 +153,7 @@ def child_environment() -> dict[str, str]:
     return {
         **env,
         "PYTHONPATH": os.pathsep.join(
-            [*filter(None, [os.environ.get("PYTHONPATH")]), str(TOOLS), str(HERE)]
+            [*filter(None, [os.environ.get("PYTHONPATH")]), str(TOOLS), str(HERE), str(HERE.parent)]
         ),
         "SIMCUDA_QUIET": "1",
         **(dry if is_dry else {}),

@@ -16,7 +16,10 @@ from lms_device import HERE
 
 @lru_cache(maxsize=1)
 def cudart() -> ctypes.CDLL:
-    """The CUDA runtime that torch uses; torchvision, for one, brings another of its own."""
+    """The CUDA runtime that torch uses; torchvision, for one, brings another of its own. On the
+    simulated device 1.13 has a real one at hand, and all that is called goes to the simulated."""
+    if not hasattr(torch, "compile"):
+        return ctypes.CDLL(None)
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10_cuda.so"))  # and its needs
 
 

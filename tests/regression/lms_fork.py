@@ -4,10 +4,10 @@
 import simcuda
 
 simcuda.load(order="report", for_forks=True)
-import lms_torch1  # noqa: E402
+import older_torch  # noqa: E402
 import torch  # noqa: E402
 
-lms_torch1.name()
+older_torch.name()
 
 
 def ready() -> None:

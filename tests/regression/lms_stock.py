@@ -11,7 +11,7 @@ import json
 import sys
 
 import lms_device
-import lms_torch1
+import older_torch
 import torch
 from lms_models import Result, train
 
@@ -37,5 +37,5 @@ def main() -> None:
 
 
 lms_device.use(sys.argv[1])
-lms_torch1.name()
+older_torch.name()
 main()

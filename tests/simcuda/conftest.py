@@ -34,8 +34,10 @@ def loaded() -> Any:
     if find_torch() is None:
         pytest.skip("torch is not installed here")
     simcuda.load(memory="256M", devices=2, children=False, order="report")
+    import older_torch
     import torch
 
+    older_torch.name()
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # the collections below need not look at torch itself

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simcuda import Settings, SimcudaError, parse_bytes
+from simcuda.dry import require_shapes
 from simcuda.stubs import Library, api_functions, api_source, library_source, version_script
 from simcuda.torchinfo import Torch, cuda_includes, find_torch
 
@@ -153,3 +154,9 @@ def test_a_torch_without_cuda_is_refused(tmp_path: Path) -> None:
     (tmp_path / "version.py").write_text("__version__ = '2.6.0+cpu'\ncuda = None\n")
     with pytest.raises(SimcudaError, match="not built for CUDA"):
         find_torch(tmp_path)
+
+
+def test_a_torch_without_shapes_cannot_run_dry() -> None:
+    require_shapes(Torch(Path("torch"), "2.6.0+cu124", "12.4"))
+    with pytest.raises(SimcudaError, match=r"torch 1\.13\.1\+cu117 cannot run on the dry device"):
+        require_shapes(Torch(Path("torch"), "1.13.1+cu117", "11.7"))

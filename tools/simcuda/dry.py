@@ -11,6 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .errors import SimcudaError
+from .torchinfo import Torch
+
+# Of torch; before, too many operators have no kernel that tells the shape.
+_OLDEST = (2, 6)
+
 _OURS = str(Path(__file__).resolve().parent)
 # What reads no value in order to branch, or asks whether gradients overflowed: 0 says they did not.
 _KNOWING = tuple(
@@ -30,6 +36,15 @@ _listener: Any = None  # kept: the kernels have its address
 def _read(op: str) -> int:
     """Not 0: refused. Until `listen` puts another in its place."""
     return 0
+
+
+def require_shapes(torch: Torch) -> None:
+    """Raises SimcudaError for one that cannot run dry."""
+    if tuple(int(part) for part in torch.version.split(".")[:2]) < _OLDEST:
+        raise SimcudaError(
+            f"torch {torch.version} cannot run on the dry device because it has no shapes for many "
+            f"operators; take {_OLDEST[0]}.{_OLDEST[1]} or later, or leave out --dry"
+        )
 
 
 def listen(kernels: ctypes.CDLL, policy: str, refuse: Callable[[str], object]) -> None:

@@ -20,6 +20,7 @@ from . import dry, statics
 from .builder import Build, build, build_for_tensorflow
 from .config import Settings
 from .device import Device
+from .dry import require_shapes
 from .errors import SimcudaError
 from .order import Checker, Suppression, read_suppressions
 from .profiles import profile as read_profile
@@ -102,6 +103,8 @@ def load(
     name = settings.framework
     if name in sys.modules:
         raise SimcudaError(f"{name} is imported already; call simcuda.load() before import {name}")
+    if settings.dry and name == "torch" and (torch := find_torch()):
+        require_shapes(torch)
     _settings = settings
     suppressions = _suppressions(settings)
     make = build if name == "torch" else build_for_tensorflow

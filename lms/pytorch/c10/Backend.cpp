@@ -388,7 +388,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   context->device = device;
   context->home = block.stream;
   context->shared = std::move(block.used_on);
-  replace_pointer(storage, DataPtr(poison_ ? nullptr : host.ptr, context.release(),
+  replace_pointer(storage, DataPtr(poison_ ? nowhere() : host.ptr, context.release(),
                                    &release_host_context, Device(kCUDA, device)));
   ++on_host_;
   refuse(key);

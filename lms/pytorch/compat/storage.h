@@ -40,6 +40,8 @@ bool shares_bytes(const DataPtr& pointer) noexcept;
 // version has no such thing.
 void refuse_access(StorageImpl* storage, const char* why);
 void allow_access(StorageImpl* storage);
+// An address where an access is a fault, for a storage that has bytes.
+void* nowhere() noexcept;
 
 }  // namespace c10::cuda::lms
 

@@ -43,4 +43,7 @@ inline void refuse_access(StorageImpl*, const char*) {}
 
 inline void allow_access(StorageImpl*) {}
 
+// In the first page. Of null, Python makes no storage.
+inline void* nowhere() noexcept { return reinterpret_cast<void*>(64); }
+
 }  // namespace c10::cuda::lms

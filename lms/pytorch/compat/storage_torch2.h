@@ -92,6 +92,8 @@ inline bool shares_bytes(const DataPtr& pointer) noexcept {
 
 // ---- refusing access
 
+inline void* nowhere() noexcept { return nullptr; }
+
 inline void refuse_access(StorageImpl* storage, const char* why) {
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
 }

@@ -14,12 +14,18 @@ inline bool is_sparse_compressed(at::Layout layout) {
          layout == at::kSparseBsc;
 }
 
+// Before PyTorch 2 a compressed sparse tensor has a key that names no backend.
+inline bool of_cuda(c10::DispatchKeySet keys) {
+  return keys.has_backend(c10::BackendComponent::CUDABit) ||
+         keys.has(c10::DispatchKey::SparseCsrCUDA);
+}
+
 // Calls f(tensor, storage) for every CUDA storage behind `tensor` that the engine can manage; the
 // tensor is undefined when the value is a bare storage. A
 // sparse tensor has several: its kernels take their pointers without another operator call.
 template <class F>
 void each_storage(const at::Tensor& tensor, const F& f) {
-  if (!tensor.defined() || !tensor.key_set().has_backend(c10::BackendComponent::CUDABit)) {
+  if (!tensor.defined() || !of_cuda(tensor.key_set())) {
     return;
   }
   if (tensor.layout() == at::kSparse) {

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
@@ -19,12 +19,20 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = Fals
     return weights.softmax(-1) @ value
 
 
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
 def name() -> None:
     """Add what is missing."""
+    if hasattr(torch, "compile"):
+        return
     names: list[tuple[Any, str, Any]] = [
         (torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),
-        (torch.Tensor, "untyped_storage", getattr(torch.Tensor, "_storage", None)),
-        (F, "scaled_dot_product_attention", _attention),
+        (torch.Tensor, "untyped_storage", torch.Tensor._storage),  # type: ignore[attr-defined]
+        (torch.Tensor, "nbytes", property(_bytes)),
+        (functional, "scaled_dot_product_attention", _attention),
+        (torch.amp, "GradScaler", lambda _device, **words: torch.cuda.amp.GradScaler(**words)),
     ]
     for where, what, value in names:
         if not hasattr(where, what):
