@@ -23,6 +23,61 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+# Words of a test's file or name, and what it is about that PyTorch 1.13 does not have.
+_LACKING = {
+    "execution_trace_observer": "torch.profiler.ExecutionTraceObserver",
+    "expandable": "expandable segments",
+    "unmapped": "expandable segments",
+    "does_not_ask_for_what_is_set": "expandable segments",
+    "allocator_configurations": "expandable segments",
+    "lets_its_dead_go": "torch.library.custom_op",
+    "operators_defined_late": "torch.library.custom_op",
+    "that_an_operator_makes_is_pinned": "torch.library._scoped_library",
+    "memory_snapshot_and_history": "the memory history's arguments",
+    "recorded_history": "the memory history's arguments",
+    "[hooks": "register_post_accumulate_grad_hook",
+    "[checkpointing": "use_reentrant of checkpoint_sequential",
+    "[replaced_storages": "swap_tensors",
+    "[data_of_a_module": "set_swap_module_params_on_conversion",
+    "[copies_on_write": "copies on write",
+    "[foreach": "_foreach_lerp_",
+    "fused": "fused optimisers",
+    "makes_the_copy_stale[optimiser]": "fused optimisers",
+    "[lbfgs_and_averages": "get_ema_multi_avg_fn",
+    "[nested_tensors": "jagged tensors",
+    "[mixed_precision": "half precision on the CPU, to compare with",
+    "[function_transforms": "torch.func",
+    "[transforms": "torch.func",
+    "[compiled": "torch.compile",
+    "compile[": "torch.compile",
+    "[inductor": "torch.compile",
+    "alignment_is_compared": "torch.compile",
+    "who_holds_the_interpreter": "AOTInductor's C interface",
+    "saved_tensors_that_may_change": "allow_mutation_on_saved_tensors",
+    "everything_else_at_the_same_time": "operators that can be taken away",
+    "out_of_memory_observers": "observers of out of memory",
+    "a_group_of_collectives": "a process group of one that does nothing",
+    "names_what_is_in_pieces": "expandable segments, to advise them",
+    "test_wrappers.py::test_the_inner_tensor_is_meant[Flattened]": "__tensor_flatten__",
+    "chaos_catches_an_extension": "pointers that refuse to be read",
+    "profiler_in_chaos_mode": "pointers that refuse to be read",
+    "profiler_that_runs_already": "pointers that refuse to be read",
+    "test_dry.py": "shapes of what a dry device computes",
+    "reading_does_not_count_as_writing": "a write barrier",
+    "a_clean_eviction": "a write barrier",
+    "pluggable": "pluggable allocators",
+    "capture_forbids": "capture_error_mode",
+    "thread_local_capture": "capture_error_mode",
+}
+
+
+def lacks(test: str) -> str | None:
+    """What this torch does not have that the test, by its file and name, is about."""
+    if hasattr(torch, "compile"):
+        return None
+    return next((what for words, what in _LACKING.items() if words in test), None)
+
+
 def name() -> None:
     """Add what is missing."""
     if hasattr(torch, "compile"):
@@ -31,6 +86,8 @@ def name() -> None:
         (torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),
         (torch.Tensor, "untyped_storage", torch.Tensor._storage),  # type: ignore[attr-defined]
         (torch.Tensor, "nbytes", property(_bytes)),
+        (torch.cuda.Stream, "stream_id", property(lambda stream: stream._cdata & ((1 << 48) - 1))),
+        (torch.storage.TypedStorage, "_data_ptr", torch.storage.TypedStorage.data_ptr),
         (functional, "scaled_dot_product_attention", _attention),
         (torch.amp, "GradScaler", lambda _device, **words: torch.cuda.amp.GradScaler(**words)),
     ]
