@@ -32,6 +32,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ({"mode": "fast"}, "choose one of immediate"),
         ({"strict": "ignore"}, "choose one of error"),
         ({"devices": 0}, "choose 1 to 16"),
+        ({"memory": "0"}, "a device without memory cannot be simulated; give some with --memory"),
         ({"lag": "x"}, "not a number"),
         ({"order": "yes"}, "choose one of off, report, error"),
         ({"order": "error", "queries": "lazy"}, "choose one of eager, strict"),

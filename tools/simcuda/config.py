@@ -93,6 +93,10 @@ class Settings:
             raise SimcudaError(
                 f"there is no framework {self.framework!r}; choose one of {', '.join(FRAMEWORKS)}"
             )
+        if not self.memory:
+            raise SimcudaError(
+                "a device without memory cannot be simulated; give some with --memory"
+            )
         if not 1 <= self.devices <= 16:
             raise SimcudaError(f"{self.devices} devices cannot be simulated; choose 1 to 16")
         if self.dry:
