@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.function.trace_type import default_types
+from tensorflow.python.eager.polymorphic_function import function_type_utils
 
 v1 = tf.compat.v1
 Rewrite = Callable[[Any], Callable[..., Any]]
@@ -31,14 +33,30 @@ class Rewritten:
 def called(concrete: Any, flat: Callable[..., Any]) -> Callable[..., Any]:
     """A function of flat tensors, called as `concrete` is."""
 
-    def call(*arguments: Any, **named: Any) -> Any:
+    count = len(concrete.inputs) - len(concrete.captured_inputs)
+    kinds = concrete.function_type.parameters if concrete.function_type is not None else {}
+    known = {  # of this concrete function, so that a call may leave them out
+        name: (place, kind.type_constraint.value)
+        for place, (name, kind) in enumerate(kinds.items())
+        if isinstance(kind.type_constraint, default_types.Literal)
+    }
+
+    def given(arguments: tuple[Any, ...], named: dict[str, Any]) -> Sequence[Any]:
+        """In the order of the function's own parameters."""
+        if concrete.function_type is not None:
+            left = {name: value for name, (at, value) in known.items() if at >= len(arguments)}
+            bound = function_type_utils.canonicalize_function_inputs(
+                arguments, {**left, **named}, concrete.function_type
+            )
+            return concrete.function_type.unpack_inputs(bound)
         parts = tf.nest.flatten((arguments, named), expand_composites=True)
-        count = len(concrete.inputs) - len(concrete.captured_inputs)
-        tensors = [part for part in parts if tf.is_tensor(part) or _is_number(part)]
-        results = flat(*tensors[:count], *concrete.captured_inputs)
-        return tf.nest.pack_sequence_as(
-            concrete.structured_outputs, results[: len(concrete.outputs)], expand_composites=True
-        )
+        return [part for part in parts if tf.is_tensor(part) or _is_number(part)]
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        results = iter(flat(*given(arguments, named)[:count], *concrete.captured_inputs))
+        places = tf.nest.flatten(concrete.structured_outputs, expand_composites=True)
+        made = [None if place is None else next(results) for place in places]
+        return tf.nest.pack_sequence_as(concrete.structured_outputs, made, expand_composites=True)
 
     return call
 
