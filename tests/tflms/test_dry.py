@@ -57,11 +57,18 @@ def test_what_is_swapped_is_out_of_the_gpus_memory():
 
 @pytest.mark.slow
 def test_the_peak_is_as_simulated():
-    """But for what cuDNN works in, which no simulation sees, and is the same either way."""
+    """Where computing waits for the copies; otherwise it runs ahead of them. With swapping, the
+    measured peak is another in each run, by a tenth."""
     plain, swapped = run(), synchronous()
-    apart = plain["peak"] - swapped["without"]
-    assert 0 <= apart < 0.1 * plain["peak"]
-    assert swapped["peak"] - swapped["predicted"] == pytest.approx(apart, abs=0.1 * apart)
+    assert swapped["without"] == pytest.approx(plain["peak"], rel=0.1)
+    assert swapped["predicted"] == pytest.approx(swapped["peak"], rel=0.25)
+
+
+@pytest.mark.slow
+def test_grappler_swaps_less():
+    """TensorFlow's own pass, on a device on which the model is out of memory with it, too."""
+    wanted = json.dumps({"grappler": "SWAPPING_HEURISTICS"})
+    assert not run(wanted, "--memory", "1G")["trained"]
 
 
 @pytest.mark.slow

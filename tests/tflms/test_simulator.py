@@ -27,9 +27,18 @@ def test_sizes_are_rounded_and_names_of_a_buffer_are_no_buffers():
     ops = [
         op("a", "Conv2D", sizes=[1]),
         op("b", "Reshape", [(0, 0)], sizes=[1]),
-        op("c", "Conv2D", [(1, 0)], sizes=[257]),
+        op("c", "MatMul", [(1, 0)], sizes=[257]),
     ]
     assert memory(Graph(ops)) == [256, 256, 256 + 512]
+
+
+def test_images_are_copied_into_the_order_of_convolutions():
+    """Once; what follows a convolution, element by element, has that order already."""
+    ops = [op("a", "MatMul"), op("b", "Conv2D", [(0, 0)]), op("c", "Relu", [(1, 0)])]
+    ops += [op("d", "Conv2D", [(2, 0)]), op("e", "MatMul", [(3, 0)])]
+    assert memory(Graph(ops)) == [1024, 3 * 1024, 1024, 2048, 2048]
+    elsewhere = ops[0]._replace(on_device=False)
+    assert memory(Graph([elsewhere, *ops[1:]])) == [0, 1024, 1024, 2048, 2048]
 
 
 def test_a_result_takes_the_place_of_what_is_read_no_more():
@@ -60,7 +69,7 @@ def test_what_is_swapped_is_away_meanwhile():
 )
 def test_what_a_kernel_works_in_is_there_while_it_runs(kind, on_device, scratch):
     ops = [op("a", "Conv2D"), op("b", kind, [(0, 0)], sizes=[100], on_device=on_device)]
-    graph = Graph([*ops, op("c", "Conv2D", [(1, 0)])])
+    graph = Graph([*ops, op("c", "MatMul", [(1, 0)])])
     own = 256 if on_device else 0
     assert memory(graph) == [1024, 1024 + own + scratch, own + 1024]
 
@@ -90,5 +99,6 @@ def test_all_that_is_made_goes(graph):
     for numbers in (Settings(graph.depth), Settings(1), held, Settings(2, sync_mode=BOTH)):
         run = Simulator(graph).run(Planner(graph).plan(numbers))
         assert min(run.device) >= 0 and min(run.host) >= 0
-        made = sum(sum(sizes) for sizes in Simulator(graph).sizes)
+        simulator = Simulator(graph)
+        made = sum(sum(sizes) for sizes in simulator.sizes) + sum(simulator.scratch)
         assert run.peak <= made + run.swapped_in and run.host_peak <= run.swapped_out

@@ -73,9 +73,9 @@ def test_of_what_fits_the_fastest_is_taken():
 
 def test_it_waits_where_nothing_else_fits():
     """Where an op is as large as what is left, there is no room for a copy that is under way."""
-    ops = [op("x", "Conv2D", sizes=[4 * MIB]), op("y", "Conv2D", [(0, 0)], sizes=[4])]
-    ops += [op("large", "Conv2D", [(1, 0)], sizes=[4 * MIB])]
-    ops += [op("y2", "Conv2D", [(2, 0)], sizes=[4]), op("y3", "Conv2D", [(3, 0)], sizes=[4])]
+    ops = [op("x", "MatMul", sizes=[4 * MIB]), op("y", "MatMul", [(0, 0)], sizes=[4])]
+    ops += [op("large", "MatMul", [(1, 0)], sizes=[4 * MIB])]
+    ops += [op("y2", "MatMul", [(2, 0)], sizes=[4]), op("y3", "MatMul", [(3, 0)], sizes=[4])]
     graph = Graph([*ops, op("end", "AddN", [(4, 0), (0, 0)], sizes=[4])])
     peaks = {mode: max(memory(graph, Settings(1, 0, 1, mode))) for mode in (0, BOTH)}
     assert peaks[BOTH] < peaks[0]

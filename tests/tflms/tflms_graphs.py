@@ -51,10 +51,10 @@ def training(length: int, seed: int) -> Graph:
         if number > 4 and draw.random() < 0.2:
             before.append((number - draw.randrange(1, 4), 0))
         reads.append((before, draw.choice([4, 8, 16, 32, 64]) << 20))
-        add(f"forward/{number}", "Conv2D", *reads[-1])
+        add(f"forward/{number}", "MatMul", *reads[-1])
     for number in reversed(range(length)):
         before, size = reads[number]
-        add(f"backward/{number}", "Conv2DBackpropFilter", [(len(ops) - 1, 0), *before], size)
+        add(f"backward/{number}", "MatMul", [(len(ops) - 1, 0), *before], size)
     return Graph(ops)
 
 

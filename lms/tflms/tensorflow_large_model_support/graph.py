@@ -23,6 +23,8 @@ CONTROL_FLOW = ENTERS | EXITS | SWITCHES | MERGES | NEXT_ITERATIONS | {"LoopCond
 LOOPS = ENTERS  # of which no simulation knows how much the iterations keep
 # Ops of a loop's body with which the tensors of all iterations stay.
 KEEPING = frozenset({"TensorListPushBack", "TensorListSetItem", "TensorListPopBack", "StackPushV2"})
+# Of their results one is of no known size, and next to nothing.
+SPARE_RESULTS = frozenset({"FusedBatchNormV3"})
 # Their result is their first input, under another shape or name.
 SAME_BUFFER = frozenset(
     {

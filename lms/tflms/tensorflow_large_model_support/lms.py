@@ -15,7 +15,7 @@ from tensorflow_large_model_support.best import Best
 from tensorflow_large_model_support.bodies import Body, Library
 from tensorflow_large_model_support.choice import IN, Settings, Side, serialized_levels
 from tensorflow_large_model_support.functions import Unrolled, set_batch_size
-from tensorflow_large_model_support.graph import KEEPING, LOOPS, Graph
+from tensorflow_large_model_support.graph import KEEPING, LOOPS, SPARE_RESULTS, Graph
 from tensorflow_large_model_support.parts import Part, Plans
 from tensorflow_large_model_support.plan import Plan, Planner
 from tensorflow_large_model_support.reading import read, variables_bytes
@@ -389,6 +389,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             (planner.graph.ops[candidate.tensor.op], candidate.tensor.port)
             for planner in planners
             for candidate in planner.candidates
+            if planner.graph.ops[candidate.tensor.op].type not in SPARE_RESULTS
         ]
         unknown = [op.name for op, port in tensors if op.outputs[port].size is None]
         if not unknown:

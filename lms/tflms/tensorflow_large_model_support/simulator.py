@@ -44,6 +44,21 @@ SECOND_OPERANDS = frozenset(
 )
 
 
+# On a GPU Grappler has these compute on images with the channels first, and what follows them, as
+# far as it goes element by element: what comes from elsewhere is copied into that order.
+CHANNELS_FIRST = frozenset(
+    {
+        *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "DepthwiseConv2dNative"),
+        *("DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter"),
+        *("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "FusedBatchNormGrad"),
+        *("FusedBatchNormGradV2", "FusedBatchNormGradV3", "AvgPool", "AvgPoolGrad", "MaxPool"),
+        *("MaxPoolGrad", "MaxPoolV2", "MaxPoolGradV2", "BiasAddGrad", "BiasAdd"),
+        *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
+    }
+)
+FOLLOWS = IN_PLACE | SAME_BUFFER - {"Reshape", "Squeeze", "ExpandDims", "Bitcast"}
+
+
 def rounded(size: int) -> int:
     return -(-size // ROUNDING) * ROUNDING
 
@@ -75,22 +90,40 @@ class Simulator:
             else (0,) * len(op.outputs)
             for op in graph.ops
         ]
-        self._scratch = [self._scratch_of(number) for number in range(len(graph.ops))]
+        self._first = self._channels_first()
+        self.scratch = [self._scratch_of(number) for number in range(len(graph.ops))]
         for number, size in (within or {}).items():
-            self._scratch[number] += size
+            self.scratch[number] += size
+
+    def _channels_first(self) -> list[bool]:
+        first = [op.type in CHANNELS_FIRST and op.on_device for op in self.graph.ops]
+        for number in self.graph.order:
+            op = self.graph.ops[number]
+            if op.type in FOLLOWS and op.on_device:
+                first[number] = any(first[tensor.op] for tensor in op.inputs)
+        return first
 
     def _scratch_of(self, number: int) -> int:
         op = self.graph.ops[number]
-        if not op.on_device or op.type not in SECOND_RESULT | SECOND_OPERANDS:
+        if not op.on_device:
             return 0
         made = sum(self.sizes[number])
-        if op.type in SECOND_RESULT:
-            return made
-        return made + sum(
+        read = [
             rounded(self.graph.ops[tensor.op].outputs[tensor.port].size or 0)
-            for tensor in op.inputs
             if self.graph.ops[tensor.op].outputs[tensor.port].moves
-        )
+            else 0
+            for tensor in op.inputs
+        ]
+        if op.type in SECOND_OPERANDS:
+            return made + sum(read)
+        scratch = made if op.type in SECOND_RESULT else 0
+        if self._first[number]:
+            scratch += sum(
+                self.sizes[tensor.op][tensor.port]
+                for tensor in op.inputs
+                if not self._first[tensor.op]
+            )
+        return scratch
 
     def run(self, plan: Plan) -> Memory:
         step, steps = self._steps(plan)
@@ -110,7 +143,7 @@ class Simulator:
                 if reads[slot] < 0:
                     reads[slot] = buffer[tensor.op][tensor.port]
                 life.read(reads[slot], begin)
-            life.make(self._scratch[number], begin)
+            life.make(self.scratch[number], begin)
             in_place = op.type in IN_PLACE
             for port, size in enumerate(self.sizes[number]):
                 if op.type in SAME_BUFFER and port < len(reads) and op.on_device:
@@ -135,6 +168,10 @@ class Simulator:
                         ran = (step[op] for op in swap_in.triggers)
                         at = min(max(ran, default=begin + 1), first)
                     copy = life.make(size, at)
+                    for reader in {edge.consumer for edge in swap_in.edges}:
+                        if self._first[reader]:  # what it makes comes when the copy has been read
+                            again = size - sum(self.sizes[reader])
+                            life.make(max(again, 0), step[reader])
                     moved_in += size
                     last = max(last, at)
                     copies.update(dict.fromkeys(swap_in.edges, copy))
