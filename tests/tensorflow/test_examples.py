@@ -44,6 +44,38 @@ def test_many_model(programs, tmp_path):
     assert float(average["images_per_second"]) == pytest.approx(8 / float(average["seconds"]))
 
 
+CALLBACKS = """
+import sys
+sys.path.insert(0, %r)
+import numpy as np
+import tensorflow as tf
+from lms_stats import LMSStatsLoggerRunHook, LMSStatsTrainingStepsAverage
+
+tf.config.experimental.set_lms_enabled(True)
+model = tf.keras.Sequential([tf.keras.layers.Dense(64), tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((12, 64)), np.ones((12, 1)), 4, verbose=0,
+          callbacks=[LMSStatsTrainingStepsAverage()])
+v1 = tf.compat.v1
+with tf.Graph().as_default():
+    x = tf.random.uniform((64, 64))
+    hooks = [LMSStatsLoggerRunHook(sys.argv[1])]
+    with v1.train.MonitoredSession(hooks=hooks) as session:
+        for _ in range(3):
+            session.run(x)
+""" % str(FOLDER)
+
+
+def test_callbacks_for_averages_and_for_sessions(programs, tmp_path):
+    """One prints the average of a step once; the other writes a row for each run of a session."""
+    said = programs.run(CALLBACKS, pool=POOL, arguments=[str(tmp_path / "session.csv")])
+    (line,) = [line for line in said.splitlines() if line.startswith("LMS statistics, average")]
+    assert "'seconds': " in line and "'num_allocs': " in line and "'num_allocs': 0.0" not in line
+    steps = rows(tmp_path / "session.csv")
+    assert [(row["phase"], row["step"]) for row in steps] == [("t", str(n)) for n in range(3)]
+    assert all(float(row["seconds"]) > 0 for row in steps)
+
+
 @pytest.mark.slow
 def test_many_model_without_large_model_support(programs):
     assert "OOM when allocating" in programs.run(MAIN, pool=POOL, arguments=OPTIONS, fails=True)
