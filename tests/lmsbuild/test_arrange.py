@@ -827,6 +827,25 @@ def test_a_note_of_popped_patches_that_is_damaged(tool: Tool, text: str) -> None
         assert "popped.json cannot be understood" in tool(*words, code=17)["message"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wanted", []), ("refs", {}), ("refs", {"base": "x", "applied": "y", "before": "z"}),
+        ("tip", "--output=x"), ("start", "HEAD"), ("base", ""), ("before", [{"name": "a"}]),
+        ("laid", ["../x"]),
+    ],
+)  # fmt: skip
+def test_a_note_of_an_arrangement_that_is_damaged(tool: Tool, name: str, value: Any) -> None:
+    tool("drop", "1", code=9)
+    note = tool.checkout / ".git/lmsbuild/arranging.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), name: value}))
+    before = snapshot(tool.checkout)
+    for step in ("--continue", "--skip", "--abort"):
+        message = tool.run("apply", step, *tool.into, code=17)["message"]
+        assert "arranging.json cannot be understood" in message
+    assert snapshot(tool.checkout) == before
+
+
 def test_what_was_dropped_does_not_come_back(tool: Tool) -> None:
     """The last one of the files: without it the checkout has what they begin with."""
     tool("drop", "4")

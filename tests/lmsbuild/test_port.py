@@ -311,6 +311,16 @@ def test_abort_gives_back_the_checkout(porting: Porting) -> None:
     porting.port("v1.3", "--into", str(clone), code=9)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("refs", {}), ("tip", "--output=x"), ("start", "HEAD"), ("todo", [])]
+)
+def test_its_note_that_is_damaged(porting: Porting, name: str, value: Any) -> None:
+    note = conflict(porting) / ".git/lmsbuild/port.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), name: value}))
+    for step in ("--abort", "--skip", "--continue"):
+        assert "is damaged" in porting.run("port", step, code=17)["message"]
+
+
 @pytest.mark.parametrize("what", ["laid", "tag", "todo"])
 def test_its_note_reaches_nothing_outside(porting: Porting, what: str) -> None:
     checkout = conflict(porting)

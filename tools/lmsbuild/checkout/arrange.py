@@ -27,6 +27,7 @@ from lmsbuild.checkout.apply import check_clean, open_checkout
 from lmsbuild.checkout.arranging import Arranging, Step, put_popped, restore
 from lmsbuild.checkout.checkout import check_nothing_under_way
 from lmsbuild.checkout.layout import Layout, lay_out, switch
+from lmsbuild.checkout.notes import OUR_REFS
 from lmsbuild.checkout.picking import (
     RESOLVED,
     SKIPPED,
@@ -59,7 +60,6 @@ DROPPED = "dropped"
 FOLDED = "folded"
 CHANGED = "changed"  # by what was folded into it
 _OURS = "HEAD"  # what git calls that side
-_REFS = ("base", "applied", "before")
 _RUNTIME = 0  # where the runtime patch is, and its number
 
 
@@ -294,7 +294,7 @@ def arrange(
         branch=user.branch(),
         base=stack.base,
         start=tip,
-        refs={name: recorded(user, name) for name in _REFS},
+        refs={name: recorded(user, name) for name in OUR_REFS},
         before=[dataclasses.asdict(step) for step in arranging.popped(user)],
         changes=plan.changes,
         tip=stack.on[kept - 1].commit if kept else stack.base,

@@ -18,7 +18,7 @@ from lmsbuild.base.filenames import inner_path
 from lmsbuild.base.git import ABSENT, Repository, entries
 from lmsbuild.base.transaction import Content
 from lmsbuild.checkout.layout import Layout, bring, switch
-from lmsbuild.checkout.notes import note, noted
+from lmsbuild.checkout.notes import check_ids, check_refs, note, noted
 from lmsbuild.checkout.switch import CheckoutTransaction
 from lmsbuild.series.patchstate import PatchState
 from lmsbuild.series.scratch import scratch
@@ -77,8 +77,13 @@ def under_way(user: Repository) -> Arranging | None:
 def _built(value: dict[str, Any]) -> Arranging:
     for name in ("wanted", "popped"):
         value[name] = steps(value[name])
+    steps(value["before"])
     value["done"] = [PatchState(**each) for each in value["done"]]
     value["stopped"] = PatchState(**value["stopped"])
+    if not value["wanted"]:
+        raise ValueError("it does not say which patch needs a person")
+    check_ids(*(value[name] for name in ("base", "start", "tip")))
+    check_refs(value["refs"])
     for path in value["laid"]:
         inner_path(path)
     return Arranging(**value)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from lmsbuild.base.filenames import check_regular
 from lmsbuild.base.transaction import Content
 
 T = TypeVar("T")
+OUR_REFS = ("base", "applied", "before")  # that an abort puts back
 
 
 def note(schema: int, value: Mapping[str, Any]) -> Content:
@@ -36,3 +38,17 @@ def noted(path: Path, schema: int, build: Callable[[dict[str, Any]], T]) -> T | 
             f"{path} cannot be understood because it is damaged ({error}); keep your commits with "
             "`git branch mine`, then move that file away"
         ) from error
+
+
+def check_ids(*names: str) -> None:
+    """Raise ValueError for what is no commit's full id."""
+    for name in names:
+        if not re.fullmatch(r"[0-9a-f]{40}", name):
+            raise ValueError(f"{name!r} is the id of no commit")
+
+
+def check_refs(refs: Mapping[str, str]) -> None:
+    """Raise ValueError unless it says where all of our refs were before."""
+    if set(refs) != set(OUR_REFS):
+        raise ValueError(f"it does not say where {', '.join(OUR_REFS)} were")
+    check_ids(*refs.values())

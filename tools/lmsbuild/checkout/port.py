@@ -45,6 +45,7 @@ from lmsbuild.checkout.newcode import (
     with_commit,
 )
 from lmsbuild.checkout.newtag import check_new, new_tag, record, unknown
+from lmsbuild.checkout.notes import OUR_REFS
 from lmsbuild.checkout.picking import (
     RESOLVED,
     SKIPPED,
@@ -66,8 +67,6 @@ from lmsbuild.series.series import Series, series_of
 from lmsbuild.series.standing import Standing
 from lmsbuild.tags.frameworks import Target, resolve
 from lmsbuild.tags.official import Wheels, look_up
-
-_REFS = ("base", "applied", "before")
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def begin(
             commit=new.tag.commit,
             branch=user.branch(),
             start=tip,
-            refs={name: recorded(user, name) for name in _REFS},
+            refs={name: recorded(user, name) for name in OUR_REFS},
             base=tip,
             tip=tip,
             clone=str(clone) if clone else "",

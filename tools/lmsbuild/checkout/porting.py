@@ -15,7 +15,7 @@ from typing import Any
 from lmsbuild.base.filenames import file_name, inner_path
 from lmsbuild.base.git import Repository
 from lmsbuild.base.transaction import Content
-from lmsbuild.checkout.notes import note, noted
+from lmsbuild.checkout.notes import check_ids, check_refs, note, noted
 
 FILE = "lmsbuild/port.json"  # below the checkout's git folder
 SCHEMA = 1
@@ -66,6 +66,10 @@ def _built(value: dict[str, Any]) -> Port:
     value["stopped"] = Ported(**value["stopped"]) if value["stopped"] else None
     port = Port(**value)
     file_name(port.tag)
+    check_ids(port.base, port.start, port.tip)
+    check_refs(port.refs)
+    if port.stopped and port.todo[:1] != [port.stopped.patch]:
+        raise ValueError("it does not say which patch needs a person")
     for name in (
         *port.laid,
         *port.names.values(),
