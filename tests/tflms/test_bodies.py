@@ -173,6 +173,16 @@ def test_a_loop_that_keeps_tensors_cannot_be_tuned():
         lms.function(step)(tf.constant(X))
 
 
+def test_a_batch_size_is_known_within(said):
+    graph = tf.Graph()
+    with graph.as_default():
+        in_a_loop(v1.placeholder(tf.float32, (None, 8)), W)
+    lms = LMS(2, 0, 1)
+    lms.batch_size = 4096
+    lms.run(graph)
+    assert within(said) > 1 and lms.simulated.after.swapped_out >= 4096 * 8 * 4
+
+
 def test_filters_know_what_is_within():
     weights = [tf.Variable(each) for each in W]
     lms = LMS(2, 0, 1)

@@ -56,21 +56,17 @@ class Library:
 
     def __init__(self, graph: tf.Graph, shapes: tf.Graph | None = None) -> None:
         """`shapes` has the same ops, with more of the sizes."""
-        self._graph = graph
-        self._definitions = {
-            each.signature.name: each for each in graph.as_graph_def().library.function
-        }
+        self._graph, self._seen = graph, shapes or graph
+        running = [op.name for op in graph.get_operations() if op.type in _RUNS]
+        functions = graph.as_graph_def().library.function if running else ()  # dear, if large
+        self._definitions = {each.signature.name: each for each in functions}
         self._bodies: dict[str, Body | None] = {}
         self._made: dict[str, FunctionDef] = {}
-        self._found = {
-            op.name: self._of((shapes or graph).get_operation_by_name(op.name))
-            for op in graph.get_operations()
-            if op.type in _RUNS
-        }
+        self._found = {name: self._of(self._seen.get_operation_by_name(name)) for name in running}
 
     def of(self, operation: tf.Operation) -> list[Body]:
         """What an op of the graph, or of a body, runs."""
-        if operation.graph is self._graph:
+        if operation.graph is self._seen:
             return self._found.get(operation.name, [])
         return self._of(operation) if operation.type in _RUNS else []
 

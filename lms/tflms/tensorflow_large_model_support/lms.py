@@ -273,8 +273,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                     parent.within.setdefault(number, []).append(child)
                     todo.append((child, body.operations))
                     every.append(child)
-        self._check_names(Graph([op._replace(inputs=(), after=()) for each in every
-                                 for op in each.graph.ops]))  # fmt: skip
+        ops = [op._replace(inputs=(), after=()) for each in every for op in each.graph.ops]
+        self._check_names(Graph(ops) if len(every) > 1 else graph)
         return tree.part(lambda graph, main: self._planner(graph, whole or not main), main=True)
 
     def _check_names(self, graph: Graph) -> None:
