@@ -2,16 +2,18 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "types.h"
 
 namespace lms {
 
-// What device memory owes: work that must be over before its next owner uses it. Every block of an
-// allocator carries it, free or in use, and so do its parts and what it is merged with. Who takes a
-// block for an op makes the stream of its pool wait for the copies, and owes nothing; who takes it
-// for a page-in makes that copy wait for all.
+// What device memory owes: work that must be over before its next owner uses it. Who takes it for
+// an op makes the stream of its pool wait for the copies, and owes nothing; who takes it for a
+// page-in makes that copy wait for all.
 struct Ready {
   MarkPtr home;      // on the stream of its pool
   bool all = false;  // or all that is queued there, because nobody knows
@@ -22,6 +24,11 @@ struct Ready {
 
   bool owes_copies() const { return out != nullptr || in != nullptr; }
   bool copies_done() const { return (!out || out->done()) && (!in || in->done()); }
+
+  bool operator==(const Ready& other) const {
+    return home == other.home && all == other.all && out == other.out && in == other.in &&
+           idle_since == other.idle_since;
+  }
 
   void merge(const Ready& other) {
     all = all || other.all;
@@ -35,6 +42,119 @@ struct Ready {
   static void keep_later(MarkPtr* mark, const MarkPtr& other) {
     if (other && (!*mark || other->number() > (*mark)->number())) *mark = other;
   }
+};
+
+// What a block of an allocator owes, free or in use. What was one block before it was merged with
+// its neighbours owes what it owed, and no more: who takes a part of a large free block waits for
+// that part alone.
+class Owed {
+ public:
+  // Parts of a block. More would let a part of a block that was merged of so many be taken without
+  // waiting for its neighbours, and take longer to look through.
+  static constexpr std::size_t kMostParts = 32;
+
+  Owed() = default;
+  Owed(Ready ready) : first_(std::move(ready)) {}
+
+  bool owes_copies() const {
+    bool owes = false;
+    each_(0, SIZE_MAX, [&](const Ready& ready) { owes = owes || ready.owes_copies(); });
+    return owes;
+  }
+
+  // What all of it owes.
+  Ready whole() const {
+    Ready whole = first_;
+    for (const Part& part : others_) whole.merge(part.ready);
+    return whole;
+  }
+
+  // Of what lies from one place in the block to another.
+  std::uint64_t idle_since(std::size_t begin, std::size_t end) const {
+    std::uint64_t since = 0;
+    each_(begin, end, [&](const Ready& ready) { since = std::max(since, ready.idle_since); });
+    return since;
+  }
+  bool copies_done(std::size_t begin, std::size_t end) const {
+    bool done = true;
+    each_(begin, end, [&](const Ready& ready) { done = done && ready.copies_done(); });
+    return done;
+  }
+
+  // Where parts begin, but for the first.
+  std::vector<std::size_t> begins() const {
+    std::vector<std::size_t> begins;
+    for (const Part& part : others_) begins.push_back(part.begin);
+    return begins;
+  }
+
+  // Takes the first `bytes` off, and returns what they owe.
+  Owed split(std::size_t bytes) {
+    Owed taken(first_), left;
+    const Ready* at = &first_;  // the part that begins at `bytes`, or before
+    for (const Part& part : others_) {
+      if (part.begin < bytes) taken.others_.push_back(part);
+      if (part.begin <= bytes) {
+        at = &part.ready;
+      } else {
+        left.others_.push_back({part.begin - bytes, part.ready});
+      }
+    }
+    left.first_ = *at;
+    *this = std::move(left);
+    return taken;
+  }
+
+  // The block, of `bytes` so far, is merged with the one that follows.
+  void append(const Owed& next, std::size_t bytes) {
+    add_(bytes, next.first_);
+    for (const Part& part : next.others_) add_(bytes + part.begin, part.ready);
+  }
+
+  // It is merged with the one before it, of `bytes`.
+  void prepend(Owed before, std::size_t bytes) {
+    before.append(*this, bytes);
+    *this = std::move(before);
+  }
+
+ private:
+  struct Part {
+    std::size_t begin;
+    Ready ready;
+  };
+
+  template <class Look>
+  void each_(std::size_t begin, std::size_t end, const Look& look) const {
+    const Ready* ready = &first_;
+    for (const Part& part : others_) {
+      if (part.begin > begin) look(*ready);
+      if (part.begin >= end) return;
+      ready = &part.ready;
+    }
+    look(*ready);
+  }
+
+  void add_(std::size_t begin, const Ready& ready) {
+    if ((others_.empty() ? first_ : others_.back().ready) == ready) return;
+    others_.push_back({begin, ready});
+    if (others_.size() >= kMostParts) join_smallest_();
+  }
+
+  // Of two neighbours, to make them one; of the last, whose end is not known here, the other.
+  void join_smallest_() {
+    std::size_t best = 0, least = SIZE_MAX;
+    for (std::size_t i = 0; i + 1 < others_.size(); ++i) {
+      const std::size_t bytes = others_[i + 1].begin - (i == 0 ? 0 : others_[i - 1].begin);
+      if (bytes >= least) continue;
+      least = bytes;
+      best = i;
+    }
+    (best == 0 ? first_ : others_[best - 1].ready).merge(others_[best].ready);
+    others_.erase(others_.begin() + static_cast<std::ptrdiff_t>(best));
+  }
+
+  Ready first_;  // of its beginning
+  std::vector<Part> others_;
 };
 
 }  // namespace lms

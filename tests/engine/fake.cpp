@@ -131,8 +131,9 @@ void* Arena::allocate(std::size_t bytes) {
   for (auto& span : spans_) {
     if (!span.second.free || span.second.bytes < want) continue;
     const std::size_t rest = span.second.bytes - want;
-    span.second = {want, false, span.second.ready};
-    if (rest > 0) spans_[span.first + want] = {rest, true, span.second.ready};
+    const lms::Owed taken = span.second.owed.split(want);
+    if (rest > 0) spans_[span.first + want] = {rest, true, span.second.owed};
+    span.second = {want, false, taken.whole()};
     return base_ + span.first;
   }
   return nullptr;
@@ -144,24 +145,24 @@ void Arena::free(void* ptr) {
   span->second.free = true;
   const auto next = std::next(span);
   if (next != spans_.end() && next->second.free) {
+    span->second.owed.append(next->second.owed, span->second.bytes);
     span->second.bytes += next->second.bytes;
-    span->second.ready.merge(next->second.ready);
     spans_.erase(next);
   }
   if (span == spans_.begin()) return;
   const auto previous = std::prev(span);
   if (previous->second.free) {
+    previous->second.owed.append(span->second.owed, previous->second.bytes);
     previous->second.bytes += span->second.bytes;
-    previous->second.ready.merge(span->second.ready);
     spans_.erase(span);
   }
 }
 
-lms::Ready& Arena::ready(const void* ptr) {
+lms::Owed& Arena::owed(const void* ptr) {
   const auto offset = static_cast<const unsigned char*>(ptr) - base_;
   Span& span = spans_.at(static_cast<std::size_t>(offset));
   if (span.free) throw std::logic_error("asked for what is not in use");
-  return span.ready;
+  return span.owed;
 }
 
 bool Arena::contains(const void* ptr) const {
@@ -313,10 +314,10 @@ void* Backend::take_free_(std::size_t bytes, lms::Stream home, For user) {
     void* ptr = segment.allocate(bytes);
     if (ptr == nullptr) continue;
     if (user == For::kOp) {
-      lms::Ready& ready = segment.ready(ptr);
+      const lms::Ready ready = segment.owed(ptr).whole();
       if (ready.out) device_.wait(home, ready.out);
       if (ready.in) device_.wait(home, ready.in);
-      ready = lms::Ready();
+      segment.owed(ptr) = lms::Owed();
       // The new owner may write at once, as far as its own stream is concerned.
       device_.launch(home, [ptr, bytes] { std::memset(ptr, 0xee, bytes); });
     }
@@ -503,7 +504,9 @@ void Backend::free_block_(void* ptr) {
   std::lock_guard<std::mutex> lock(allocator_mutex_);
   lms::Stream home;
   Arena& segment = segment_of_(ptr, &home);
-  segment.ready(ptr).home = device_.record(home);
+  lms::Ready ready = segment.owed(ptr).whole();
+  ready.home = device_.record(home);
+  segment.owed(ptr) = ready;
   segment.free(ptr);
 }
 
@@ -511,20 +514,20 @@ void Backend::free_settled_(void* ptr, const lms::Ready& ready) {
   std::lock_guard<std::mutex> lock(allocator_mutex_);
   lms::Stream home;
   Arena& segment = segment_of_(ptr, &home);
-  segment.ready(ptr) = ready;
+  segment.owed(ptr) = ready;
   segment.free(ptr);
 }
 
 lms::Ready Backend::ready_(const void* ptr) {
   std::lock_guard<std::mutex> lock(allocator_mutex_);
   lms::Stream home;
-  return segment_of_(ptr, &home).ready(ptr);
+  return segment_of_(ptr, &home).owed(ptr).whole();
 }
 
 void Backend::set_ready_(const void* ptr, const lms::Ready& ready) {
   std::lock_guard<std::mutex> lock(allocator_mutex_);
   lms::Stream home;
-  segment_of_(ptr, &home).ready(ptr) = ready;
+  segment_of_(ptr, &home).owed(ptr) = ready;
 }
 
 void Backend::dispose_(Storage* storage) {

@@ -107,14 +107,15 @@ class Device {
   std::atomic<std::size_t> host_waits_{0};
 };
 
-// Real bytes cut into blocks, first fit. Neighbouring free blocks are merged, with what they owe.
+// Real bytes cut into blocks, first fit. Neighbouring free blocks are merged, and each part owes
+// what it owed.
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 64;
   explicit Arena(std::size_t bytes);
   void* allocate(std::size_t bytes);  // nullptr when there is no room
   void free(void* ptr);
-  lms::Ready& ready(const void* ptr);  // of the block there, which is in use
+  lms::Owed& owed(const void* ptr);  // by the block there, which is in use
   bool contains(const void* ptr) const;
   bool empty() const;
   std::size_t bytes() const;
@@ -130,7 +131,7 @@ class Arena {
   struct Span {
     std::size_t bytes;
     bool free;
-    lms::Ready ready;
+    lms::Owed owed;
   };
   std::unique_ptr<unsigned char[]> memory_;
   unsigned char* base_;

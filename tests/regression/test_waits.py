@@ -262,8 +262,11 @@ def test_a_block_freed_while_it_comes_in_is_reused_after_that(moved: str, device
     assert device.races() == []
 
 
-def test_a_merged_block_owes_what_its_parts_owe(moved: str, device: Any) -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
+def test_a_merged_block_owes_what_its_parts_owe(moved: str, device: Any, first: bool) -> None:
     x, y = large(1), large(2)
+    if not first:
+        x, y = y.fill_(1), x
     torch.cuda.synchronize()
     evict(x)
     del y
@@ -400,6 +403,7 @@ def address(tensor: torch.Tensor) -> int:
 def test_a_page_in_takes_the_block_that_went_idle_first(pressed: Any) -> None:
     out = large(0)
     evict(out)
+    torch.cuda.synchronize()
     a, b, c, d = (large(i) for i in range(4))  # a whole segment
     places = [address(a), address(c)]
     assert places == sorted(places)  # of blocks that fit alike, the allocator takes the first
@@ -423,17 +427,86 @@ def test_what_computes_takes_a_block_without_a_pending_copy(pressed: Any) -> Non
 
 
 @pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
-def test_a_page_in_takes_no_block_that_is_far_too_large(pressed: Any) -> None:
-    out = large(0)
-    evict(out)
+def test_what_computes_takes_no_block_that_is_far_too_large(pressed: Any) -> None:
     huge = torch.full((64 * N,), 1.0, device="cuda")
     a, b, c, d = (large(i) for i in range(4))
     place = address(a)
+    torch.cuda.synchronize()
     del huge
-    d.add_(1)
-    del a
-    assert address(out) == place
+    evict(a)
+    assert address(large(5)) == place
     assert b.numel() == c.numel() == d.numel()
+
+
+def free_in_pieces() -> tuple[int, int]:
+    """Free blocks that are a part of a segment, and their bytes."""
+    sizes = [
+        block["size"]
+        for segment in torch.cuda.memory_snapshot()
+        for block in segment["blocks"]
+        if block["state"] == "inactive" and len(segment["blocks"]) > 1
+    ]
+    return len(sizes), sum(sizes)
+
+
+@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
+@pytest.mark.parametrize("freed", [(1, 0, 2), (1, 2, 0), (1, 0, 2, 3)], ids=str)
+def test_a_page_in_takes_the_part_of_a_block_that_went_idle_first(
+    pressed: Any, freed: tuple[int, ...]
+) -> None:
+    """What one block was made of is waited for apart; the rest of it stays one or two blocks."""
+    out = large(0)
+    evict(out)
+    torch.cuda.synchronize()
+    kept = {i: large(i) for i in range(4)}  # a whole segment
+    places = [address(kept[i]) for i in range(4)]
+    assert places == sorted(places)
+    other = torch.ones(N, device="cuda")
+    for i in freed:
+        other.add_(1)  # the next mark is another
+        del kept[i]
+    assert address(out) == places[freed[0]]
+    stats = torch.cuda.memory_stats()
+    found = stats["inactive_split.all.current"], stats["inactive_split_bytes.all.current"]
+    assert found == free_in_pieces()
+    assert (out.cpu() == 0).all()
+    del out, other
+    kept.clear()
+    assert pressed.races() == []
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_stats()["inactive_split_bytes.large_pool.current"] == 0
+
+
+@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
+def test_what_lies_before_the_part_owes_what_it_owed(pressed: Any) -> None:
+    out = large(0)
+    evict(out)
+    torch.cuda.synchronize()
+    kept = [large(i) for i in range(4)]
+    place, before = address(kept[1]), address(kept[0])
+    assert before < place
+    kept[1] = kept[2]
+    kept[3].add_(1)  # sets the mark that kept[1] was freed with
+    left = kept[0].add_(1)
+    evict(left)
+    assert address(out) == place
+    again = large(5)
+    assert address(again) == before
+    torch.cuda.synchronize()
+    assert (left.cpu() == 1).all()
+    assert pressed.races() == []
+
+
+@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
+def test_what_computes_takes_the_part_of_a_block_without_a_pending_copy(pressed: Any) -> None:
+    kept = [large(i) for i in range(4)]
+    place = address(kept[1])
+    torch.cuda.synchronize()
+    evict(kept[0])
+    kept[1] = kept[2]
+    assert address(large(5)) == place
+    torch.cuda.synchronize()
+    assert pressed.races() == []
 
 
 # ---- kernels that no operator tells of

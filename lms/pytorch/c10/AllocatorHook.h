@@ -24,6 +24,7 @@ namespace c10::cuda::lms {
 
 using ::lms::BlockLists;
 using ::lms::IdleMap;
+using ::lms::Owed;
 using ::lms::Ready;
 using ::lms::Route;
 
@@ -162,26 +163,36 @@ class PageInScope {
 void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept;
 
 // To be called with each block that an allocation takes.
-inline void settle(DeviceIndex device, cudaStream_t home, Ready* ready) {
+inline void settle(DeviceIndex device, cudaStream_t home, Owed* owed) {
   if (PageInScope::active()) {
     return;
   }
   know_stream(getCurrentCUDAStream(device));
-  if (C10_UNLIKELY(ready->owes_copies())) {
-    settle_copies(device, home, *ready);
+  if (C10_UNLIKELY(owed->owes_copies())) {
+    settle_copies(device, home, owed->whole());
   }
-  *ready = Ready();
+  *owed = Owed();
 }
 
-// Of blocks that are hardly larger than the one that fits best, another may be ready earlier.
+// Whether a free block, or a place in one, is chosen by when it is ready.
 bool has_choice(size_t bytes) noexcept;
+// Of blocks up to this size, where the smallest that is large enough is of `best_fit`.
 size_t largest_choice(size_t best_fit) noexcept;
+
 // For whoever this thread allocates for: a page-in waits for the last use of its block, too, and so
-// takes the one that went idle first; what computes waits for copies alone.
-bool ready_before(const Ready& a, const Ready& b);
+// takes what went idle first; what computes waits for copies alone.
+struct Spot {
+  size_t begin;  // in its block
+  bool copies_done;
+  uint64_t idle_since;
+
+  bool before(const Spot& other) const noexcept;
+};
+// Where in a block of `size` there is room for `bytes` that is ready first.
+Spot first_ready(const Owed& owed, size_t size, size_t bytes);
 
 // What a block owes that its user frees, beside what it owed before.
-void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Ready* ready);
+void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owed);
 
 // Implemented by the allocator.
 struct BlockInfo {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 // What the allocator's hook calls.
 namespace c10::cuda::lms {
@@ -144,41 +145,73 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
 }
 
 // Nothing is told of small blocks, which are freed far more often than they move.
-void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Ready* ready) {
-  ready->home = nullptr;
-  ready->all = bytes <= State::kSmallBytes || !detail::lms_switch.active();
-  ready->idle_since = UINT64_MAX;
-  if (!ready->all) {
-    ready->home = next_mark(device, home);
-    ready->idle_since = ready->home ? ready->home->number() : 0;
+void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owed) {
+  Ready ready = owed->whole();
+  ready.home = nullptr;
+  ready.all = bytes <= State::kSmallBytes || !detail::lms_switch.active();
+  ready.idle_since = UINT64_MAX;
+  if (!ready.all) {
+    ready.home = next_mark(device, home);
+    ready.idle_since = ready.home ? ready.home->number() : 0;
   }
+  *owed = std::move(ready);
 }
 
-// ---- which block
+// ---- which block, and where in it
 
-// A block may be so many times larger than the one that fits best. Much is gained where a page-in
-// need not wait for what computes, little where computing need not wait for a copy; and what large
-// blocks are cut up for has to be evicted for again.
-constexpr double kLargestForPageIn = 4;
+// What computes takes a block that may be so many times larger than the one that fits best: it need
+// not wait for a copy there, which gains little, and what large blocks are cut up for has to be
+// evicted for again. A page-in takes any.
 constexpr double kLargestForCompute = 1.25;
+
+// On either side of the place that is taken so much is left free, or nothing: less would hold
+// nothing.
+constexpr size_t kSmallestLeft = size_t{2} << 20;
 
 bool has_choice(size_t bytes) noexcept {
   return reclaiming() && under_pressure() && bytes > State::kSmallBytes;
 }
 
 size_t largest_choice(size_t best_fit) noexcept {
-  const double most = PageInScope::active() ? kLargestForPageIn : kLargestForCompute;
-  return static_cast<size_t>(static_cast<double>(best_fit) * most);
+  return PageInScope::active()
+             ? SIZE_MAX
+             : static_cast<size_t>(static_cast<double>(best_fit) * kLargestForCompute);
 }
 
-bool ready_before(const Ready& a, const Ready& b) {
-  if (!PageInScope::active()) {
-    const bool done = a.copies_done();
-    if (done || b.copies_done()) {
-      return done && !b.copies_done();
-    }
+bool Spot::before(const Spot& other) const noexcept {
+  if (copies_done != other.copies_done) {
+    return copies_done;
   }
-  return a.idle_since < b.idle_since;
+  return idle_since < other.idle_since;
+}
+
+Spot first_ready(const Owed& owed, size_t size, size_t bytes) {
+  const auto at = [&](size_t begin) -> Spot {
+    const size_t end = begin + bytes;
+    if (PageInScope::active()) {
+      return {begin, true, owed.idle_since(begin, end)};
+    }
+    return {begin, owed.copies_done(begin, end), 0};
+  };
+  Spot best = at(0);
+  const auto look = [&](size_t begin) {
+    if (begin < kSmallestLeft || size - begin < bytes) {
+      return;
+    }
+    const size_t behind = size - begin - bytes;
+    if (behind > 0 && behind < kSmallestLeft) {
+      return;
+    }
+    const Spot spot = at(begin);
+    if (spot.before(best)) {
+      best = spot;
+    }
+  };
+  look(size - bytes);  // before the others: what is left is one piece
+  for (const size_t begin : owed.begins()) {
+    look(begin);
+  }
+  return best;
 }
 
 }  // namespace c10::cuda::lms
