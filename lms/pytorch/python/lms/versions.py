@@ -46,7 +46,8 @@ def parts(tensor: torch.Tensor) -> Optional[List[torch.Tensor]]:
         return None
     if not is_traceable_wrapper_subclass(tensor):
         return None
-    return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+    held = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+    return [part for part in held if isinstance(part, torch.Tensor)]  # a mesh, too, since 2.15
 
 
 def boxed(work: Any) -> Optional[Any]:
