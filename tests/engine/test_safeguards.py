@@ -102,13 +102,13 @@ UNGUARDED = {
     "C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<EventMark&>(*fence).event(), 0));": (
         "is what `wait_fence` does, whose callers are named"
     ),
-    "fence->wait();": "the same, where the handle may not be used",
     "a_->wait();": "is a copy out, which the next of its device comes after in any case",
     "copy->wait();": (
         "where the stream is captured, or an error stands: no graph of PyTorch's takes a block "
         "that has a copy under way, because its pool is its own"
     ),
-    "wait_fence(home, copy);": "is what `settle_copies` does, whose callers are named",
+    "wait_fence(stream, fence);": "is what `wait_fence_at` does, whose callers are named",
+    "wait_fence_at(device, home, copy);": "is what `settle_copies` does, whose callers are named",
     "item.second->arrival->wait();": "is what `wait_for_arrivals` does, whose caller is named",
     "C10_CUDA_CHECK(cudaStreamWaitEvent(stream, line.latest->event(), 0));": (
         "where CUDA gives a handle anew while the work of its first stream goes on, which the "
