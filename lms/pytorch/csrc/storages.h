@@ -14,10 +14,11 @@ inline bool is_sparse_compressed(at::Layout layout) {
          layout == at::kSparseBsc;
 }
 
-// Before PyTorch 2 a compressed sparse tensor has a key that names no backend.
-inline bool of_cuda(c10::DispatchKeySet keys) {
-  return keys.has_backend(c10::BackendComponent::CUDABit) ||
-         keys.has(c10::DispatchKey::SparseCsrCUDA);
+// What is not of the device. Before PyTorch 2 the key of a compressed sparse tensor names no
+// backend, so what it holds is asked instead.
+inline bool elsewhere(const at::Tensor& tensor) {
+  return !tensor.key_set().has_backend(c10::BackendComponent::CUDABit) &&
+         !is_sparse_compressed(tensor.layout());
 }
 
 // Calls f(tensor, storage) for every CUDA storage behind `tensor` that the engine can manage; the
@@ -25,7 +26,7 @@ inline bool of_cuda(c10::DispatchKeySet keys) {
 // sparse tensor has several: its kernels take their pointers without another operator call.
 template <class F>
 void each_storage(const at::Tensor& tensor, const F& f) {
-  if (!tensor.defined() || !of_cuda(tensor.key_set())) {
+  if (!tensor.defined() || elsewhere(tensor)) {
     return;
   }
   if (tensor.layout() == at::kSparse) {

@@ -186,27 +186,27 @@ def pip_download(
         full = os.strerror(errno.ENOSPC)
         if full in done.stdout:
             raise FileError.of(OSError(errno.ENOSPC, full), str(cache_dir()))
+        reason, remedy = _pips_reason(done.stdout)
         raise DownloadError(
-            f"{title} was not downloaded because {_pips_reason(done.stdout)}",
-            output=done.stdout,
+            f"{title} was not downloaded because {reason}; {remedy}", output=done.stdout
         )
 
 
-def _pips_reason(output: str) -> str:
-    """What pip gives as the reason, and what to do about it."""
-    again = "; check the network and run again"
+def _pips_reason(output: str) -> tuple[str, str]:
+    """Why pip refused, as it says, and what to do about it."""
+    again = "check the network and run again"
     constraint = re.search(r"The user requested \(constraint\) (.+)", output)
     if constraint:
         return (
-            f"pip's configuration allows only {constraint[1].strip()}; see `pip config list` and "
-            "PIP_CONSTRAINT, take that constraint out and run again"
+            f"pip's configuration allows only {constraint[1].strip()}",
+            "see `pip config list` and PIP_CONSTRAINT, take that constraint out and run again",
         )
     expected = re.search(r"Expected sha256 ([0-9a-f]{64})", output)
     got = re.search(r"Got +([0-9a-f]{64})", output)
     if expected and got:
-        return f"the file that the index gave has SHA-256 {got[1]}, not {expected[1]}{again}"
+        return f"the file that the index gave has SHA-256 {got[1]}, not {expected[1]}", again
     errors = [line[7:] for line in output.splitlines() if line.startswith("ERROR:")]
-    return f"pip says {(errors or output.splitlines() or ['nothing'])[-1]}{again}"
+    return f"pip says {(errors or output.splitlines() or ['nothing'])[-1]}", again
 
 
 def _progress_options() -> list[str]:
