@@ -362,7 +362,10 @@ std::uint64_t Engine::age_(const Entry* entry) const {
 
 // What is too small moves so rarely that its rhythm is not worth the memory.
 void Engine::note_use_(Entry* entry) {
-  if (entry->bytes >= min_bytes_) entry->rhythm.use(clock_);
+  if (entry->bytes < min_bytes_) return;
+  const Rhythm::Said said = entry->rhythm.use(clock_);
+  if (said == Rhythm::Said::kRight) ++stats_of_(entry->device).predicted;
+  if (said == Rhythm::Said::kWrong) ++stats_of_(entry->device).mispredicted;
 }
 
 // Of those whose next use is known, the age that each would have if the one used latest from now

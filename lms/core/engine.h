@@ -108,6 +108,8 @@ struct EngineStats {
   std::int64_t clean_evictions = 0, clean_bytes = 0;  // evictions that needed no copy
   std::int64_t overwrites = 0, overwrite_bytes = 0;   // page-ins that needed no copy
   std::int64_t silent_writes = 0;                     // writes that only the write barrier saw
+  std::int64_t predicted = 0;                         // uses that came when they were expected
+  std::int64_t mispredicted = 0;                      // and those that did not
   std::int64_t host_refused = 0;  // evictions given up because host memory was at its limit
   bool host_short = false;        // whether the last one that needed host memory was
 };

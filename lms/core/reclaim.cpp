@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "slabs.h"
 
@@ -24,8 +25,13 @@ IdleMap idle_map(const std::vector<Candidate>& candidates) {
   return idle;
 }
 
-// Any storage will do: the least recently used, which come first.
-Step evict_to_limit(Engine& engine, BlockLists& lists, const std::vector<Candidate>& candidates) {
+// Any storage will do, wherever it lies: what costs least for its bytes goes first.
+Step evict_to_limit(Engine& engine, BlockLists& lists, std::vector<Candidate> candidates) {
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return a.cost * static_cast<double>(b.extent.bytes) <
+                            b.cost * static_cast<double>(a.extent.bytes);
+                   });
   std::size_t evicted = 0;
   for (const Candidate& candidate : candidates) {
     if (lists.over_limit() == 0) break;
@@ -36,9 +42,9 @@ Step evict_to_limit(Engine& engine, BlockLists& lists, const std::vector<Candida
 }
 
 Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& request) {
-  const auto candidates = engine.candidates(request.device, request.sizes, *request.cost);
+  auto candidates = engine.candidates(request.device, request.sizes, *request.cost);
   if (candidates.empty()) return {Route::kNone, false};
-  if (lists.over_limit() > 0) return evict_to_limit(engine, lists, candidates);
+  if (lists.over_limit() > 0) return evict_to_limit(engine, lists, std::move(candidates));
   const Choice choice =
       policy().choose(lists.segments(idle_map(candidates)),
                       {request.bytes, request.whole_segments ? lists.shortfall() : 0,

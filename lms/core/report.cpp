@@ -86,6 +86,8 @@ std::vector<std::pair<const char*, std::int64_t>> fields(const Report& report) {
           {"overwrites", s.overwrites},
           {"overwrite_bytes", s.overwrite_bytes},
           {"silent_writes", s.silent_writes},
+          {"predicted", s.predicted},
+          {"mispredicted", s.mispredicted},
           {"host_refused", s.host_refused},
           {"tracked", count(c.tracked)},
           {"idle", count(c.idle)},

@@ -21,10 +21,15 @@ class Rhythm {
   // used more often in each iteration.
   static constexpr std::size_t kLongestPeriod = 16;
 
+  // What a use was beside what was said of it.
+  enum class Said : std::uint8_t { kNothing, kRight, kWrong };
+
   // It is used. Several uses in one op are one.
-  void use(std::uint64_t now) {
-    if (last_ != kUnknown && now > last_) add_(now - last_);
+  Said use(std::uint64_t now) {
+    Said said = Said::kNothing;
+    if (last_ != kUnknown && now > last_) said = add_(now - last_);
     last_ = now;
+    return said;
   }
 
   // In how many ops it is used; kUnknown when its gaps do not repeat, or it should have been.
@@ -47,10 +52,13 @@ class Rhythm {
     return more - less <= 1 + more / 8;
   }
 
-  void add_(std::uint64_t gap) {
+  Said add_(std::uint64_t gap) {
     gaps_.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(gap, UINT32_MAX)));
     if (gaps_.size() > kKept) gaps_.erase(gaps_.begin(), gaps_.begin() + kKept / 2);
-    if (period_ == 0 || !alike_(gaps_.back(), gaps_[gaps_.size() - 1 - period_])) period_ = find_();
+    const bool said = period_ != 0;
+    if (said && alike_(gaps_.back(), gaps_[gaps_.size() - 1 - period_])) return Said::kRight;
+    period_ = find_();
+    return said ? Said::kWrong : Said::kNothing;
   }
 
   // How many of the last gaps, one after the other, are as they were a period before.

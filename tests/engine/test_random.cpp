@@ -152,6 +152,7 @@ class World {
       case 21:
         return faults_(random);
       case 22:
+        if (random->one_in(4)) return habit_(random);
         say_("purge");
         return engine_->purge();
       default:
@@ -294,6 +295,45 @@ class World {
       }
     }
     leave_(depth);
+  }
+
+  // Storages are used in a cycle until each next use is foreseen, and then in another order, a few
+  // ops later, or no more.
+  void habit_(Random* random) {
+    const lms::Stream on = any_stream_(random);
+    std::vector<TensorPtr> order = tensors_;
+    for (std::size_t round = 4 + random->below(3); round-- > 0;) read_(order, on);
+    const std::size_t half = order.size() / 2;
+    switch (random->below(3)) {
+      case 0:
+        std::reverse(order.begin(), order.end());
+        break;
+      case 1:
+        order.insert(order.begin(), order.begin(), order.begin() + static_cast<long>(half));
+        break;
+      default:
+        order.resize(half);
+    }
+    for (std::size_t round = 2; round-- > 0;) read_(order, on);
+  }
+
+  // One op each.
+  void read_(const std::vector<TensorPtr>& order, lms::Stream on) {
+    for (const TensorPtr& tensor : order) {
+      say_("read", tensor.get(), on);
+      const Engine::Use use{tensor->storage.get(), Access::kRead, 0, on};
+      try {
+        engine_->enter(frame_, &use, 1);
+        fix_(tensor.get(), &Tensor::frame_pins);
+        frame_tensors_.push_back(tensor);
+        kernel_(tensor.get(), Access::kRead, on, 0, tensor->pointer);
+      } catch (const fake::OutOfMemory&) {
+        ++out_of_memory_;
+      } catch (const fake::BackendError&) {
+      }
+      leave_(1);
+      device_.run(1);
+    }
   }
 
   void leave_(int depth) {
@@ -736,6 +776,7 @@ struct Run {
 
 struct Coverage {
   std::int64_t outs = 0, clean = 0, ins = 0, overwrites = 0, silent = 0, refused = 0;
+  std::int64_t predicted = 0, mispredicted = 0;
   std::size_t out_of_memory = 0;
   std::int64_t routes[lms::kRoutes] = {};
   void add(World* world) {
@@ -745,6 +786,8 @@ struct Coverage {
     overwrites += world->counts().overwrites;
     silent += world->stats().silent_writes;
     refused += world->stats().host_refused;
+    predicted += world->stats().predicted;
+    mispredicted += world->stats().mispredicted;
     out_of_memory += world->out_of_memory();
     for (std::size_t i = 0; i < lms::kRoutes; ++i) {
       routes[i] += world->routes().of(static_cast<lms::Route>(i));
@@ -825,10 +868,11 @@ TEST(random_programs) {
   if (harness::option("verbose", 0) != 0) {
     std::printf(
         "page-outs %lld, clean %lld, page-ins %lld, overwrites %lld, silent writes %lld, "
-        "host refusals %lld, out of memory %zu\n",
+        "host refusals %lld, predicted %lld, mispredicted %lld, out of memory %zu\n",
         static_cast<long long>(coverage.outs), static_cast<long long>(coverage.clean),
         static_cast<long long>(coverage.ins), static_cast<long long>(coverage.overwrites),
         static_cast<long long>(coverage.silent), static_cast<long long>(coverage.refused),
+        static_cast<long long>(coverage.predicted), static_cast<long long>(coverage.mispredicted),
         coverage.out_of_memory);
     for (const std::int64_t taken : coverage.routes) {
       std::printf("route: %lld\n", static_cast<long long>(taken));
@@ -837,6 +881,7 @@ TEST(random_programs) {
   // Programs in which nothing happens prove nothing.
   CHECK(coverage.outs > 0 && coverage.clean > 0 && coverage.ins > 0 && coverage.overwrites > 0);
   CHECK(coverage.silent > 0 && coverage.refused > 0 && coverage.out_of_memory > 0);
+  CHECK(coverage.predicted > 1000 && coverage.mispredicted > 1000);
   for (const lms::Route route : {lms::Route::kEvictOne, lms::Route::kEvictSome,
                                  lms::Route::kEvictAll, lms::Route::kReplaceSegments}) {
     CHECK(coverage.routes[static_cast<std::size_t>(route)] > 0);

@@ -394,6 +394,15 @@ TEST(reclaim_keeps_what_a_cycle_comes_to_next) {
   }
 }
 
+// The same where the limit is on what is in use, and any storage may make way.
+TEST(reclaim_below_a_limit_keeps_what_a_cycle_comes_to_next) {
+  Cycle cycle(120, 0, 40, 3);
+  cycle.rig.backend.limit = 90 * kUnit;
+  cycle.rig.engine.evict_all(0, lms::Sizes::kAny);
+  for (int i = 0; i < 3; ++i) CHECK(cycle.round(lms::Access::kRead) > 0);
+  for (int i = 0; i < 20; ++i) CHECK(cycle.round(lms::Access::kRead) <= 17);
+}
+
 // After another order the old one is not believed, and a new one is learnt.
 TEST(reclaim_learns_another_cycle) {
   Cycle cycle(90, 0, 40, 3);

@@ -76,6 +76,20 @@ TEST(rhythm_says_nothing_of_what_is_late) {
   CHECK_EQ(used.until(), 40u);
 }
 
+TEST(rhythm_tells_whether_it_was_right) {
+  using Said = Rhythm::Said;
+  Rhythm rhythm;
+  const auto uses = [&](const std::vector<std::uint64_t>& times, Said said) {
+    for (const std::uint64_t time : times) CHECK(rhythm.use(time) == said);
+  };
+  uses({10, 50, 90}, Said::kNothing);
+  uses({130, 131 + 40}, Said::kRight);
+  uses({300}, Said::kWrong);
+  uses({340, 380}, Said::kNothing);  // it has to repeat anew
+  uses({420}, Said::kRight);
+  uses({420}, Said::kNothing);  // the same op
+}
+
 TEST(rhythm_counts_one_use_of_an_op) {
   Used used;
   for (int i = 0; i < 3; ++i) {
