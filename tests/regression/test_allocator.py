@@ -167,10 +167,16 @@ def test_what_is_not_known_is_told(lms: Any, device: Any) -> None:
     block(30).sum()
 
 
+def past_factories(like: torch.Tensor) -> torch.Tensor:
+    """As kernels of PyTorch's take memory for their results from its allocator."""
+    storage = torch.UntypedStorage(like.nbytes, device="cuda")
+    return torch.empty(0, device="cuda").set_(storage, 0, like.shape).fill_(9)
+
+
 @pytest.mark.values
 def test_what_was_made_while_it_was_off_can_move(lms: Any, device: Any) -> None:
-    """Results of operators, empty ones, gradients, also of another stream, and of a thread that has
-    ended, from the smallest size on that moves."""
+    """Results of operators, empty ones, gradients, also of another stream, of a thread that has
+    ended, and of what took its memory past every factory, from the smallest size on that moves."""
     lms.enable(min_size=4 * MIB)
     lms.disable()
     made = {"result": block(4, 1) + 1, "empty": torch.empty(MIB, device="cuda")}
@@ -182,6 +188,10 @@ def test_what_was_made_while_it_was_off_can_move(lms: Any, device: Any) -> None:
     thread = threading.Thread(target=lambda: made.update(thread=block(4, 6)))
     thread.start()
     thread.join()
+    library = torch.library.Library("lms_made", "DEF")
+    library.define("past_factories(Tensor like) -> Tensor")
+    library.impl("past_factories", past_factories, "CUDA")
+    made["past factories"] = torch.ops.lms_made.past_factories(made["gradient"])
     small = block(2, 7)
     for _ in range(200):  # what has died by then is not looked at for long
         block(4)
@@ -190,7 +200,7 @@ def test_what_was_made_while_it_was_off_can_move(lms: Any, device: Any) -> None:
     lms.reclaim()
     assert [name for name, t in made.items() if not torch.ops.lms.on_host(t)] == []
     assert not torch.ops.lms.on_host(small) and small.sum() == 7 * MIB // 2
-    want = {"result": 2, "empty": 8, "gradient": 3, "side stream": 5, "thread": 6}
+    want = {"result": 2, "empty": 8, "gradient": 3, "side stream": 5, "thread": 6, "past factories": 9}
     assert {name: float(t[-1]) for name, t in made.items()} == want
 
 
