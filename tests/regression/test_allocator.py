@@ -191,7 +191,7 @@ def test_what_was_made_while_it_was_off_can_move(lms: Any, device: Any) -> None:
     library = torch.library.Library("lms_made", "DEF")
     library.define("past_factories(Tensor like) -> Tensor")
     library.impl("past_factories", past_factories, "CUDA")
-    made["past factories"] = torch.ops.lms_made.past_factories(made["gradient"])
+    made["kernel"] = torch.ops.lms_made.past_factories(made["gradient"])
     small = block(2, 7)
     for _ in range(200):  # what has died by then is not looked at for long
         block(4)
@@ -200,7 +200,7 @@ def test_what_was_made_while_it_was_off_can_move(lms: Any, device: Any) -> None:
     lms.reclaim()
     assert [name for name, t in made.items() if not torch.ops.lms.on_host(t)] == []
     assert not torch.ops.lms.on_host(small) and small.sum() == 7 * MIB // 2
-    want = {"result": 2, "empty": 8, "gradient": 3, "side stream": 5, "thread": 6, "past factories": 9}
+    want = {"result": 2, "empty": 8, "gradient": 3, "side stream": 5, "thread": 6, "kernel": 9}
     assert {name: float(t[-1]) for name, t in made.items()} == want
 
 
