@@ -17,7 +17,7 @@ import pytest
 import torch
 from lms_device import LARGE, MIB
 from lms_extension import OwnedStream
-from torch.utils._pytree import tree_map_only
+from lms_tensors import Flattened, on_host, ramp
 
 pytestmark = pytest.mark.values
 
@@ -32,14 +32,6 @@ def mode(request: Any, lms: Any, device: Any) -> str:
         torch.ops.lms.set_chaos(True)
     device.mode("lazy" if name == "chaos" and "lazy" in MODES else name)
     return name
-
-
-def ramp(start: float, n: int = N) -> torch.Tensor:
-    return torch.arange(n, dtype=torch.float32) + start
-
-
-def on_host(tensor: torch.Tensor) -> bool:
-    return bool(torch.ops.lms.on_host(tensor))
 
 
 def in_threads(*works: Callable[[], None]) -> None:
@@ -317,35 +309,9 @@ def test_temporaries_of_an_operator_in_python(mode: str, lms: Any, device: Any) 
         library._destroy()
 
 
-class Holder(torch.Tensor):
-    inner: torch.Tensor
-
-    @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, dtype=inner.dtype, device=inner.device
-        )
-        made.inner = inner
-        return made
-
-    def __tensor_flatten__(self) -> Any:
-        return ["inner"], None
-
-    @staticmethod
-    def __tensor_unflatten__(tensors: Any, context: Any, size: Any, stride: Any) -> Any:
-        return Holder(tensors["inner"])
-
-    @classmethod
-    def __torch_dispatch__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        given = tree_map_only(cls, lambda holder: holder.inner, (args, kwargs or {}))
-        return tree_map_only(torch.Tensor, cls, function(*given[0], **given[1]))
-
-
 def test_a_wrapper_means_what_it_holds(mode: str, lms: Any) -> None:
     inner = ramp(0).cuda()
-    holder = Holder(inner)
+    holder = Flattened(inner)
     lms.exclude(holder)
     lms.reclaim()
     assert not on_host(inner)

@@ -14,14 +14,11 @@ import lms_device
 import pytest
 import torch
 from lms_device import LARGE, MIB
+from lms_tensors import block
 
 ROUTES = (
     "freelist", "cudamalloc", "reclaim_one", "reclaim_fragments", "reclaim_all", "cudamalloc_retry",
 )  # fmt: skip
-
-
-def block(mib: float, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
 
 
 def taken(function: Any) -> dict[str, int]:

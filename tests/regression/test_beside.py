@@ -10,10 +10,7 @@ import lms_device
 import pytest
 import torch
 from lms_device import MIB
-
-
-def block(mib: float, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
+from lms_tensors import block
 
 
 def test_tensors_made_before_the_first_enable(program: Any) -> None:

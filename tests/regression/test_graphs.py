@@ -10,12 +10,9 @@ import lms_device
 import pytest
 import torch
 from lms_device import MIB
+from lms_tensors import block
 
 MODES = lms_device.device.modes
-
-
-def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
 
 
 def captured(work: Any) -> torch.cuda.CUDAGraph:

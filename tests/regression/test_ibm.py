@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lms_device import MIB
+from lms_tensors import block
 
 NAMES = {
     "get_enabled_lms": [], "get_limit_lms": [], "get_size_lms": [], "reclaim_inactive": [],
@@ -22,10 +23,6 @@ NAMES = {
 }  # fmt: skip
 OFF = "Large Model Support: off (never enabled)"
 LATER = "Large Model Support: on as soon as CUDA is initialised"
-
-
-def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
 
 
 # ---- names

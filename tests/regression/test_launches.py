@@ -19,16 +19,9 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import set_bytes
+from lms_tensors import block, bytes_of
 
 MODES = lms_device.device.modes
-
-
-def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.cpu().view(torch.uint8).numpy())
 
 
 def kernel(target: torch.Tensor, source: torch.Tensor, value: int) -> str:

@@ -14,21 +14,10 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import set_bytes
+from lms_tensors import block, bytes_of, on_host
 from torch import nn
 
 MODES = lms_device.device.modes
-
-
-def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
-
-
-def on_host(tensor: torch.Tensor) -> bool:
-    return bool(torch.ops.lms.on_host(tensor))
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.cpu().view(torch.uint8).numpy())
 
 
 TAKERS = {

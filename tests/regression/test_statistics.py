@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lms_device import MIB
+from lms_tensors import block
 
 import simcuda
 
@@ -28,10 +29,6 @@ ROUTES = {
     )
 }  # fmt: skip
 IBM = COUNTERS | TOTALS | ROUTES
-
-
-def block(mib: float = 1, value: float = 1.0) -> torch.Tensor:
-    return torch.full((int(mib * MIB) // 4,), float(value), device="cuda")
 
 
 def test_never_enabled(program: Any) -> None:

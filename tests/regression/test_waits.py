@@ -14,6 +14,7 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import copy_bytes, set_bytes
+from lms_tensors import evict, ramp
 
 MODES = lms_device.device.modes
 N = MIB // 4
@@ -23,14 +24,6 @@ N = MIB // 4
 def mode(request: Any, lms: Any, device: Any) -> str:
     device.mode(request.param)
     return str(request.param)
-
-
-def ramp(start: float) -> torch.Tensor:
-    return torch.arange(N, dtype=torch.float32) + start
-
-
-def evict(tensor: torch.Tensor) -> None:
-    assert torch.ops.lms.evict(tensor)
 
 
 def test_a_host_range_is_used_again_after_the_copy_in(mode: str, device: Any) -> None:

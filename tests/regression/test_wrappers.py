@@ -7,41 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map_only
-
-
-class Wrapper(torch.Tensor):
-    """Holds its values in `inner`, and does not say so."""
-
-    inner: torch.Tensor
-
-    @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, dtype=inner.dtype, device=inner.device
-        )
-        made.inner = inner
-        return made
-
-    @classmethod
-    def __torch_dispatch__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        given = tree_map_only(cls, lambda wrapper: wrapper.inner, (args, kwargs or {}))
-        return tree_map_only(torch.Tensor, cls, function(*given[0], **given[1]))
-
-
-class Flattened(Wrapper):
-    def __tensor_flatten__(self) -> Any:
-        return ["inner"], None
-
-    @staticmethod
-    def __tensor_unflatten__(tensors: Any, context: Any, size: Any, stride: Any) -> Any:
-        return Flattened(tensors["inner"])
-
-
-def on_host(tensor: torch.Tensor) -> bool:
-    return bool(torch.ops.lms.on_host(tensor))
+from lms_tensors import Flattened, Wrapper, on_host
 
 
 @pytest.mark.parametrize("wrap", [Flattened, lambda x: Flattened(Flattened(x))])
