@@ -198,6 +198,8 @@ def test_an_older_checkout_gives_way(world: World, applied: Path, console: Conso
     done = refresh(world.target, applied)
     assert not (done.written or done.removed or done.runtime)
     assert (snapshot(world), lms(world)) == (before, "newer\n")
+    (note,) = done.notes
+    assert "left as they are" in note and "lmsbuild apply v1.0" in note
 
 
 @pytest.mark.default

@@ -18,6 +18,7 @@ from lmsbuild.__main__ import run
 from lmsbuild.base.errors import TreeStateError, UsageError
 from lmsbuild.base.transaction import SWITCHING, FileTransaction
 from lmsbuild.checkout.switch import CheckoutTransaction
+from lmsbuild.series.series import patch_files
 
 
 class Tool:
@@ -139,6 +140,19 @@ def test_changes_come_before_a_newer_series(tool: Tool) -> None:
     assert found["changes"] and found["next"] == "commit, stash or remove the changes"
     plain_git(tool.clone, "checkout", "-q", ".")
     assert tool.checkout()["next"] == "lmsbuild apply v1.0 (replaces it)"
+
+
+def test_a_damaged_patch_is_no_newer_series(tool: Tool) -> None:
+    """`apply` does not take it, so it is not what to do next."""
+    patch = patch_files(tool.world.target.tag_patches)[0]
+    tool.on("apply")
+    whole = patch.read_bytes()
+    patch.write_text("no patch\n")
+    found = tool.checkout()
+    assert found["other"] is None and patch.name in found["damage"]
+    assert found["next"] == "lmsbuild refresh v1.0 (writes the patches anew)"
+    tool("refresh", "v1.0", "--from", str(tool.clone))
+    assert patch.read_bytes() == whole and tool.checkout()["damage"] is None
 
 
 def test_undo_refuses_changed_files_and_other_branches(tool: Tool) -> None:

@@ -200,8 +200,13 @@ def _merge_hooks(target: Target, plan: _Plan, line: Line, before: Line | None) -
     if before is not None:
         ours_changed = not same_series(before.hooks, disk)
         theirs_changed = line.hooks != before.hooks
-        if ours_changed and not theirs_changed:
-            return  # the patches are newer than the checkout
+        if ours_changed and not theirs_changed:  # the patches are newer than the checkout
+            plan.notes.append(
+                f"the patches in {target.tag_patches} changed since they were put on this "
+                "checkout, whose commits did not: they are left as they are; "
+                f"`lmsbuild apply {target.tag_name}` puts them there"
+            )
+            return
         if ours_changed and not same_series(line.hooks, disk):
             raise ConflictError(
                 f"{target.label} was not refreshed because the hooks changed in "

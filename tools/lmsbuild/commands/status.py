@@ -79,6 +79,8 @@ def _say_checkout(found: CheckoutStatus, console: Console) -> None:
         console.say(f"  {'popped':<12} {name}")
     if found.other:
         console.say(f"  other code: {found.other}")
+    if found.damage:
+        console.say(f"  damaged: {found.damage}")
     _some("changed", [entry[3:] for entry in found.changes], console)
     _some("edited, not refreshed:", found.edited, console)
     _some("in the patches: commit" if found.refreshed else "your commit", found.on_top, console)

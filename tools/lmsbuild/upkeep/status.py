@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.base.errors import FileError, GitError, LmsbuildError, TreeStateError
+from lmsbuild.base.errors import ConfigError, FileError, GitError, LmsbuildError, TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
@@ -61,6 +61,7 @@ class CheckoutStatus:
     head: str
     patches: list[Listed]
     other: str | None  # why the code is neither with nor without the series
+    damage: str | None  # why it cannot be told: a patch file that cannot be read
     changes: list[str]  # `git status` entries
     edited: list[str]  # files of the series that commits changed and no refresh took yet
     on_top: list[str]  # the user's commits since the last apply
@@ -248,7 +249,10 @@ def checkout_status(place: Place) -> CheckoutStatus:
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
-    if other and own:
+    damage = _damage(series) if other else None
+    if damage:
+        other = None
+    elif other and own:
         other = "an older version of the series is applied"
     top = user_commits(user, str(last.data["head"])) if last else []
     if running:
@@ -269,6 +273,10 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = "commit, stash or remove the changes"
         if not other and any(patch.state == APPLIED for patch in patches):
             following += f", or lmsbuild refresh {target.tag_name} --patch (puts them into one)"
+    elif damage and own:
+        following = f"lmsbuild refresh {target.tag_name} (writes the patches anew)"
+    elif damage:
+        following = "correct that file"
     elif other and own:
         following = f"lmsbuild apply {target.tag_name} (replaces it)"
     elif other:
@@ -293,7 +301,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
         tag=f"{target.framework_name}:{port.tag}" if port else target.label,
         port_of=port.series if port else None,
         path=user.path, branch=user.branch(), head=user.tip(),
-        patches=patches, other=other, changes=changes, edited=edited, on_top=top,
+        patches=patches, other=other, damage=damage, changes=changes, edited=edited, on_top=top,
         popped=[step.name for step in off], refreshed=refreshed, under_way=what,
         running=running, unfinished=unfinished,
         undo=last.command if last else None,
@@ -343,6 +351,16 @@ def _patches(
         now, then = (entries(user, commit, list(series.before)) for commit in ("HEAD", tip))
         edited = [path for path in series.before if now.get(path) != then.get(path)]
     return by_files(series, count), None, edited
+
+
+def _damage(series: Series) -> str | None:
+    """Why a patch file cannot be read, if one cannot."""
+    try:
+        for patch in series.patches:
+            patch.check()
+    except ConfigError as error:
+        return error.message
+    return None
 
 
 def _is_taken(series: Series, line: Line) -> bool:
