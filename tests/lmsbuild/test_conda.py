@@ -42,11 +42,13 @@ from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.condapackage import files_of, inspect, metadata
 from lmsbuild.conda.dependencies import from_libraries, mapped, required, table
 from lmsbuild.conda.make import make
-from lmsbuild.conda.plan import Plan, check_wheel, framework_plan, plugin_plan
+from lmsbuild.conda.plan import Plan, check_wheel, companion_plan, framework_plan, plugin_plan
 from lmsbuild.conda.staging import stage
-from lmsbuild.conda.testchannel import TestChannel
+from lmsbuild.conda.testchannel import TestChannel, wheel_requirements
 from lmsbuild.places import device as devices
+from lmsbuild.places.environment import interpreter, packages_for
 from lmsbuild.ship.condabuild import beside
+from lmsbuild.tags.download import companion_wheel
 from lmsbuild.tags.frameworks import Target, resolve, targets
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.plugin import resolve as resolve_plugin
@@ -560,34 +562,62 @@ print(json.dumps({"version": torch.__version__, "place": torch.__file__, "stock"
 
 
 @contextmanager
-def installed(label: str, folder: Path, console: Console) -> Iterator[tuple[Target, Path]]:
-    """The tag solved and installed over http by its metapackage's name: a prefix that has it.
+def installed(
+    label: str, folder: Path, console: Console, *, companions: bool = False
+) -> Iterator[tuple[Target, Path]]:
+    """The tag solved and installed over http by its metapackage's name, with its companions if
+    they are wanted: a prefix that has them.
 
-    LMSBUILD_TEST_CONDA names a folder with its packages; without it they are built.
+    LMSBUILD_TEST_CONDA names a folder with all of the packages; without it they are built.
     """
     target = resolve(Project(REPOSITORY), label)
+    python = target.python(None)
     given = os.environ.get("LMSBUILD_TEST_CONDA")
     if given is None:
         given = str(folder / "built")
-        python = target.python(None)
-        code, _, err = run(
-            "conda", label, "--python", python, "--output", given, "--test", "none", timeout=1800
-        )
-        assert code == 0, err
+        for options in (["--test", "none"], *([["--companions"]] if companions else [])):
+            code, _, err = run(
+                "conda", label, "--python", python, "--output", given, *options, timeout=1800
+            )
+            assert code == 0, err
     channel = Channel(folder / "channel")
     channel.add(sorted(Path(given).rglob("*.conda")), console)
-    note = json.loads(next(Path(given).glob("linux-64/*.json")).read_text())
+    plan = framework_plan(target, python, "linux-64")
+    note = json.loads((Path(given) / f"{plan.files[0]}.manifest.json").read_text())
     wheel = next(p for p in _wheels(target.work) if p.name == note["wheel"])
-    plan = framework_plan(target, target.python(None), "linux-64")
-    needs = Channel(folder / "needs")
-    beside(target.project, target, plan, wheel, note["depends"], place=needs.root, console=console)
-    with serving(channel, needs) as urls:
+    needs = [Channel(folder / "needs")]
+    beside(
+        target.project, target, plan, wheel, note["depends"], place=needs[0].root, console=console
+    )
+    if companions:
+        needs.append(needs_of_companions(target, python, Path(given), folder / "more", console))
+    with serving(channel, *needs) as urls:
         prefix = folder / "prefix"
         cuda = target.cuda if target.cuda[0].isdigit() else ""
         meta = next(iter(plan.metas))
-        names = install(urls, [meta], prefix, cuda=cuda)
+        others = [one.project for one in target.tag.companions] if companions else []
+        names = install(urls, [meta, *others], prefix, cuda=cuda)
     assert {f"{name} {plan.version}" for name in (plan.name, meta)} <= set(names)
     yield target, prefix
+
+
+def needs_of_companions(
+    target: Target, python: str, given: Path, place: Path, console: Console
+) -> Channel:
+    """What they need beside the framework's package and what that needs."""
+    wanted: list[str] = []
+    depends: list[str] = []
+    for one in target.tag.companions:
+        plan = companion_plan(target, one, python, "linux-64")
+        note = json.loads((given / f"{plan.files[0]}.manifest.json").read_text())
+        depends += [
+            spec for spec in note["depends"] if spec.split()[0] not in ("python", "pytorch")
+        ]
+        wheel = companion_wheel(target, one, one.digest(python) or "", python, console)
+        wanted += wheel_requirements(wheelfile.requirements(wheel), python, KNOWN)
+    base = Path(interpreter(python))
+    wheels = packages_for(base, wanted, python, target.label, console, command="conda")
+    return TestChannel(place, python, base, wheels, KNOWN).fill(depends, console)
 
 
 @pytest.mark.slow
@@ -609,6 +639,71 @@ def test_client_trains_with_the_real_framework(
     assert result["stock"] == "out of memory"
     assert result["lms"] == result["cpu"] and len(result["lms"]) == 3
     assert result["out"] > 0
+
+
+BESIDE = """
+import json, simcuda
+simcuda.load(memory="40M")
+import torch, torchaudio, torchvision
+from torchvision.transforms.functional import to_pil_image, to_tensor
+
+def train(device):
+    torch.manual_seed(0)
+    net = torchvision.models.resnet18(num_classes=10).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    x, y = torch.randn(8, 3, 64, 64).to(device), torch.arange(8).to(device)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+    return losses
+
+try:
+    stock = train("cuda")
+except torch.OutOfMemoryError:
+    stock = "out of memory"
+import gc; gc.collect(); torch.cuda.empty_cache()
+torch.cuda.lms.enable()
+boxes = torch.tensor([[0., 0., 9., 9.], [0., 0., 9., 8.], [20., 20., 29., 29.]])
+kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
+picture = torch.arange(192, dtype=torch.uint8).reshape(3, 8, 8)
+wave = torch.randn(1, 16000)
+mel = torchaudio.transforms.MelSpectrogram(n_mels=32)
+print(json.dumps({
+    "places": [module.__file__ for module in (torch, torchvision, torchaudio)], "stock": stock,
+    "lms": train("cuda"), "cpu": train("cpu"), "kept": kept,
+    "png": torch.equal(torchvision.io.decode_png(torchvision.io.encode_png(picture)), picture),
+    "pil": torch.equal((to_tensor(to_pil_image(picture)) * 255).round().byte(), picture),
+    "filtered": list(torchaudio.functional.lfilter(
+        wave, torch.tensor([1.0, 0.2]), torch.tensor([1.0, 0.1])).shape),
+    "mel": torch.equal(mel(wave), mel.to("cuda")(wave.cuda()).cpu())}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.engine
+def test_companions_beside_the_real_framework(
+    tmp_path: Path, console: Console, real_project: Project
+) -> None:
+    """torchvision and torchaudio of the channel load their libraries beside v2.6.0's, and what is
+    theirs trains in a device that it does not fit."""
+    with installed("v2.6.0", tmp_path, console, companions=True) as (target, prefix):
+        variables = {
+            **devices.variables(target, devices.choose(target, "sim"), console),
+            "PYTHONPATH": str(real_project.tools),
+        }
+        done = run_there(prefix, BESIDE, variables)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert all(place.startswith(str(prefix)) for place in result["places"])
+    assert result["stock"] == "out of memory"
+    assert result["lms"] == result["cpu"] and len(result["lms"]) == 2
+    assert result["kept"] == [0, 2] and result["filtered"] == [1, 16000]
+    assert result["png"] and result["pil"] and result["mel"]
 
 
 @pytest.mark.slow
