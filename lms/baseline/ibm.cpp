@@ -4,8 +4,17 @@
 // say: what is idle is a list in the order of its unpinning; the first in it that is large enough
 // makes way (`reclaim_one`), else several that are neighbours (`reclaim_fragments`), else all
 // (`reclaim_all`); segments are given back only after that; a page-in ends the host copy.
+// Speculative page-out, with LMS_IBM_SPECULATE=1: what goes idle and is expected to be reclaimed is
+// copied out at once, beside the computation, and stays on the device until it is reclaimed. How
+// that is foretold the pages do not say, but that reclaims are recorded for it: see Recorded.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "victims.h"
@@ -51,6 +60,27 @@ std::vector<std::size_t> run_from(const std::vector<Block>& blocks, std::size_t 
   return victims;
 }
 
+// Idle times from this one on count as one: of what stays for long there are ever more.
+constexpr std::uint64_t kLastIdleTime = 8;
+
+// What is made anew in each iteration is another storage there, so a tensor is known by its size
+// and by which of its idle times this is: it is expected to end as the last such one did.
+class Recorded final : public Predictor {
+ public:
+  bool evicted(const Idleness& idleness) const override {
+    const auto found = evicted_.find(of_(idleness));
+    return found != evicted_.end() && found->second;
+  }
+  void learn(const Idleness& idleness, bool evicted) override { evicted_[of_(idleness)] = evicted; }
+
+ private:
+  using Kind = std::pair<std::size_t, std::uint64_t>;
+  static Kind of_(const Idleness& idleness) {
+    return {idleness.bytes, idleness.uses < kLastIdleTime ? idleness.uses : kLastIdleTime};
+  }
+  std::map<Kind, bool> evicted_;
+};
+
 class Ibm final : public Policy {
  public:
   Choice choose(const std::vector<Segment>& segments, const Request& request) const override {
@@ -68,6 +98,11 @@ class Ibm final : public Policy {
     return {};
   }
   bool keeps_copies() const override { return false; }
+  std::unique_ptr<Predictor> predictor() const override {
+    const char* set = std::getenv("LMS_IBM_SPECULATE");
+    if (set == nullptr || std::string(set) != "1") return nullptr;
+    return std::unique_ptr<Predictor>(new Recorded);
+  }
 
  private:
   static Choice hole(std::size_t segment, const std::vector<std::size_t>& victims) {

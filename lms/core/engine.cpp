@@ -44,6 +44,9 @@ struct Engine::Entry {
   HostRange copy;              // valid while the storage is resident and unwritten
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
   std::size_t copy_bytes = 0;  // and how many
+  FencePtr copied;             // when `copy` has them, if they were paged out ahead
+  std::uint64_t uses = 0;      // if there is a predictor: before it went idle
+  bool foreseen = false;       // and whether it is to learn how that ends
   bool guarded = false;
   bool in_place = false;  // an op reads it where it is: it stays there until nobody has it pinned
   bool dead = false;      // out of the table, kept for the frames that still hold pins of it
@@ -72,7 +75,8 @@ Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_c
     : backend_(backend),
       host_(host),
       size_classes_(std::move(size_classes)),
-      keep_clean_(policy().keeps_copies()) {}
+      keep_clean_(policy().keeps_copies()),
+      predictor_(policy().predictor()) {}
 
 Engine::~Engine() {
   for (auto& item : entries_) {
@@ -494,6 +498,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
     throw;
   }
   if (clean) give_copy_(entry);
+  idleness_over_(entry, true);
   entry->streams.clear();
   entry->arrival.reset();
   unlink_(entry);
@@ -509,6 +514,41 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
     stats.paged_out_bytes += bytes;
   }
   return true;
+}
+
+// What the predictor expects to be evicted. Only memory that nothing makes way for is taken.
+void Engine::page_out_ahead_(Entry* entry) {
+  ++entry->uses;
+  entry->foreseen = true;
+  if (entry->bytes < min_bytes_ || entry->copy || !evictable_(entry)) return;
+  if (!predictor_->evicted({entry->bytes, entry->uses}) || !backend_.acquire(entry->key)) return;
+  const Extent extent = backend_.locate(entry->key);
+  if (extent.place != Place::kDevice || extent.bytes == 0 || !backend_.movable(extent)) return;
+  HostRange range;
+  FencePtr copied;
+  try {  // frames are left in destructors; it may be evicted as if nothing had been tried
+    range = host_.allocate(extent.bytes, Growth::kNone, extent.device);
+    if (!range) range = host_.allocate(extent.bytes, Growth::kAllowed, extent.device);
+    if (range) copied = backend_.page_out_ahead(entry->key, extent, range, entry->streams);
+  } catch (...) {
+  }
+  if (!copied) {
+    if (range) host_.free(range, nullptr);
+    return;
+  }
+  keep_copy_(entry, range, extent);
+  entry->copied = std::move(copied);
+  backend_.guard(entry->key);
+  entry->guarded = true;
+  EngineStats& stats = stats_of_(extent.device);
+  ++stats.paged_out;
+  stats.paged_out_bytes += static_cast<std::int64_t>(extent.bytes);
+}
+
+void Engine::idleness_over_(Entry* entry, bool evicted) {
+  if (!entry->foreseen) return;
+  entry->foreseen = false;
+  predictor_->learn({entry->bytes, entry->uses}, evicted);
 }
 
 // False only when there was no free room, or it is read where it is.
@@ -543,7 +583,10 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
   }
   if (extent.place != Place::kDevice) return true;
   use_on_(entry, stream);
-  if (access != Access::kRead) drop_copy_(entry);
+  if (access != Access::kRead) {
+    if (entry->copied) backend_.join(stream, entry->copied);
+    drop_copy_(entry);
+  }
   return true;
 }
 
@@ -582,12 +625,15 @@ HostRange Engine::give_copy_(Entry* entry) {
   const HostRange range = entry->copy;
   entry->copy = HostRange();
   entry->copy_of = nullptr;
+  entry->copied.reset();
   List::take(&entry->clean);
   return range;
 }
 
 void Engine::drop_copy_(Entry* entry) {
-  if (entry->copy) host_.free(give_copy_(entry), entry->arrival);
+  if (!entry->copy) return;
+  const FencePtr last = entry->copied ? entry->copied : entry->arrival;
+  host_.free(give_copy_(entry), last);
 }
 
 // Takes the write barrier off. A copy that may be stale goes with it.
@@ -681,6 +727,7 @@ Engine::Entry* Engine::track_(Key key) {
 }
 
 void Engine::forget_(Entry* entry) {
+  idleness_over_(entry, false);
   drop_copy_(entry);
   unlink_(entry);
   backend_.release(entry->key);
@@ -806,6 +853,7 @@ void Engine::for_pins_(const Entry* entry, const Change& change) {
 
 void Engine::pin_(Entry* entry) {
   if (entry->pins++ > 0) return;
+  idleness_over_(entry, false);
   unlink_(entry);
   // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
   disarm_(entry);
@@ -836,6 +884,7 @@ void Engine::unpin_(Entry* entry, Lane lane) {
     drop_copy_(entry);  // nothing would see a write
   }
   push_idle_(entry, lane);
+  if (predictor_) page_out_ahead_(entry);
 }
 
 void Engine::drop_copies() {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
@@ -14,6 +15,7 @@
 #include "cost.h"
 #include "host_pool.h"
 #include "types.h"
+#include "victims.h"
 
 namespace lms {
 
@@ -42,11 +44,17 @@ class Backend {
   // Whether the block may be freed at all (not while a graph is captured, not of a private pool).
   virtual bool movable(const Extent& from) = 0;
 
-  // Queues the copy to `host` (unless the bytes there are already the storage's), ordered after the
-  // uses in `used`, hands the range to the storage and frees its block, which may be reused only
-  // after those and the copy.
+  // Queues the copy to `host` (unless the bytes there are already the storage's, or will be, by
+  // `page_out_ahead`), ordered after the uses in `used`, hands the range to the storage and frees
+  // its block, which may be reused only after those and the copy.
   virtual void page_out(Key key, const Extent& from, HostRange host, bool copy,
                         const StreamSet& used) = 0;
+
+  // Queues that copy and leaves the storage where it is; its block may be reused only after the
+  // copy. Null, and nothing is queued, where that cannot be.
+  virtual FencePtr page_out_ahead(Key, const Extent&, HostRange, const StreamSet&) {
+    return nullptr;
+  }
 
   // Allocates a block, queues the copy from the host (if `copy`), ordered after all earlier work on
   // the block and the copy to the host, and before all later work on `stream`, and rebinds the
@@ -317,6 +325,8 @@ class Engine {
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
                  Overwritten* old = nullptr);
   bool evict_(Entry* entry, const Extent& extent);
+  void page_out_ahead_(Entry* entry);
+  void idleness_over_(Entry* entry, bool evicted);
   HostRange host_room_(std::size_t bytes, int device);
   void keep_copy_(Entry* entry, HostRange range, const Extent& of);
   HostRange give_copy_(Entry* entry);
@@ -349,6 +359,7 @@ class Engine {
   std::vector<Lane> closed_lanes_;       // to be used again
   std::size_t open_lanes_ = 0;
   bool keep_clean_;
+  const std::unique_ptr<Predictor> predictor_;
   std::atomic<bool> chaos_{false};
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace lms {
@@ -49,6 +50,21 @@ struct Choice {
 // best single segment: within a factor of two of the optimum.
 Choice choose_victims(const std::vector<Segment>& segments, const Request& request);
 
+// A storage between two uses, by what tells whether it is evicted meanwhile.
+struct Idleness {
+  std::size_t bytes;
+  std::uint64_t uses;  // before it, since the storage is known
+};
+
+// Says what will be evicted, so that its page-out can be over by then. Called with the engine's
+// lock held.
+class Predictor {
+ public:
+  virtual ~Predictor() = default;
+  virtual bool evicted(const Idleness& idleness) const = 0;
+  virtual void learn(const Idleness& idleness, bool evicted) = 0;
+};
+
 // What is decided where more than one way would be right.
 class Policy {
  public:
@@ -58,6 +74,8 @@ class Policy {
   // Whether a storage that came in to be read keeps its host copy: it can leave again without a
   // page-out.
   virtual bool keeps_copies() const = 0;
+  // Of an engine's own. Null: nothing is paged out ahead.
+  virtual std::unique_ptr<Predictor> predictor() const { return nullptr; }
 };
 
 // That of this build: of victims.cpp, or of what a benchmark compiles in its place.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lms/baseline/ibm.cpp in place of victims.cpp.
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "engine.h"
@@ -29,6 +31,47 @@ Victims chosen(const std::vector<Segment>& segments, std::size_t bytes) {
   return choice.victims;
 }
 
+// An engine, and ops on storages of one size.
+struct World {
+  explicit World(std::uint64_t seed = 1) : device(seed, fake::Backend::streams_needed(1)) {
+    backend.attach(&engine, &pool);
+    engine.set_min_bytes(0);
+  }
+  ~World() {
+    device.drain();
+    const fake::Scope scope;
+    engine.purge();
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  fake::StorageRef create() { return backend.create(1 << 10, fake::stream(0)); }
+  void use(const fake::StorageRef& storage, lms::Access access,
+           const std::function<void(void*)>& kernel = {}) {
+    const fake::Scope scope;
+    const lms::Engine::Use use{storage.get(), access, 0, fake::stream(0)};
+    lms::Engine::Frame frame;
+    engine.enter(frame, &use, 1);
+    void* ptr = storage->ptr;
+    if (kernel) device.launch(fake::stream(0), [kernel, ptr] { kernel(ptr); });
+    engine.leave(frame);
+  }
+  void write(const fake::StorageRef& storage, std::uint64_t tag) {
+    const std::size_t bytes = storage->bytes;
+    use(storage, lms::Access::kWrite, [bytes, tag](void* ptr) { fake::fill(ptr, bytes, tag); });
+  }
+  void evict(const fake::StorageRef& storage) {
+    const fake::Scope scope;
+    CHECK(engine.evict(storage.get()));
+  }
+
+  fake::Device device;
+  fake::HostMemory memory{1 << 20};
+  lms::HostPool pool{memory, 1 << 10};
+  fake::Backend backend{device, 1, 1 << 14};
+  lms::Engine engine{backend, pool};
+};
+
 }  // namespace
 
 TEST(ibm_takes_the_first_that_is_large_enough) {
@@ -55,27 +98,112 @@ TEST(ibm_takes_neighbours_when_none_is_large_enough) {
 }
 
 TEST(ibm_ends_the_host_copy_with_the_page_in) {
-  fake::Device device(1, fake::Backend::streams_needed(1));
-  fake::HostMemory memory(1 << 20);
-  lms::HostPool pool(memory, 1 << 10);
-  fake::Backend backend(device, 1, 1 << 14);
-  lms::Engine engine(backend, pool);
-  backend.attach(&engine, &pool);
-  engine.set_min_bytes(0);
+  World world;
   {
-    const fake::StorageRef storage = backend.create(1 << 10, fake::stream(0));
-    const lms::Engine::Use use{storage.get(), lms::Access::kRead, 0, fake::stream(0)};
+    const fake::StorageRef storage = world.create();
     for (int round = 0; round < 2; ++round) {
-      const fake::Scope scope;
-      lms::Engine::Frame frame;
-      engine.enter(frame, &use, 1);
-      engine.leave(frame);
-      CHECK(engine.evict(storage.get()));
+      world.use(storage, lms::Access::kRead);
+      world.evict(storage);
     }
-    CHECK_EQ(backend.counts.outs, 2);
-    CHECK_EQ(backend.counts.clean_outs, 0);
-    device.drain();
+    CHECK_EQ(world.backend.counts.outs, 2);
+    CHECK_EQ(world.backend.counts.clean_outs, 0);
   }
-  const fake::Scope scope;
-  engine.purge();
+}
+
+// With LMS_IBM_SPECULATE=1, from here on.
+TEST(speculating_ibm_copies_out_at_once_what_was_reclaimed_before) {
+  World world;
+  for (int round = 0; round < 3; ++round) {  // as activations: made anew
+    const fake::StorageRef storage = world.create();
+    world.use(storage, lms::Access::kWrite);
+    CHECK_EQ(world.backend.counts.ahead, round == 0 ? 0 : 1);
+    CHECK(storage->place == lms::Place::kDevice);  // and stays
+    world.evict(storage);
+    CHECK_EQ(world.backend.counts.outs, 1);  // once, whenever
+    world.use(storage, lms::Access::kRead);
+    world.backend.counts = fake::Counts();
+  }
+}
+
+TEST(speculating_ibm_learns_what_was_used_again_before_it_was_reclaimed) {
+  World world;
+  for (int round = 0; round < 3; ++round) {
+    const fake::StorageRef storage = world.create();
+    world.use(storage, lms::Access::kWrite);
+    CHECK_EQ(world.backend.counts.ahead, round == 1 ? 1 : 0);  // as the last one went
+    if (round == 0) world.evict(storage);
+    world.use(storage, lms::Access::kRead);
+    world.backend.counts = fake::Counts();
+  }
+}
+
+// The bytes on the host are those of the last write, whatever the device has copied by then.
+TEST(speculating_ibm_copies_again_what_was_written_since) {
+  for (std::uint64_t seed = 1; seed < 200; ++seed) {
+    World world(seed);
+    {
+      const fake::StorageRef first = world.create();
+      world.use(first, lms::Access::kWrite);
+      world.evict(first);
+    }
+    const fake::StorageRef storage = world.create();
+    world.write(storage, 1);
+    CHECK_EQ(world.backend.counts.ahead, 1);
+    world.device.run(seed % 5);
+    world.write(storage, 2);
+    world.evict(storage);
+    CHECK_EQ(world.backend.counts.clean_outs, 0);
+    world.use(storage, lms::Access::kRead);
+    world.device.drain();
+    CHECK(fake::holds(storage->ptr, storage->bytes, 2));
+  }
+}
+
+// Its block is another's by then, whose writes come after the copy.
+TEST(speculating_ibm_lets_nobody_have_the_block_before_the_copy) {
+  for (std::uint64_t seed = 1; seed < 200; ++seed) {
+    World world(seed);
+    {
+      const fake::StorageRef first = world.create();
+      world.use(first, lms::Access::kWrite);
+      world.evict(first);
+    }
+    const fake::StorageRef storage = world.create();
+    world.write(storage, 1);
+    world.evict(storage);
+    CHECK_EQ(world.backend.counts.clean_outs, 1);
+    const fake::StorageRef next = world.create();
+    world.write(next, 2);
+    world.use(storage, lms::Access::kRead);
+    world.device.drain();
+    CHECK(fake::holds(storage->ptr, storage->bytes, 1));
+    CHECK(fake::holds(next->ptr, next->bytes, 2));
+  }
+}
+
+TEST(speculating_ibm_ends_a_copy_under_way_with_its_storage) {
+  for (std::uint64_t seed = 1; seed < 200; ++seed) {
+    World world(seed);
+    for (int round = 0; round < 3; ++round) {
+      const fake::StorageRef storage = world.create();
+      world.write(storage, 1);
+      if (round == 0) world.evict(storage);
+    }
+    CHECK_EQ(world.backend.counts.ahead, 2);
+  }
+}
+
+TEST(speculating_ibm_does_without_where_a_copy_fails) {
+  World world;
+  const fake::StorageRef first = world.create();
+  world.write(first, 1);
+  world.evict(first);
+  world.backend.fail_page_out = 1;
+  const fake::StorageRef storage = world.create();
+  world.write(storage, 2);
+  CHECK_EQ(world.backend.counts.ahead, 0);
+  world.evict(storage);
+  world.use(storage, lms::Access::kRead);
+  world.device.drain();
+  CHECK(fake::holds(storage->ptr, storage->bytes, 2));
 }

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -98,10 +99,11 @@ def build(
 
 
 def run_case(
-    program: Path, case: str, *options: str, timeout: float = 600
+    program: Path, case: str, *options: str, timeout: float = 600, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
     """Runs one case. A sanitizer's report makes it fail."""
-    env = dict(os.environ, TSAN_OPTIONS="halt_on_error=1", ASAN_OPTIONS="detect_leaks=1")
+    env = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1"}
+    env |= variables
     return subprocess.run(
         [program, case, *options], capture_output=True, text=True, timeout=timeout, env=env
     )

@@ -650,7 +650,7 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
       device_.wait(out(), last);
     }
   }
-  lms::FencePtr written;
+  lms::FencePtr written = ready.out = ready_(source).out;  // if it was paged out ahead
   if (copy) {
     device_.launch(out(), [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
     ++counts.outs;
@@ -671,6 +671,32 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
   storage->written = std::move(written);
   free_settled_(source, ready);
   if (journaling) journal.push_back(copy ? "out" : "clean");
+}
+
+lms::FencePtr Backend::page_out_ahead(lms::Key key, const lms::Extent& from, lms::HostRange host,
+                                      const lms::StreamSet& used) {
+  auto* storage = static_cast<Storage*>(key);
+  if (unseen) return nullptr;
+  if (fail_page_out > 0 && --fail_page_out == 0) throw BackendError();
+  if (storage->place != lms::Place::kDevice || storage->ptr != from.ptr ||
+      storage->bytes != from.bytes || host.bytes < from.bytes) {
+    device_.fail("page_out_ahead is told a wrong extent");
+  }
+  device_.order(out(), storage->home);
+  for (const lms::StreamUse& use : used) device_.order(out(), use.stream);
+  const std::size_t bytes = from.bytes;
+  void* source = from.ptr;
+  device_.launch(out(), [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
+  ++counts.outs;
+  ++counts.ahead;
+  counts.ahead_bytes += static_cast<std::int64_t>(bytes);
+  counts.out_bytes += static_cast<std::int64_t>(bytes);
+  lms::Ready ready = ready_(source);
+  const EventPtr copied = device_.record(out());
+  ready.out = copied;
+  set_ready_(source, ready);
+  if (journaling) journal.push_back("ahead");
+  return copied;
 }
 
 lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::Reclaim reclaim,

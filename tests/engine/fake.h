@@ -226,6 +226,7 @@ class Scope {
 
 struct Counts {
   std::int64_t outs = 0, out_bytes = 0, clean_outs = 0, clean_bytes = 0;
+  std::int64_t ahead = 0, ahead_bytes = 0;  // of the page-outs
   std::int64_t ins = 0, in_bytes = 0, overwrites = 0, overwrite_bytes = 0;
 };
 
@@ -268,6 +269,8 @@ class Backend final : public lms::Backend {
   bool movable(const lms::Extent& from) override;
   void page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool copy,
                 const lms::StreamSet& used) override;
+  lms::FencePtr page_out_ahead(lms::Key key, const lms::Extent& from, lms::HostRange host,
+                               const lms::StreamSet& used) override;
   lms::HostRange page_in(lms::Key key, bool copy, lms::Stream stream, lms::Reclaim reclaim,
                          lms::FencePtr* arrival) override;
   void refill(lms::Key key, lms::HostRange host, lms::Stream stream,

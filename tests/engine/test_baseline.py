@@ -24,7 +24,18 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def run(core: Path, case: str, *options: str, speculates: bool) -> None:
+    program = core_build.build("sanitize", core, tests=("baseline_ibm", "test_random"))
+    done = core_build.run_case(
+        program, case, *options, variables={"LMS_IBM_SPECULATE": str(int(speculates))}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_ibm(core: Path, case: str) -> None:
-    done = core_build.run_case(core_build.build("sanitize", core, tests=("baseline_ibm",)), case)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(core, case, speculates=case.startswith("speculating"))
+
+
+def test_speculating_ibm_keeps_the_bytes_of_random_programs(core: Path) -> None:
+    run(core, "random_programs", "seeds=10", "steps=1000", "policy=0", speculates=True)

@@ -363,7 +363,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       wait_fence(out, end);
     }
   }
-  ::lms::MarkPtr written;
+  ::lms::MarkPtr written = ready.out = block.ready.out;  // if it was paged out ahead
   if (waits) {
     DrainOnError drain(out);
     if (copy) {
@@ -393,6 +393,27 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   ++on_host_;
   refuse(key);
   free_settled(from.ptr, ready);
+}
+
+::lms::FencePtr Backend::page_out_ahead(::lms::Key, const ::lms::Extent& from,
+                                        ::lms::HostRange host, const ::lms::StreamSet& used) {
+  const auto device = static_cast<DeviceIndex>(from.device);
+  if (unseen_kernels() || capturing(getCurrentCUDAStream(device))) {  // who may write meanwhile
+    return nullptr;
+  }
+  CUDAGuard guard(device);
+  has_moved_ = true;
+  BlockInfo block = block_info(from.ptr);
+  const cudaStream_t out = out_stream(device);
+  for (const User& user : users_of(used, block, device, false)) {
+    wait_fence(out, user.last ? user.last : set_mark(user.device, user.stream));
+  }
+  DrainOnError drain(out);
+  copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
+  block.ready.out = set_mark(device, out);
+  set_ready(from.ptr, block.ready);
+  drain.dismiss();
+  return block.ready.out;
 }
 
 ::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream stream,

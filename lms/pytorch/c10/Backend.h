@@ -68,6 +68,8 @@ class Backend final : public ::lms::Backend {
   bool movable(const ::lms::Extent& from) override;
   void page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
                 const ::lms::StreamSet& used) override;
+  ::lms::FencePtr page_out_ahead(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host,
+                                 const ::lms::StreamSet& used) override;
   ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream, ::lms::Reclaim reclaim,
                            ::lms::FencePtr* arrival) override;
   void refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
