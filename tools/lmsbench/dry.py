@@ -28,7 +28,16 @@ from typing import Any
 
 from lmsbench import drypage, forks, resultfile
 from lmsbench.choices import several
-from lmsbench.drycases import ELSEWHERE, FACTORS, METHODS, MODELS, STEPS, WARMUP, Case
+from lmsbench.drycases import (
+    ELSEWHERE,
+    FACTORS,
+    METHODS,
+    MODELS,
+    STEPS,
+    VARIABLES,
+    WARMUP,
+    Case,
+)
 from lmsbench.forks import Forks
 from simcuda import SimcudaError, bounds, read_profiles, trace
 
@@ -64,12 +73,12 @@ class Bench:
         elsewhere: Mapping[str, str] | None = None,
         jobs: int = 1,
     ) -> None:
-        """`until`: when (time.monotonic) nothing more is begun. `elsewhere`: the Pythons of methods
-        that are not the first one's. `jobs`: how many run at a time. Raises ValueError for a line
-        of the file that is no result."""
+        """`until`: when (time.monotonic) nothing more is begun. `elsewhere`: the Pythons of other
+        environments than the first, by the values of ELSEWHERE. `jobs`: how many run at a time.
+        Raises ValueError for a line of the file that is no result."""
         self.path, self.until, self.jobs = results, until, jobs
         self.pythons = {**dict.fromkeys(METHODS, python), "plain": python}
-        self.pythons |= {method: (elsewhere or {}).get(method, "") for method in ELSEWHERE}
+        self.pythons |= {method: (elsewhere or {}).get(of, "") for method, of in ELSEWHERE.items()}
         self.found: dict[str, dict[str, Any]] = {}
         self.failed: list[str] = []
         self._lock = threading.Lock()
@@ -195,7 +204,7 @@ class Bench:
             "warmup": WARMUP, "steps": STEPS, "amp": model.amp,
             "host_limit": 1 << 40 if method == "lms" else 0,
         }  # fmt: skip
-        settings = {forks.PROFILE: case.profile}
+        settings = {forks.PROFILE: case.profile, **VARIABLES.get(case.method, {})}
         if case.factor is not None:
             settings["SIMCUDA_MEMORY"] = str(self._capacity(case))
         if case.factor == 0 and free:
@@ -264,7 +273,9 @@ def _parser() -> argparse.ArgumentParser:
         "--python", type=_python, required=True, help="has the patched torch, or the plug-in"
     )
     parser.add_argument("--plugin", type=_python, help="has torch_lms, for a column of its own")
-    parser.add_argument("--ibm", type=_python, help="has the library of the baseline `ibm`")
+    parser.add_argument(
+        "--ibm", type=_python, help="has the library of the baseline `ibm`: two columns"
+    )
     parser.add_argument("--results", type=Path, required=True, metavar="FILE.jsonl")
     parser.add_argument("--page", type=Path, metavar="FILE.md", help="of all that FILE.jsonl has")
     parser.add_argument("--profiles", type=several(read_profiles()), default=(PROFILE,))
@@ -285,7 +296,7 @@ def main() -> int:
     options = _parser().parse_args()
     try:
         until = time.monotonic() + 60 * options.minutes
-        elsewhere = {method: getattr(options, method) or "" for method in ELSEWHERE}
+        elsewhere = {name: getattr(options, name) or "" for name in ELSEWHERE.values()}
         bench = Bench(options.python, options.results, until, elsewhere, options.jobs)
         complete = bench.run(options.profiles, options.models, options.parts)
         if options.page:

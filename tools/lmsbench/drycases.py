@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FACTORS = (1.5, 2.0, 3.0, 4.0, 5.6, 7.5, 10.0)
-METHODS = ("lms", "plugin", "ibm", "save_on_cpu", "checkpoint", "both")
-# Those that are Large Model Support as another environment has it.
-ELSEWHERE = ("plugin", "ibm")
+METHODS = ("lms", "plugin", "ibm", "ibm-ahead", "save_on_cpu", "checkpoint", "both")
+# Those that are Large Model Support as another environment has it, and whose that is.
+ELSEWHERE = {"plugin": "plugin", "ibm": "ibm", "ibm-ahead": "ibm"}
+# What it is told there: lms/baseline/ibm.cpp.
+VARIABLES = {"ibm-ahead": {"LMS_IBM_SPECULATE": "1"}}
 WARMUP, STEPS = 1, 2
 _RATIO = 1.1  # of the elements of a size that is tried, to those of the next smaller one
 

@@ -14,9 +14,10 @@ Found = Mapping[str, dict[str, Any]]  # by the key of a case
 
 _NAMES = {
     "plain": "without", "lms": "LMS", "plugin": "plug-in", "ibm": "IBM's choice",
+    "ibm-ahead": "IBM's, ahead",
     "checkpoint": "checkpointing", "both": "both",
 }  # fmt: skip
-_SWAP = ("lms", "ibm")  # the methods that are shown beside the bounds
+_SWAP = ("lms", "ibm", "ibm-ahead")  # the methods that are shown beside the bounds
 _HEAD = f"""\
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 # Benchmark on the dry device
@@ -33,8 +34,11 @@ memory is not run with less. *Impossible*: one operator's tensors alone are larg
 memory, so whole tensors cannot be swapped there. An empty cell was not measured. *Plug-in*: `torch_lms` beside the
 official torch. *IBM's choice*: this engine with the choices of IBM's Large Model Support, as its documentation and
 statistics tell them: the first idle tensor that is large enough, in the order of their unpinning, else neighbours,
-else all; no host copy is kept after a page-in; nothing is paged out ahead. What the engine does beside
-choosing (it makes operators run again, for example) is in there as well."""  # noqa: E501
+else all; no host copy is kept after a page-in; nothing is paged out ahead. *IBM's, ahead*: with its speculative
+page-out: what goes idle and is expected to be evicted is copied out at once, and stays until it is. Its
+documentation does not say how that is foretold; here a tensor is expected to fare as the last one of its size that
+had been used as often. What the engine does beside choosing (it makes operators run again, for example) is in both
+as well."""  # noqa: E501
 _LARGEST = """\
 ## Largest size that trains (modelled devices, true sizes)
 

@@ -65,7 +65,7 @@ from lmsbuild.wheel.plugin import resolve_runtime
 @click.option("--plugin", is_flag=True, help="Measure torch_lms beside the official wheel.")
 @click.option(
     "--compared", is_flag=True,
-    help="With --dry: measure the plug-in and IBM's choice of victims as well, which are built.",
+    help="With --dry: measure the plug-in and IBM's algorithm as well, which are built.",
 )  # fmt: skip
 @build_options
 @dry_options
