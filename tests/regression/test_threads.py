@@ -334,18 +334,19 @@ def test_of_two_that_wait_in_their_kernels_one_fails(program: Any) -> None:
         library = torch.library.Library("lms_slow", "DEF")
         library.define("slow(Tensor x) -> ()")
         library.impl("slow", lambda x: time.sleep(1), "CUDA")
-        results = [torch.full((4 << 18,), float(i), device="cuda") for i in range(2)]
-        x = torch.ones(6 << 18, device="cuda")
+        results = [torch.full((16 << 18,), float(i), device="cuda") for i in range(2)]
+        x = torch.ones(24 << 18, device="cuda")
+        torch.cuda.synchronize()
         ends = []
 
         def grow(i):
             try:
                 with torch.cuda.stream(torch.cuda.Stream()):
-                    torch.arange(8 << 18, out=results[i])
+                    torch.arange(32 << 18, out=results[i])
                 ends.append("fits")
             except torch.cuda.OutOfMemoryError:
                 ends.append("fails")
-            assert results[i].numel() in (4 << 18, 8 << 18)
+            assert results[i].numel() in (16 << 18, 32 << 18)
 
         threads = [threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))]
         threads[0].start()
@@ -359,7 +360,7 @@ def test_of_two_that_wait_in_their_kernels_one_fails(program: Any) -> None:
         assert time.monotonic() - start < 8, time.monotonic() - start
         print(sorted(ends))
         """,
-        memory=16 * MIB,
+        memory=64 * MIB,
         mode="lazy",
     )
     assert "'fits'" in out
