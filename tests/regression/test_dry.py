@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lms_device import MIB, TOOLS, is_plugin
 
 from simcuda import bounds, trace
@@ -40,6 +41,8 @@ TWICE = """
     segments, events = {{}}, []
     for event in torch.cuda.memory._snapshot()["device_traces"][0]:
         action, size, address = (event[k] for k in ("action", "size", "addr"))
+        if action == "snapshot":
+            continue  # a look of the plug-in's
         if action == "segment_alloc":
             segments[address] = size, len(segments)
         inside = [(n, address - s) for s, (b, n) in segments.items() if s <= address < s + b]
@@ -164,6 +167,9 @@ def test_hardly_more_than_its_largest_operator_needs_is_enough(
 
 
 # The workspace of the product comes to lie in what a large tensor has left, and stays there.
+# Whether a stream keeps cuBLAS's workspace; from 2.15 on it is each product's.
+KEEPS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15)
+
 PRODUCT = """
     torch.cuda.lms.enable(min_size=0)
     a = torch.ones(64, 64, device="cuda")
@@ -198,9 +204,8 @@ def test_what_a_library_keeps_is_not_in_the_way(child: Any) -> None:
 def test_what_a_library_keeps_stays_where_it_may_be_used(child: Any, before: str) -> None:
     """By what no operator tells of: it is in the way, then."""
     before = "from torch.cuda.lms.library import ops; " + before
-    assert "8.12 MiB are not of tensors" in child(
-        PRODUCT.format(before=before), 316 * MIB, dry=True
-    )
+    said = child(PRODUCT.format(before=before), 316 * MIB, dry=True)
+    assert ("8.12 MiB are not of tensors" in said) if KEEPS else said == ""
 
 
 CAPACITIES = """

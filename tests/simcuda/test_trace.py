@@ -278,7 +278,9 @@ for _ in range(1000):
     settings = environment({**DRY, "SIMCUDA_TRACE": str(file)})
     done = dry_server.run(["-c", program], [], settings, 120, "device_fork:ready")
     said = f"simcuda: the trace {file} cannot be written: File too large; it is cut off there"
-    assert done.returncode == 0 and done.stderr.strip() == said
+    # Newer torches warn of the old GPU, too.
+    assert done.returncode == 0 and done.stderr.strip().splitlines()[-1] == said
+    assert done.stderr.count("simcuda:") == 1
     with pytest.raises(SimcudaError, match="is cut off or damaged"):
         trace.read(file)
 

@@ -181,6 +181,10 @@ bool infer_assumed(const c10::FunctionSchema& schema, torch::jit::Stack& stack) 
   return true;
 }
 
+bool depends_on_data(const c10::FunctionSchema& schema) {
+  return rules().find(schema.name()) != rules().end();
+}
+
 void assume_masks(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   if (schema.name() != "aten::index" && schema.name() != "aten::_unsafe_index") return;
   auto indices = stack[1].toOptionalTensorList();

@@ -17,6 +17,9 @@ void assume(const std::string& what, double value);
 // the results that were declared; throws if nothing was.
 bool infer_assumed(const c10::FunctionSchema& schema, torch::jit::Stack& stack);
 
+// Whether the size of what it makes does, whatever its overload.
+bool depends_on_data(const c10::FunctionSchema& schema);
+
 // Gives indices that are masks the size that was declared for `nonzero`.
 void assume_masks(const c10::FunctionSchema& schema, torch::jit::Stack& stack);
 

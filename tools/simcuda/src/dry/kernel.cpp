@@ -104,6 +104,8 @@ void DryKernel::call_meta(const c10::OperatorHandle& op, torch::jit::Stack& stac
   using Key = c10::DispatchKey;
   for (Key key : {Key::Meta, Key::CompositeExplicitAutograd,
                   Key::CompositeExplicitAutogradNonFunctional, Key::CompositeImplicitAutograd}) {
+    // Some torch's kernel for Meta says so in words of its own.
+    if (has_empty_out(stack) && depends_on_data(op.schema())) break;
     if (!op.hasKernelForDispatchKey(key)) continue;
     op.redispatchBoxed(c10::DispatchKeySet(Key::Meta), &stack);
     return;
@@ -121,6 +123,21 @@ void DryKernel::call_meta(const c10::OperatorHandle& op, torch::jit::Stack& stac
                               "result; register one with torch.library.impl(\"",
                               name, "\", \"Meta\")");
 }
+
+namespace {
+
+// Newer kernels for Meta leave the layout of a convolution to whoever knows the device.
+void lay_out_as_cudnn(const std::vector<IValue>& inputs, IValue& result) {
+  if (!result.isTensor() || result.toTensor().dim() < 4) return;
+  for (size_t i : {0, 1}) {  // the image, else the weight
+    const c10::MemoryFormat format = inputs[i].toTensor().suggest_memory_format();
+    if (format == c10::MemoryFormat::Contiguous) continue;
+    result = result.toTensor().contiguous(format);
+    return;
+  }
+}
+
+}  // namespace
 
 PlanPtr DryKernel::infer(const c10::OperatorHandle& op, const IValue* values, bool& lasts) const {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -140,6 +157,7 @@ PlanPtr DryKernel::infer(const c10::OperatorHandle& op, const IValue* values, bo
   }
   std::vector<IValue> inputs(stack.begin(), stack.end());
   call_meta(op, stack);
+  if (operands_.op() == "aten::convolution") lay_out_as_cudnn(inputs, stack.back());
   lasts = !metas.resize_written();
 
   auto plan = std::make_shared<Plan>();

@@ -5,11 +5,13 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <simcuda.h>
 
-// Of ATen/cuda/CUDAContextLight.h, which includes cuBLAS's headers. Weak, since a torch has the
-// first alone or, from 2.15 on, the second.
+// Of ATen/cuda/CUDAContextLight.h, which includes cuBLAS's headers. Weak, since a torch has one of
+// the first two, and the others from 2.15 on.
 struct cublasContext;
 namespace at::cuda {
 [[gnu::weak]] cublasContext* getCurrentCUDABlasHandle();
+[[gnu::weak]] cublasContext* getCurrentCUDABlasHandle(bool setup);
+[[gnu::weak]] bool isCUDABlasWorkspaceCachingEnabled();
 [[gnu::weak]] size_t getChosenWorkspaceSize();
 }  // namespace at::cuda
 
@@ -20,6 +22,22 @@ constexpr size_t kIndex = sizeof(int64_t);
 constexpr int64_t kSortedInPlace = 4096;     // rows of up to so many elements need nothing
 constexpr int64_t kSortedAlone = 1'000'000;  // rows that are sorted one after the other
 constexpr int64_t kFewRows = 128;            // rows below which all are sorted as one
+
+// Whether a stream keeps the workspace of its first product.
+bool keeps_of_products() {
+  return !at::cuda::isCUDABlasWorkspaceCachingEnabled ||
+         at::cuda::isCUDABlasWorkspaceCachingEnabled();
+}
+
+void make_handle() {
+  cublasContext* (*const before)() = at::cuda::getCurrentCUDABlasHandle;
+  cublasContext* (*const since)(bool) = at::cuda::getCurrentCUDABlasHandle;
+  if (before != nullptr) {
+    before();
+  } else if (since != nullptr) {
+    since(true);
+  }
+}
 
 }  // namespace
 
@@ -51,14 +69,13 @@ Workspaces::Workspaces(const c10::FunctionSchema& schema, const Cost& cost)
 size_t Workspaces::bytes_of(const c10::IValue* values) const {
   if (convolution_) return static_cast<size_t>(simcuda_dry()->convolution_workspace);
   if (sort_) return bytes_to_sort(values[0].toTensor(), values[dim_].toInt());
-  if (product_ && !at::cuda::getCurrentCUDABlasHandle) return at::cuda::getChosenWorkspaceSize();
+  if (product_ && !keeps_of_products()) return at::cuda::getChosenWorkspaceSize();
   return 0;
 }
 
 c10::DataPtr Workspaces::take(const c10::IValue* values) const {
   if (!simcuda_dry()->workspaces) return {};
-  if (product_ && at::cuda::getCurrentCUDABlasHandle)
-    at::cuda::getCurrentCUDABlasHandle();  // which makes the workspace
+  if (product_ && keeps_of_products()) make_handle();  // which has the workspace
   const size_t bytes = bytes_of(values);
   if (bytes == 0) return {};
   return c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
