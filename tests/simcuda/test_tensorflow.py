@@ -4,12 +4,13 @@ TensorFlow that is built for CUDA."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from simcuda import Settings, SimcudaError
-from simcuda.stubs import dry_library_source
+from simcuda.stubs import dry_library_source, ptxas_source
 from simcuda.tfinfo import find_tensorflow
 
 DRY = {"dry": True, "profile": "a100-80gb-pcie4", "framework": "tensorflow"}
@@ -62,10 +63,44 @@ def test_an_installed_tensorflow_is_found(package: Path) -> None:
     assert found.loader == official
 
 
+def test_a_release_whose_headers_do_not_say_is_found_by_what_was_installed(package: Path) -> None:
+    folder = package / "lib/tensorflow"
+    for name in ("include", "python"):
+        (package / name).rename(folder / name if folder.is_dir() else _made(folder) / name)
+    (folder / "include/tensorflow/core/public/version.h").write_text("")
+    with pytest.raises(SimcudaError, match="is of no known version"):
+        find_tensorflow(folder)
+    about = _made(package / "lib/tensorflow-2.21.0.dist-info") / "METADATA"
+    about.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
+    found = find_tensorflow(folder)
+    assert found is not None and found.sonames[0] == "libcudart.so.12"
+    assert "--xla_gpu_autotune_level=0" in found.xla and "nvml.h" in found.headers
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_the_assembler_makes_something_of_any_source(tmp_path: Path) -> None:
+    program = tmp_path / "ptxas"
+    program.write_text(ptxas_source())
+    program.chmod(0o755)
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    assert "release 12.5, V12.5.0" in said.stdout
+    subprocess.run([program, "x.ptx", "-o", tmp_path / "x.cubin", "-arch=sm_90"], check=True)
+    assert (tmp_path / "x.cubin").stat().st_size > 0
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("version.h", "VERSION 14", "VERSION 15", "is 2.15.1, and .* install tensorflow==2.14.1"),
+        (
+            "version.h",
+            "VERSION 14",
+            "VERSION 15",
+            "is 2.15.1, and .* install tensorflow==2.14.1 or",
+        ),
         ("build_info.py", "True", "False", "not built for CUDA; .* instead of tensorflow-cpu"),
         ("version.h", None, None, "no TensorFlow at .*version.h"),
     ],

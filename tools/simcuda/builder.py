@@ -47,6 +47,12 @@ class Build:
         return [self.path / name for name in manifest["preload"]]
 
     @property
+    def xla_flags(self) -> list[str]:
+        """What XLA is told, if it is TensorFlow's, beside what the user tells it."""
+        told: list[str] = json.loads((self.path / MANIFEST).read_text()).get("xla", [])
+        return [f"--xla_gpu_cuda_data_dir={self.path}", *told] if told else []
+
+    @property
     def kernels(self) -> Path:
         return self.path / "libsimcuda_kernels.so"
 
@@ -93,7 +99,7 @@ def build_key(framework: Torch | TensorFlow) -> str:
     if isinstance(framework, Torch):
         name, cuda, library = "torch", framework.cuda, framework.lib / "libc10.so"
     else:
-        name, cuda, library = "tensorflow", str(tfinfo.CUDA_MAJOR), framework.kernels
+        name, cuda, library = "tensorflow", framework.sonames[0], framework.kernels
     facts = (version, cuda, library.stat().st_size, binary, tool and (tool.st_size, tool.st_mtime))
     digest.update(repr(facts).encode())
     return f"{name}-{version}-{digest.hexdigest()[:16]}"
@@ -254,17 +260,19 @@ def build_runtime(
 
 def _compile_for_tensorflow(tensorflow: TensorFlow, work: Path, jobs: int, say: Progress) -> None:
     (work / "objects").mkdir()
-    folders, tools = [tensorflow.includes], Tools(compiler())
-    if missing := [h for h in tfinfo.HEADERS if not (tensorflow.includes / h).is_file()]:
+    folders, tools = tensorflow.includes, Tools(compiler())
+    missing = [h for h in tensorflow.headers if not any((f / h).is_file() for f in folders)]
+    if missing:
         raise SimcudaError(
-            f"the CUDA headers {', '.join(missing)} are not in {tensorflow.includes}; install "
-            f"{tfinfo.REQUIREMENT} again"
+            f"the CUDA headers {', '.join(missing)} are not in {folders[0]}; install "
+            f"tensorflow=={tensorflow.version} again"
         )
     say(f"compiling for TensorFlow {tensorflow.version}")
-    # It asks nothing of NVML, and its headers are not in the wheel.
-    sources = [s for s in _of(*RUNTIME, *TENSORFLOW) if s.stem != "nvml"]
+    # A release that asks nothing of NVML has no headers of it.
+    asks = tfinfo.NVML in tensorflow.sonames
+    sources = [s for s in _of(*RUNTIME, *TENSORFLOW) if asks or s.stem != "nvml"]
     compiled = _compiled(tools, folders, work, jobs, say, _plain(sources))
-    runtime, *others = tfinfo.SONAMES
+    runtime, *others = tensorflow.sonames
     names = tensorflow.names()
     generated = work / "objects/libraries.c"
     names -= stubs.defined_symbols(compiled, tools.nm)
@@ -273,13 +281,18 @@ def _compile_for_tensorflow(tensorflow: TensorFlow, work: Path, jobs: int, say: 
     _call([tools.cc, "-w", "-fno-builtin", "-fPIC", "-c", generated, "-o", compiled[-1]])
     _link_runtime(tools, runtime, folders, work, compiled, [f"{p}*" for p in tfinfo.LIBRARIES])
     _link_aliases(tools, runtime, others, work)
-    say(f"made {len(tfinfo.SONAMES)} libraries, with {len(names)} functions that are generated")
+    say(f"made {len(tensorflow.sonames)} libraries, with {len(names)} functions that are generated")
     shutil.rmtree(work / "objects")
     manifest = {
         "key": build_key(tensorflow),
         "tensorflow": str(tensorflow.path),
-        "preload": list(tfinfo.SONAMES),
+        "preload": list(tensorflow.sonames),
+        "xla": list(tensorflow.xla),
     }
+    ptxas = work / "bin/ptxas"
+    ptxas.parent.mkdir()
+    ptxas.write_text(stubs.ptxas_source())
+    ptxas.chmod(0o755)
     (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 

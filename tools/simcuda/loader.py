@@ -114,6 +114,7 @@ def load(
         _share_with_children(made)
     libraries = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in made.libraries]
     device._runtime = libraries[0]
+    _tell_xla(made)
     _dry = settings.dry
     if for_forks:
         _unsettled = settings
@@ -245,6 +246,13 @@ def _share_with_children(made: Build) -> None:
         paths = [p for p in os.environ.get(variable, "").split(os.pathsep) if p]
         if str(folder) not in paths:
             os.environ[variable] = os.pathsep.join([str(folder), *paths])
+
+
+def _tell_xla(made: Build) -> None:
+    """The user's flags come last, and win."""
+    told = os.environ.get("XLA_FLAGS", "").split()
+    if new := [flag for flag in made.xla_flags if flag not in told]:
+        os.environ["XLA_FLAGS"] = " ".join([*new, *told])
 
 
 def _announce(text: str) -> None:

@@ -213,3 +213,23 @@ def dry_library_source(functions: set[str]) -> str:
 def defined_symbols(objects: list[Path], nm: str = "nm") -> set[str]:
     out = _run(nm, "--defined-only", "--extern-only", *objects)
     return {line.split()[-1] for line in out.splitlines() if len(line.split()) == 3}
+
+
+_ASSEMBLER = "12.5"  # no older than any TensorFlow asks for
+_PTXAS = """\
+#!/bin/sh
+# Generated: what XLA takes for the assembler of {release}, where nothing is computed.
+out=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --version) echo "Cuda compilation tools, release {release}, V{release}.0"; exit 0 ;;
+    -o) out=$2; shift ;;
+  esac
+  shift
+done
+[ -z "$out" ] || echo "not a program" > "$out"
+"""
+
+
+def ptxas_source() -> str:
+    return _PTXAS.format(release=_ASSEMBLER)

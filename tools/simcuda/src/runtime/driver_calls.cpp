@@ -204,6 +204,11 @@ SIMCUDA_CUDA CUresult cuStreamDestroy_v2(CUstream stream) {
 SIMCUDA_CUDA CUresult cuStreamQuery(CUstream stream) {
   return driver([=] { return cudaStreamQuery(runtime(stream)); });
 }
+SIMCUDA_CUDA CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  // A status is a number in either interface.
+  auto same = reinterpret_cast<cudaStreamCaptureStatus*>(status);
+  return driver([=] { return cudaStreamIsCapturing(runtime(stream), same); });
+}
 SIMCUDA_CUDA CUresult cuStreamSynchronize(CUstream stream) {
   return driver([=] { return cudaStreamSynchronize(runtime(stream)); });
 }

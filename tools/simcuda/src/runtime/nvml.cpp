@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVML as far as torch asks: the devices, and which process uses how much memory.
+// NVML as far as torch and TensorFlow ask: the devices, their links, and which process uses how
+// much memory.
 #define NVML_NO_UNVERSIONED_FUNC_DEFS  // the names below are the exported ones
 #include <nvml.h>
 #include <unistd.h>
@@ -59,6 +60,28 @@ SIMCUDA_CUDA nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char* text, uns
   if (device < 0) return NVML_ERROR_INVALID_ARGUMENT;
   snprintf(text, length, "GPU-5151c0da-0000-0000-0000-%012d", device);
   return NVML_SUCCESS;
+}
+
+// What XLA's estimates are made with: the generation of PCIe that is as fast as the profile's link.
+SIMCUDA_CUDA nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t handle,
+                                                              unsigned* generation) {
+  if (index_of(handle) < 0) return NVML_ERROR_INVALID_ARGUMENT;
+  const double slowest = 16e9;  // of the third generation, 16 lanes
+  *generation = 3;
+  while (*generation < 6 && state().profile.in > slowest * (1 << (*generation - 3)) * 1.01) {
+    ++*generation;
+  }
+  return NVML_SUCCESS;
+}
+SIMCUDA_CUDA nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t handle, unsigned* lanes) {
+  if (index_of(handle) < 0) return NVML_ERROR_INVALID_ARGUMENT;
+  *lanes = 16;
+  return NVML_SUCCESS;
+}
+// Between devices there is none.
+SIMCUDA_CUDA nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t handle, unsigned,
+                                                   nvmlEnableState_t*) {
+  return index_of(handle) < 0 ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
 }
 
 // No NVLink fabric: memory is not shared between machines.

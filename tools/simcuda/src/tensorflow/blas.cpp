@@ -89,16 +89,18 @@ struct Algorithm {  // cublasLtMatmulHeuristicResult_t
 
 }  // namespace
 
+SIMCUDA_LIBRARY size_t cublasLtGetVersion() {
+  return static_cast<size_t>(library::kBlas[0] * 10000 + library::kBlas[1] * 100 +
+                             library::kBlas[2]);
+}
 SIMCUDA_LIBRARY int cublasGetVersion_v2(void*, int* version) {
-  *version = 111103;
+  *version = static_cast<int>(cublasLtGetVersion());
   return 0;
 }
 SIMCUDA_LIBRARY int cublasGetProperty(int which, int* value) {
-  constexpr int kParts[] = {11, 11, 3};
-  *value = which >= 0 && which < 3 ? kParts[which] : 0;
+  *value = which >= 0 && which < 3 ? library::kBlas[which] : 0;
   return 0;
 }
-SIMCUDA_LIBRARY size_t cublasLtGetVersion() { return 111103; }
 SIMCUDA_LIBRARY const char* cublasGetStatusString(int) { return "status of the simulated device"; }
 
 // TensorFlow puts back what it found: scalars are the host's, and arithmetic is as usual.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuDNN 8 by its functions for one layer each. Its newer interface is in graphs.cpp.
+// cuDNN 8 and 9 by their functions for one layer each. Its newer interface is in graphs.cpp.
 #include <cstring>
 
 #include "library.h"
@@ -90,11 +90,13 @@ int give(size_t* bytes, size_t value) {
 
 }  // namespace
 
-SIMCUDA_LIBRARY size_t cudnnGetVersion() { return 8700; }
+SIMCUDA_LIBRARY size_t cudnnGetVersion() {
+  const int major = library::kDnn[0];  // from 9 on there is room for more minor versions
+  return static_cast<size_t>(major * (major < 9 ? 1000 : 10000) + library::kDnn[1] * 100);
+}
 SIMCUDA_LIBRARY size_t cudnnGetCudartVersion() { return CUDART_VERSION; }
 SIMCUDA_LIBRARY int cudnnGetProperty(int which, int* value) {
-  constexpr int kParts[] = {8, 7, 0};
-  *value = which >= 0 && which < 3 ? kParts[which] : 0;
+  *value = which >= 0 && which < 3 ? library::kDnn[which] : 0;
   return 0;
 }
 SIMCUDA_LIBRARY const char* cudnnGetErrorString(int) { return "status of the simulated device"; }
@@ -292,6 +294,28 @@ SIMCUDA_LIBRARY int cudnnGetRNNDescriptor_v6(void*, const Recurrent* layer, int*
   *type = layer->type;
   return 0;
 }
+SIMCUDA_LIBRARY int cudnnGetRNNDescriptor_v8(const Recurrent* layer, int* algorithm, int* mode,
+                                             int* bias, int* direction, int* input_mode, int* type,
+                                             int* precision, int* math, int* input, int* hidden,
+                                             int* projection, int* layers, void** dropout,
+                                             unsigned* flags) {
+  const auto tell = [](auto* out, auto value) {
+    if (out) *out = value;
+  };
+  for (int* unset : {algorithm, input_mode, math}) tell(unset, 0);
+  tell(bias, 2);  // one for each of the two products, as `bytes` counts
+  tell(mode, layer->mode);
+  tell(direction, layer->directions - 1);
+  tell(type, layer->type);
+  tell(precision, layer->type);
+  tell(input, layer->input);
+  tell(hidden, layer->hidden);
+  tell(projection, layer->hidden);  // there is none
+  tell(layers, layer->layers);
+  tell(dropout, static_cast<void*>(nullptr));
+  tell(flags, 0u);
+  return 0;
+}
 SIMCUDA_LIBRARY int cudnnGetRNNProjectionLayers(void*, const Recurrent* layer, int* recurrent,
                                                 int* output) {
   *recurrent = layer->hidden;  // there is none
@@ -321,6 +345,22 @@ SIMCUDA_LIBRARY int cudnnGetRNNLinLayerMatrixParams(void*, void*, int, void*, vo
 SIMCUDA_LIBRARY int cudnnGetRNNLinLayerBiasParams(void*, void*, int, void*, void*, void* parameters,
                                                   int, Tensor* filter, void** at) {
   return one_element(filter, parameters, at);
+}
+SIMCUDA_LIBRARY int cudnnGetRNNWeightParams(void*, void*, int, size_t, void* parameters, int,
+                                            Tensor* matrix, void** matrix_at, Tensor* bias,
+                                            void** bias_at) {
+  one_element(matrix, parameters, matrix_at);
+  return one_element(bias, parameters, bias_at);
+}
+SIMCUDA_LIBRARY int cudnnGetTensorNdDescriptor(const Tensor* tensor, int wanted, int* type,
+                                               int* dimensions, int* sizes, int* strides) {
+  *type = tensor->type;
+  *dimensions = tensor->dimensions;
+  for (int i = 0; i < tensor->dimensions && i < wanted; i++) {
+    sizes[i] = tensor->sizes[i];
+    strides[i] = tensor->strides[i];
+  }
+  return 0;
 }
 SIMCUDA_LIBRARY int cudnnGetFilterNdDescriptor(const Tensor* filter, int wanted, int* type,
                                                int* format, int* dimensions, int* sizes) {

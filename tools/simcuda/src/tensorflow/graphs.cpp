@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuDNN 8 by graphs of operations: descriptors with attributes, which refer to each other. A plan
-// knows its operations, and a run of it says where their tensors lie.
+// cuDNN 8 and 9 by graphs of operations: descriptors with attributes, which refer to each other. A
+// plan knows its operations, and a run of it says where their tensors lie.
 #include <cstring>
 #include <map>
 #include <memory>

@@ -101,3 +101,11 @@ SIMCUDA_CUDA CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, un
                 reinterpret_cast<cudaStream_t>(stream));
   return CUDA_SUCCESS;
 }
+#if CUDA_VERSION >= 11080
+SIMCUDA_CUDA CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function,
+                                       void** arguments, void**) {
+  launch_unseen(reinterpret_cast<const char*>(function), arguments,
+                reinterpret_cast<cudaStream_t>(config->hStream));
+  return CUDA_SUCCESS;
+}
+#endif
