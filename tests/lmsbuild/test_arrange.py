@@ -435,6 +435,21 @@ def test_a_mail_from_a_pipe_and_an_empty_one(tool: Tool) -> None:
         assert "cannot be taken because it is empty" in message
 
 
+def test_mails_that_git_does_not_read_and_files_that_never_end(tool: Tool) -> None:
+    before = snapshot(tool.checkout)
+    box = tool.world.folder / "box"
+    head = "From: A <a@example.invalid>\nDate: Thu, 1 Jan 2026 00:00:00 +0000\n"
+    box.write_text(
+        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n{head}Subject: =?utf-8?q?a=00b?=\n\n"
+    )
+    message = tool("import", str(box), code=9)["message"]
+    assert f"mail 1 of {box} cannot be taken because git says: " in message and "NUL" in message
+    for command in ("import", "fold"):
+        message = tool(command, "/dev/zero", code=9)["message"]
+        assert "cannot be taken because it has over 256 MiB" in message
+    assert snapshot(tool.checkout) == before
+
+
 def conflict(tool: Tool) -> dict[str, str]:
     """Dropping 1 leaves 4, which changes the same line, without its context."""
     before = snapshot(tool.checkout)

@@ -190,6 +190,17 @@ def test_export_goes_through_links_and_pipes(world: World) -> None:
         assert pipe_open and reader.communicate()[0] == content
 
 
+def test_export_writes_over_no_patch(world: World) -> None:
+    """One file more, or another, in a tag's folder is another series."""
+    folder = world.target.tag_patches
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    (world.folder / "link").symlink_to(folder)
+    for output in (str(next(folder.glob("*.patch"))), f"{folder}/whole.patch", "link"):
+        done = lmsbuild("export", "v1.0", "-o", output)
+        assert done.returncode == 2 and "the project keeps its patches" in done.stderr
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -201,7 +212,8 @@ def test_export_goes_through_links_and_pipes(world: World) -> None:
         (["apply", "v1"], 3, "alpha:v1.0"),
         (["apply", "v1.0", "--sorce=git"], 2, "did you mean --source?"),
         (["wheel", "v1.0", "--jobs", "0"], 2, "--jobs cannot be used because 0 is not"),
-        (["fetch", "v1.0", "--source", "/nowhere"], 6, "/nowhere"),
+        (["fetch", "v1.0", "--source", "/nowhere"], 6, "there is no such file or folder"),
+        (["fetch", "v1.0", "--source", "/dev/null"], 6, "it is neither a file nor a folder"),
         (["wheel", "v1.0", "--python", "2.7"], 2, "wheels are for 3.11; choose"),
         (["wheel", "v1.0", "--python", "x"], 2, "wheels are for 3.11; choose"),
         (["apply", ""], 3, "error: '' cannot be used"),

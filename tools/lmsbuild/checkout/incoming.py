@@ -24,6 +24,8 @@ from lmsbuild.series.format import mail_of, patch_bytes
 from lmsbuild.series.mail import Mail, of_parts
 from lmsbuild.series.scratch import Scratch, scratch
 
+_MOST = 256 << 20  # bytes of a file of patches
+
 
 @dataclass
 class _Desk:
@@ -122,10 +124,18 @@ def mails(stack: Stack, at: int, files: Sequence[Path]) -> list[Step]:
 
 
 def _read(file: Path) -> bytes:
+    """It may be a pipe, and what never ends."""
     try:
-        return file.read_bytes()
+        with file.open("rb") as stream:
+            data = stream.read(_MOST + 1)
     except OSError as error:
         raise FileError.of(error) from error
+    if len(data) > _MOST:
+        raise PatchError(
+            f"{file} cannot be taken because it has over {_MOST >> 20} MiB; give a mail, an mbox "
+            "or a diff"
+        )
+    return data
 
 
 def _split(room: Scratch, file: Path) -> Iterator[tuple[Mail, bytes]]:
@@ -142,18 +152,23 @@ def _split(room: Scratch, file: Path) -> Iterator[tuple[Mail, bytes]]:
         for number, each in enumerate(found, 1):
             body, diff = folder / "message", folder / "diff"
             words = ("mailinfo", "--encoding=UTF-8", "-b", "--no-scissors", str(body), str(diff))
-            head = room.repository.git.run(*words, stdin=each.read_bytes()).stdout
-            fields = dict(
-                line.split(": ", 1) for line in head.decode(errors="replace").splitlines() if line
-            )
             try:
+                head = room.repository.git.run(*words, stdin=each.read_bytes()).stdout
+                fields = dict(
+                    line.split(": ", 1)
+                    for line in head.decode(errors="replace").splitlines()
+                    if line
+                )
                 mail = of_parts(
                     fields.get("Author", ""), fields.get("Email", ""), fields.get("Date", ""),
                     f"{fields.get('Subject', '')}\n\n{body.read_text('utf-8', 'replace')}",
                 )  # fmt: skip
-            except ValueError as error:
+            except (ValueError, GitError) as error:
+                if isinstance(error, GitError) and error.killed:
+                    raise
+                why = f"git says: {error.reason}" if isinstance(error, GitError) else error
                 raise PatchError(
-                    f"mail {number} of {file} cannot be taken because {error}; give what `git "
+                    f"mail {number} of {file} cannot be taken because {why}; give what `git "
                     "format-patch` writes, or take a plain diff with `lmsbuild fold`"
                 ) from error
             yield mail, diff.read_bytes()

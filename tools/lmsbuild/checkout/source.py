@@ -68,8 +68,10 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
         return way.kept("url", wanted, "asked for", fill)
     path = full_path(wanted)
     if not wanted or not (path.is_dir() or path.is_file()):
+        there = bool(wanted) and path.exists()
+        why = "it is neither a file nor a folder" if there else "there is no such file or folder"
         raise SourceError(
-            f"{shlex.quote(wanted)} cannot be a source because there is no such file or folder; "
+            f"{shlex.quote(wanted)} cannot be a source because {why}; "
             f"give {', '.join(ROUTES)}, a path or a URL"
         )
     return _from_path(way, path)

@@ -56,6 +56,11 @@ def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
     path = full_path(output)
     if path.is_dir() or output.endswith("/"):
         path /= export_name(target)
+    if path.resolve().is_relative_to(target.project.patches.resolve()):
+        raise UsageError(
+            f"{path} was not written because the project keeps its patches in that folder, one a "
+            "file; choose a place outside of it with -o"
+        )
     if not dry_run:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
