@@ -558,6 +558,15 @@ def test_damage_in_the_channel_is_found(channel: Channel, box: Path, console: Co
     assert last.count(" because ") == 1 and last.count("; ") == 1, "one sentence, one remedy"
     channel.index(console)
     assert names(channel) == ["demo-1.0-0.conda"]
+    (channel.root / "linux-64/repodata.json").unlink()
+    problems = {p.path: p.message for p in channel.verify(console)}
+    assert problems["linux-64/repodata.json"].startswith("is not there; ")
+    assert "linux-64/repodata.json.zst" not in problems
+
+
+def test_where_no_folder_can_be_made(box: Path) -> None:
+    code, _, err = run("channel", "add", "/proc/channel", str(make(box)))
+    assert code == FileError.exit_code and "/proc/channel cannot be " in err
 
 
 def test_read_only_channel(box: Path, console: Console) -> None:

@@ -32,7 +32,13 @@ from rattler.index import index_fs
 
 from lmsbuild.base import filenames, strictjson
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import ChannelError, LmsbuildError, PackageError, ReadOnlyError
+from lmsbuild.base.errors import (
+    ChannelError,
+    FileError,
+    LmsbuildError,
+    PackageError,
+    ReadOnlyError,
+)
 from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.conda.condapackage import (
@@ -203,6 +209,8 @@ class Channel:
 
     def _check_compressed(self, subdir: str) -> list[Problem]:
         plain, packed = self.root / subdir / REPODATA, self.root / subdir / f"{REPODATA}.zst"
+        if not plain.exists():
+            return [Problem(f"{subdir}/{REPODATA}", "is not there", self._anew)]
         try:
             stream = io.BytesIO(_read(packed))
             same = zstandard.ZstdDecompressor().stream_reader(stream).read()
@@ -443,7 +451,10 @@ class Channel:
     def _writing(self, console: Console) -> Iterator[Path]:
         """The channel's lock, and a folder of ours in it that is gone afterwards."""
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+            except FileNotFoundError as error:  # of /proc, say, where no folder can be made
+                raise FileError.of(error, str(self.root)) from error
             with self._locked(console):
                 for left in self.root.glob(f"{_STAGING}*"):  # of a killed writer
                     shutil.rmtree(left, ignore_errors=True)
