@@ -202,11 +202,17 @@ class Install(Model):
     target: FolderOfWheel  # folder in the wheel; {data} stands for the wheel's data folder
 
 
+MadeOf = Annotated[list[Include], Field(min_length=2)]
+
+
 class Generated(Model):
     """Members of the wheel that upstream's build makes of files that the series touches."""
 
     api: list[InnerPath] = []  # roots of the public API: what tf_export names is imported there
     protos: dict[InnerPath, InnerPath] = {}  # .proto file of the tree -> its module in the wheel
+    # What is included and made first -> the program that makes it, and the files that it reads: run
+    # as `python PROGRAM OUTPUT FILE...`.
+    headers: dict[InnerPath, MadeOf] = {}
 
 
 class Overlay(Model):

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
-from lmsbuild.base import cache
+from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console
-from lmsbuild.base.hashing import (
-    sha256_value,
-)
+from lmsbuild.base.errors import WheelError
+from lmsbuild.base.hashing import sha256_file, sha256_value
 from lmsbuild.tags.download import header_wheel
 from lmsbuild.tags.frameworks import HeaderWheel, Target
 from lmsbuild.tags.words import DATA
 from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.inputs import Inputs
+from lmsbuild.wheel.toolchain import Roots
 from lmsbuild.wheel.wheelfile import WheelName
+
+MADE = "made"  # the root of headers that are made of others
 
 
 def include_folders(inputs: Inputs) -> list[str]:
@@ -28,11 +31,11 @@ def include_folders(inputs: Inputs) -> list[str]:
 def unpack_all(inputs: Inputs, console: Console) -> dict[str, Path]:
     overlay = inputs.target.tag.overlay
     wanted = [i.removeprefix("wheel:") for i in include_folders(inputs) if i.startswith("wheel:")]
-    linked = {f"lib{name}.so" for library in overlay.libraries for name in library.link}
+    linked = tuple(f"lib{name}.so" for library in overlay.libraries for name in library.link)
 
     def of_official(member: str) -> bool:
         return any(member.startswith(f"{folder}/") for folder in wanted) or (
-            member.rsplit("/", 1)[-1] in linked
+            _is_library(member.rsplit("/", 1)[-1], linked)
         )
 
     target = inputs.target
@@ -42,7 +45,35 @@ def unpack_all(inputs: Inputs, console: Console) -> dict[str, Path]:
     for header in target.variant.headers:
         wheel = inputs.headers[header.project]
         roots[header.project] = unpack_headers(header, wheel, target, console)
+    if overlay.generated.headers:
+        roots[MADE] = _make_headers(inputs, Roots(inputs.tree, roots), console)
     return roots
+
+
+def _make_headers(inputs: Inputs, roots: Roots, console: Console) -> Path:
+    """A folder with the headers that are made of others."""
+    made = inputs.target.tag.overlay.generated.headers
+    programs = {sha256_file(roots.resolve(program)) for program, *_ in made.values()}
+
+    def fill(folder: Path) -> None:
+        for name, (program, *of) in made.items():
+            out = folder / name
+            out.parent.mkdir(parents=True, exist_ok=True)
+            files = [str(roots.resolve(file)) for file in of]
+            done = log.run([sys.executable, str(roots.resolve(program)), str(out), *files])
+            if done.returncode != 0 or not out.is_file():
+                raise WheelError(
+                    f"{name} cannot be made because {program} says "
+                    f"{done.stderr.strip() or 'nothing'}; correct `generated.headers` in tag.toml"
+                )
+
+    name = sha256_value([roots.fixed["wheel"].name, sorted(programs), made])[:16]
+    return cache.keep("headers", name, "generated headers", fill, console, tag=inputs.target.label)
+
+
+def _is_library(name: str, linked: tuple[str, ...]) -> bool:
+    """Also with its version, as a wheel brings what it has bundled."""
+    return any(name == library or name.startswith(f"{library}.") for library in linked)
 
 
 def unpack_headers(header: HeaderWheel, wheel: Path, target: Target, console: Console) -> Path:

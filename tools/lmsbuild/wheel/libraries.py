@@ -12,7 +12,7 @@ from lmsbuild.base.errors import WheelError
 from lmsbuild.series.series import NO_BLOB
 from lmsbuild.tags.frameworks import Library
 from lmsbuild.wheel import elf, wheelfile
-from lmsbuild.wheel.headers import include_folders
+from lmsbuild.wheel.headers import MADE, include_folders
 from lmsbuild.wheel.inputs import Inputs
 from lmsbuild.wheel.toolchain import ObjectCache, Roots, Unit, link, patchelf
 
@@ -23,7 +23,8 @@ def compile_all(
     """Objects per library (by its path in the wheel)."""
     overlay = inputs.target.tag.overlay
     headers = [f"{h.project}:{h.root}/include" for h in inputs.target.variant.headers]
-    include = [*include_folders(inputs), *headers]
+    made = [f"{MADE}:"] if overlay.generated.headers else []
+    include = [*include_folders(inputs), *headers, *made]
     units: dict[str, list[Unit]] = {}
     for library in overlay.libraries:
         flags = (

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures of operators, read from upstream's generated headers, and the header made of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lmsbuild.base.console import Console
+from lmsbuild.base.errors import WheelError
+from lmsbuild.wheel import headers
+from lmsbuild.wheel.toolchain import Roots
+
+PROGRAM = Path(__file__).parents[2] / "lms/pytorch/tools/signatures.py"
+
+# As upstream's generator writes them, of operators that nobody has.
+FUNCTIONS = """
+static inline Tensor & mix_out(Tensor & out, const Tensor & self, Scalar by) {
+#ifdef USE_STATIC_DISPATCH
+    return TypeDefault::mix_out(out, self, by);
+#else
+    static c10::OperatorHandle op = c10::Dispatcher::singleton()
+        .findSchemaOrThrow("aten::mix", "out");
+    return op.callUnboxed<Tensor &, Tensor &, const Tensor &, Scalar>(out, self, by);
+#endif
+}
+static inline std::tuple<Tensor,Tensor> halve(const Tensor & self, std::array<bool,2> at) {
+    static c10::OperatorHandle op = c10::Dispatcher::singleton()
+        .findSchemaOrThrow("aten::halve", "");
+    return op.callUnboxed<std::tuple<Tensor,Tensor>, const Tensor &, std::array<bool,2>>(self, at);
+}
+"""
+METHODS = """
+inline int64_t Tensor::rank() const {
+    static c10::OperatorHandle op =
+        c10::Dispatcher::singleton().findSchemaOrThrow("aten::rank", "");
+    return op.callUnboxed<int64_t, const Tensor &>(const_cast<Tensor&>(*this));
+}
+"""
+
+
+def program() -> Any:
+    spec = importlib.util.spec_from_file_location("signatures", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_line_is_the_whole_signature_of_one_operator(tmp_path: Path) -> None:
+    functions, methods, out = (tmp_path / name for name in ("Functions.h", "Methods.h", "made.inc"))
+    functions.write_text(FUNCTIONS)
+    methods.write_text(METHODS)
+    subprocess.run([sys.executable, PROGRAM, out, functions, methods], check=True)
+    assert out.read_text().splitlines()[1:] == [
+        'LMS_SIGNATURE("aten::halve", "", '
+        "std::tuple<Tensor,Tensor>(const Tensor &, std::array<bool,2>))",
+        'LMS_SIGNATURE("aten::mix", "out", Tensor &(Tensor &, const Tensor &, Scalar))',
+        'LMS_SIGNATURE("aten::rank", "", int64_t(const Tensor &))',
+    ]
+
+
+def test_an_operator_has_one_signature() -> None:
+    other = METHODS.replace("callUnboxed<int64_t,", "callUnboxed<double,")
+    with pytest.raises(ValueError, match=r"aten::rank\. has two signatures"):
+        program().signatures(METHODS + other)
+
+
+def test_a_call_without_an_end_is_told() -> None:
+    with pytest.raises(ValueError, match="has no end"):
+        program().signatures(METHODS[: METHODS.index(">(const_cast")])
+
+
+def test_headers_without_operators_are_told(tmp_path: Path) -> None:
+    header = tmp_path / "other.h"
+    header.write_text("int f();\n")
+    done = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path / "made.inc", header],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "no signature was found because none of" in done.stderr
+    assert not (tmp_path / "made.inc").exists()
+
+
+def inputs_with(tmp_path: Path, made: dict[str, list[str]]) -> tuple[Any, Roots]:
+    wheel = tmp_path / "wheel"
+    wheel.mkdir()
+    (wheel / "Functions.h").write_text(FUNCTIONS)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "signatures.py").write_bytes(PROGRAM.read_bytes())
+    overlay = SimpleNamespace(generated=SimpleNamespace(headers=made))
+    target = SimpleNamespace(tag=SimpleNamespace(overlay=overlay), label="pytorch:v1.5.0")
+    inputs = SimpleNamespace(target=target, tree=tree)
+    return cast(Any, inputs), Roots(tree, {"wheel": wheel})
+
+
+def test_what_is_made_goes_into_a_root_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMSBUILD_CACHE", str(tmp_path / "cache"))
+    made = {"a/b.inc": ["tree:signatures.py", "wheel:Functions.h"]}
+    inputs, roots = inputs_with(tmp_path, made)
+    folder = headers._make_headers(inputs, roots, Console())
+    assert "aten::halve" in (folder / "a/b.inc").read_text()
+    assert not list(inputs.tree.rglob("*.inc"))
+
+
+def test_a_program_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMSBUILD_CACHE", str(tmp_path / "cache"))
+    made = {"b.inc": ["tree:signatures.py", "wheel:signatures.py"]}
+    inputs, roots = inputs_with(tmp_path, made)
+    (roots.fixed["wheel"] / "signatures.py").write_text("")
+    with pytest.raises(WheelError, match=r"b\.inc cannot be made because tree:signatures\.py says"):
+        headers._make_headers(inputs, roots, Console())
