@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/cuda.h>
 #include <c10/cuda/lms/core/ready.h>
 #include <c10/cuda/lms/core/reclaim.h>
 #include <c10/cuda/lms/core/switch.h>

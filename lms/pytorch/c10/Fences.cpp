@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/Fences.h>
+#include <c10/cuda/lms/compat/cuda.h>
 
 #include <atomic>
 #include <cstdint>

@@ -6,9 +6,9 @@
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/cuda.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/core/turns.h>
-#include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
 #include <dlfcn.h>
 

@@ -3,6 +3,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/cuda.h>
 
 #include <atomic>
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/cuda.h>
 #include <pthread.h>
 
 #include <atomic>

@@ -4,14 +4,31 @@
 // Which implementation of each seam this version of PyTorch takes.
 #if __has_include(<c10/core/impl/COW.h>)  // 2.6 and later, of those that the runtime is for
 #define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch2.h>
+#define LMS_COLLECTIVES <torch/csrc/lms/collective.h>
+#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1.h>
+#define LMS_DEFINITIONS_BY <torch/csrc/lms/compat/definitions_torch1.h>
 #define LMS_RANDOM <torch/csrc/lms/compat/random_torch2.h>
 #define LMS_SILENCE <torch/csrc/lms/compat/silence_torch2.h>
 #define LMS_STORAGE <c10/cuda/lms/compat/storage_torch2.h>
+#define LMS_TENSORS <torch/csrc/lms/compat/tensors_torch1.h>
 #define LMS_WRITE_BARRIER <c10/cuda/lms/compat/write_barrier_cow.h>
-#else  // 1.13
+#elif __has_include(<c10/util/ScopeExit.h>)  // 1.13
 #define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch1.h>
+#define LMS_COLLECTIVES <torch/csrc/lms/collective.h>
+#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1.h>
+#define LMS_DEFINITIONS_BY <torch/csrc/lms/compat/definitions_torch1.h>
 #define LMS_RANDOM <torch/csrc/lms/compat/random_torch1.h>
 #define LMS_SILENCE <torch/csrc/lms/compat/silence_torch1.h>
 #define LMS_STORAGE <c10/cuda/lms/compat/storage_torch1.h>
+#define LMS_TENSORS <torch/csrc/lms/compat/tensors_torch1.h>
+#define LMS_WRITE_BARRIER <c10/cuda/lms/compat/write_barrier_none.h>
+#else  // 1.5
+#define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch1_5.h>
+#define LMS_COLLECTIVES <torch/csrc/lms/compat/collectives_none.h>
+#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1_5.h>
+#define LMS_DEFINITIONS_BY <torch/csrc/lms/compat/definitions_torch1_5.h>
+#define LMS_RANDOM <torch/csrc/lms/compat/random_torch1_5.h>
+#define LMS_STORAGE <c10/cuda/lms/compat/storage_torch1_5.h>
+#define LMS_TENSORS <torch/csrc/lms/compat/tensors_torch1_5.h>
 #define LMS_WRITE_BARRIER <c10/cuda/lms/compat/write_barrier_none.h>
 #endif

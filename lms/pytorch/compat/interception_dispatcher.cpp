@@ -116,7 +116,7 @@ class Call {
     }
   }
 
-  at::Generator generator(c10::Device device) const {
+  Generator generator(c10::Device device) const {
     for (size_t i = below_; i < stack_->size(); ++i) {
       if ((*stack_)[i].isGenerator()) {
         return (*stack_)[i].toGenerator();
@@ -142,7 +142,7 @@ class Call {
     });
   }
 
-  c10::intrusive_ptr<c10d::Work> work() const {
+  Work work() const {
     for (size_t i = first_result(); i < stack_->size(); ++i) {
       if ((*stack_)[i].isCustomClass()) {
         return (*stack_)[i].toCustomClass<c10d::Work>();

@@ -5,13 +5,16 @@
 #include <c10/cuda/lms/compat/implementations.h>
 
 #include <cstdint>
+#include <mutex>
 
-// Seam: how many random numbers were taken from a generator of a CUDA device. With its mutex held.
+// Seam: generators of a CUDA device, which an implementation names `Generator`, and how many random
+// numbers were taken from one. With its mutex held.
+#include LMS_RANDOM
+
 namespace torch::lms {
 
-uint64_t random_offset(at::Generator* generator);
-void set_random_offset(at::Generator* generator, uint64_t offset);
+std::mutex& mutex_of(Generator& generator);
+uint64_t random_offset(Generator& generator);
+void set_random_offset(Generator& generator, uint64_t offset);
 
 }  // namespace torch::lms
-
-#include LMS_RANDOM

@@ -10,6 +10,8 @@
 
 namespace torch::lms {
 
+using Generator = at::Generator;
+
 namespace detail {
 
 inline char* offset_in(const at::Tensor& state) {
@@ -19,17 +21,19 @@ inline char* offset_in(const at::Tensor& state) {
 
 }  // namespace detail
 
-inline uint64_t random_offset(at::Generator* generator) {
-  const at::Tensor state = generator->get_state();
+inline std::mutex& mutex_of(Generator& generator) { return generator.mutex(); }
+
+inline uint64_t random_offset(Generator& generator) {
+  const at::Tensor state = generator.get_state();
   uint64_t offset = 0;
   std::memcpy(&offset, detail::offset_in(state), sizeof(offset));
   return offset;
 }
 
-inline void set_random_offset(at::Generator* generator, uint64_t offset) {
-  const at::Tensor state = generator->get_state();
+inline void set_random_offset(Generator& generator, uint64_t offset) {
+  const at::Tensor state = generator.get_state();
   std::memcpy(detail::offset_in(state), &offset, sizeof(offset));
-  generator->set_state(state);
+  generator.set_state(state);
 }
 
 }  // namespace torch::lms

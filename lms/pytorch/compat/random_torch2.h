@@ -5,10 +5,14 @@
 
 namespace torch::lms {
 
-inline uint64_t random_offset(at::Generator* generator) { return generator->get_offset(); }
+using Generator = at::Generator;
 
-inline void set_random_offset(at::Generator* generator, uint64_t offset) {
-  generator->set_offset(offset);
+inline std::mutex& mutex_of(Generator& generator) { return generator.mutex(); }
+
+inline uint64_t random_offset(Generator& generator) { return generator.get_offset(); }
+
+inline void set_random_offset(Generator& generator, uint64_t offset) {
+  generator.set_offset(offset);
 }
 
 }  // namespace torch::lms

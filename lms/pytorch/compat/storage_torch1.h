@@ -13,6 +13,10 @@ inline intrusive_ptr<StorageImpl> try_lock(StorageImpl* storage) {
   return detail::lock_weak(storage);
 }
 
+inline intrusive_ptr<StorageImpl> reference_to(StorageImpl* storage) {
+  return intrusive_ptr<StorageImpl>::reclaim_copy(storage);
+}
+
 // ---- memory
 
 inline size_t nbytes_of(const StorageImpl& storage) noexcept { return storage.nbytes(); }

@@ -30,8 +30,4 @@ inline bool expired(StorageImpl* storage) noexcept {
   return expired;
 }
 
-inline intrusive_ptr<StorageImpl> reference_to(StorageImpl* storage) {
-  return intrusive_ptr<StorageImpl>::reclaim_copy(storage);
-}
-
 }  // namespace c10::cuda::lms

@@ -7,11 +7,10 @@
 #include <c10/cuda/lms/compat/storage.h>
 #include <cuda_runtime_api.h>
 #include <torch/csrc/lms/boundary.h>
-#include <torch/csrc/lms/collective.h>
+#include <torch/csrc/lms/compat/collectives.h>
+#include <torch/csrc/lms/compat/definitions.h>
 #include <torch/csrc/lms/compat/interception.h>
-#include <torch/csrc/lms/compat/optional.h>
 #include <torch/csrc/lms/storages.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <chrono>
@@ -113,8 +112,8 @@ bool for_any(const at::Tensor& tensor) {
 
 // Names the memory of a storage for as long as both live: its pointer or, where that may change,
 // the storage, as a negative number.
-int64_t identity(const c10::Storage& storage) {
-  auto* impl = storage.unsafeGetStorageImpl();
+int64_t identity(StorageArgument storage) {
+  auto* impl = storage_in(storage);
   const bool moves = engine::nbytes_of(*impl) > 0 && engine::manageable(impl);
   return moves ? -reinterpret_cast<int64_t>(impl) : reinterpret_cast<int64_t>(impl->data());
 }
@@ -135,7 +134,7 @@ c10::Dict<std::string, int64_t> stats(int64_t device) {
 
 }  // namespace
 
-TORCH_LIBRARY(lms, m) {
+LMS_DEFINITIONS(m) {
   m.def("set_enabled(bool enabled, float patience) -> ()", &set_enabled);
   m.def("enabled() -> bool", [] { return engine::enabled(); });
   m.def("active() -> bool", [] { return engine::active(); });
@@ -144,11 +143,7 @@ TORCH_LIBRARY(lms, m) {
     engine::begin_capture();
   });
   m.def("end_capture() -> ()", [] { engine::end_capture(); });
-  m.def("begin_group() -> ()", &begin_group);
-  m.def("end_group(__torch__.torch.classes.c10d.Work? work) -> ()",
-        [](const Optional<Work>& work) { end_group(work.value_or(Work())); });
-  m.def("abandon_group() -> ()", &abandon_group);
-  m.def("waited_for(__torch__.torch.classes.c10d.Work work) -> ()", &waited_for);
+  define_collectives(m);
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);
   m.def("set_soft_limit(int bytes) -> ()", [](int64_t b) { engine::set_soft_limit(bytes_of(b)); });
   m.def("set_host_limit(int bytes) -> ()", [](int64_t b) { engine::set_host_limit(bytes_of(b)); });
@@ -175,11 +170,10 @@ TORCH_LIBRARY(lms, m) {
   m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);
   m.def("excluded(Tensor tensor) -> bool", &for_any<&engine::excluded>);
   m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);
-  m.def("identity(Storage storage) -> int", &identity);
+  m.def("identity(" LMS_STORAGE_SCHEMA " storage) -> int", &identity);
   m.def("evict(Tensor tensor) -> bool", &for_any<&engine::evict>);
-  m.def("drop_if_out(Storage storage) -> bool", [](const c10::Storage& storage) {
-    return engine::drop_if_out(storage.unsafeGetStorageImpl());
-  });
+  m.def("drop_if_out(" LMS_STORAGE_SCHEMA " storage) -> bool",
+        [](StorageArgument storage) { return engine::drop_if_out(storage_in(storage)); });
   m.def("page_in_if_free(Tensor tensor) -> bool", &for_any<&engine::page_in_if_free>);
   m.def("reclaim_inactive(int device) -> int", [](int64_t device) {
     return static_cast<int64_t>(engine::reclaim_inactive(index_of(device)));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/cuda.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/core/crowd.h>
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/lms/collective.h>
+#include <torch/csrc/lms/compat/collectives.h>
 #include <torch/csrc/lms/compat/random.h>
 #include <torch/csrc/lms/foreach.h>
 #include <torch/csrc/lms/op_facts.h>
@@ -43,12 +43,12 @@ size_t part_bytes() noexcept;
 //   bool results_are_blank(facts)  whether what it is given for its results (out=) is `empty(0)`
 //   void each_written(facts, f)  f(Tensor) for each argument that is written; an undefined one for
 //                                what is no tensor
-//   at::Generator generator(d)   that random numbers are taken from on device `d`
+//   Generator generator(d)       that random numbers are taken from on device `d`
 //   void each_result(f)          f(StorageImpl*) for each storage of the results; after `run`
 //   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part, Room) for each part of so many
 //                                bytes, and smaller ones when that returns false; false, with
 //                                nothing done, when the call is better left whole
-//   intrusive_ptr<Work> work()   of Kind::kCollective: tells when it is done, may be null; after
+//   Work work()                  of Kind::kCollective: tells when it is done, may be null; after
 //                                `run`
 template <class Call>
 void at_boundary(Call& call);
@@ -59,13 +59,6 @@ template <class Make>
 at::Tensor make_known(const Make& make);
 
 // ---- the implementation
-
-template <class Call>
-void run_collective(Call& call, const Operands& operands) {
-  const auto held = std::make_shared<InFlight>(operands);
-  call.run();
-  hold_until_done(held, [&call] { return call.work(); });
-}
 
 template <class Call>
 Operands operands_of(const Call& call, const OpFacts& facts) {
@@ -188,20 +181,20 @@ uint64_t numbers_taken(const Call& call, const OpFacts& facts, c10::Device devic
   if (!facts.random) {
     return 0;
   }
-  at::Generator generator = call.generator(device);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return random_offset(&generator);
+  Generator generator = call.generator(device);
+  const std::lock_guard<std::mutex> lock(mutex_of(generator));
+  return random_offset(generator);
 }
 
 // Puts back what the call has taken since. False when that may be another op's.
 template <class Call>
 bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint64_t taken) {
-  at::Generator generator = call.generator(device);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  if (random_offset(&generator) == taken) {
+  Generator generator = call.generator(device);
+  const std::lock_guard<std::mutex> lock(mutex_of(generator));
+  if (random_offset(generator) == taken) {
     return true;
   }
-  return random.if_alone([&] { set_random_offset(&generator, taken); });
+  return random.if_alone([&] { set_random_offset(generator, taken); });
 }
 
 // One that may be run again is, when it found no room: without the pins of other threads' ops and

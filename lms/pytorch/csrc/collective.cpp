@@ -2,6 +2,7 @@
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <torch/csrc/lms/collective.h>
+#include <torch/csrc/lms/compat/optional.h>
 
 #include <algorithm>
 #include <iterator>
@@ -162,6 +163,14 @@ void waited_for(const Work& work) {
   for (const auto& each : pending().take([&](const Work& w) { return w == work; })) {
     follow(each.second);
   }
+}
+
+void define_collectives(Definitions& definitions) {
+  definitions.def("begin_group() -> ()", &begin_group);
+  definitions.def("end_group(__torch__.torch.classes.c10d.Work? work) -> ()",
+                  [](const Optional<Work>& work) { end_group(work.value_or(Work())); });
+  definitions.def("abandon_group() -> ()", &abandon_group);
+  definitions.def("waited_for(__torch__.torch.classes.c10d.Work work) -> ()", &waited_for);
 }
 
 }  // namespace torch::lms

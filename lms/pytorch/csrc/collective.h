@@ -3,6 +3,7 @@
 
 #include <c10/core/StorageImpl.h>
 #include <c10/util/FunctionRef.h>
+#include <torch/csrc/lms/compat/definitions.h>
 #include <torch/csrc/lms/operands.h>
 
 #include <memory>
@@ -49,5 +50,15 @@ void abandon_group();
 
 // The current streams come after `work` from now on.
 void waited_for(const Work& work);
+
+template <class Call>
+void run_collective(Call& call, const Operands& operands) {
+  const auto held = std::make_shared<InFlight>(operands);
+  call.run();
+  hold_until_done(held, [&call] { return call.work(); });
+}
+
+// The operators that torch/cuda/lms tells of them by.
+void define_collectives(Definitions& definitions);
 
 }  // namespace torch::lms

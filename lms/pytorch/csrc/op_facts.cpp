@@ -62,8 +62,14 @@ bool is_set(const c10::FunctionSchema& schema, const std::string& op) {
 
 bool may_hold_tensor(const c10::Argument& argument) {
   const auto kind = argument.type()->kind();
-  return contains(argument.type()->str(), "Tensor") || kind == c10::TypeKind::StorageType ||
-         kind == c10::TypeKind::AnyType || kind == c10::TypeKind::VarType;
+  const std::string type = argument.type()->str();
+  return contains(type, "Tensor") || contains(type, "Storage") || kind == c10::TypeKind::AnyType ||
+         kind == c10::TypeKind::VarType;
+}
+
+// Of an argument that is given for a result (out=).
+bool is_out(const c10::Argument& argument) {
+  return argument.kwarg_only() && argument.alias_info() && argument.alias_info()->isWrite();
 }
 
 // They write arguments, but not before they have all memory they need.
@@ -93,21 +99,21 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   bool writes_operands = false, writes_out = false;
   for (const c10::Argument& argument : schema.arguments()) {
     if (may_hold_tensor(argument)) {
-      const auto* alias = argument.alias_info();
+      const auto& alias = argument.alias_info();
       const bool written = !trusted || (alias && alias->isWrite()) || writes_silently(op, argument);
       const bool overwritten = trusted && index == 0 && (op == "zero_" || op == "copy_");
       const bool held = trusted && ((index == 0 && op == "set_") || is_set(schema, op));
       const Access write = overwritten ? Access::kOverwrite : Access::kWrite;
       const Access access = written ? write : Access::kRead;
-      writes_operands = writes_operands || (written && !argument.is_out());
-      writes_out = writes_out || (written && argument.is_out());
+      writes_operands = writes_operands || (written && !is_out(argument));
+      writes_out = writes_out || (written && is_out(argument));
       facts.tensors.push_back({index, held ? Access::kHold : access});
     }
     ++index;
   }
   bool view = false;
   for (const c10::Argument& result : schema.returns()) {
-    const auto* alias = result.alias_info();
+    const auto& alias = result.alias_info();
     view = view || (alias && !alias->isWrite());
     facts.has_results = facts.has_results || (may_hold_tensor(result) && !alias);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/lms/compat/storage.h>
+#include <torch/csrc/lms/compat/tensors.h>
 #include <torch/csrc/lms/operands.h>
 
 #include <algorithm>
@@ -15,9 +16,8 @@ constexpr size_t kSmall = size_t{1} << 20;
 
 // Whether who writes every element of the tensor writes every byte of its storage.
 bool covers_its_storage(const at::Tensor& self) {
-  const auto& storage = *self.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   return self.is_non_overlapping_and_dense() && self.storage_offset() == 0 &&
-         self.nbytes() == c10::cuda::lms::nbytes_of(storage);
+         self.nbytes() == c10::cuda::lms::nbytes_of(*storage_of(self));
 }
 
 }  // namespace

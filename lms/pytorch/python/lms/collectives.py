@@ -90,8 +90,21 @@ def _watch_launches() -> None:
         rpc.api._init_rpc_states = _launching(rpc.api._init_rpc_states)
 
 
+def _watch_groups() -> None:
+    """Where collectives are no operators: a process group launches past them."""
+    distributed: Any = torch.distributed
+    if distributed.is_available():
+        if distributed.is_initialized():
+            library.ops().launches_unseen()
+        module = distributed.distributed_c10d
+        module._new_process_group_helper = _launching(module._new_process_group_helper)
+
+
 def install() -> None:
     """From now on, a group of collectives holds what it uses."""
+    if not versions.collectives_are_operators():
+        _watch_groups()
+        return
     _watch_launches()
     if torch.distributed.is_available():
         from torch.distributed import ProcessGroup, Work

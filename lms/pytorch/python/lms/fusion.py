@@ -13,7 +13,7 @@ from typing import Any, Iterator, List
 
 import torch
 
-from . import library, objects
+from . import library, objects, versions
 
 _lock = library.over_forks(threading.Lock())
 _wanted = True  # what the program asked for last
@@ -75,7 +75,10 @@ def stop(what: str) -> None:
         if _stopped:
             return
         _override(False)
-        if threading.active_count() == 1:
+        if versions.fuses_unseen():
+            if objects.instances(torch.jit.ScriptModule) or objects.instances(torch.jit.Function):
+                library.ops().launches_unseen()
+        elif threading.active_count() == 1:
             _compile_anew()
         else:
             compiled = [*_functions(), *_modules()]
@@ -126,7 +129,8 @@ def install() -> None:
     """From now on a program that turns fusion on gets it once tensors do not move."""
     global _override, _wanted
     with _lock:
-        _override, can_fuse = torch._C._jit_override_can_fuse_on_gpu, torch._C._jit_can_fuse_on_gpu
+        _override = torch._C._jit_override_can_fuse_on_gpu
+        can_fuse = getattr(torch._C, "_jit_can_fuse_on_gpu", lambda: _wanted)  # not before 1.6
         _wanted = can_fuse()
 
         @functools.wraps(_override)

@@ -16,7 +16,10 @@ _unnoted: Any = weakref.WeakSet()  # graphs that were captured before there was 
 
 def watch() -> None:
     """From now on, captures are known of."""
-    from torch.cuda.graphs import CUDAGraph  # torch is being imported
+    try:
+        from torch.cuda.graphs import CUDAGraph  # torch is being imported
+    except ImportError:  # before 1.10 PyTorch captures none
+        return
 
     begin, end = CUDAGraph.capture_begin, CUDAGraph.capture_end
 

@@ -55,8 +55,8 @@ def _in(values: Any) -> Iterator[torch.Tensor]:
                 yield value
         elif isinstance(value, (list, tuple)):
             yield from _in(value)
-        elif isinstance(base := getattr(value, "base", None), torch.Tensor):  # a descriptor
-            yield from _in([base])
+        elif isinstance(getattr(value, "base", None), torch.Tensor):  # a descriptor
+            yield from _in([value.base])
 
 
 def _launching(function: Callable[..., Any]) -> Callable[..., Any]:

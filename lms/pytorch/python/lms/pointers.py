@@ -70,7 +70,7 @@ def _identity_of_tensor(tensor: torch.Tensor) -> int:
 
 
 def _identity_of_storage(storage: torch.UntypedStorage) -> int:
-    name: int = library.ops().identity(storage)
+    name: int = library.ops().identity(versions.argument(storage))
     # Storages are as far apart as the largest could be: who compares ends with starts may.
     return name if name >= 0 else -name << 48
 
@@ -84,7 +84,7 @@ def _expose_tensor(tensor: torch.Tensor) -> None:
 
 
 def _expose_storage(storage: torch.UntypedStorage) -> None:
-    library.ops().expose(view_of(storage))
+    library.ops().expose(versions.view_of(storage))
 
 
 def _pointer(
@@ -116,10 +116,6 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
-def view_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
 def _before(function: Callable[..., Any], action: Callable[[Any], None]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,20 +125,22 @@ def _before(function: Callable[..., Any], action: Callable[[Any], None]) -> Call
     return wrapper
 
 
-# Storages whose pointer was given away before there was a library to tell: their weak references.
+# Storages whose pointer was given away before there was a library to tell: their classes, and weak
+# references.
 _given_away: List[Any] = []
 
 
 def _note(tensor: torch.Tensor) -> None:
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    _given_away[:] = [kept for kept in _given_away if not kept.expired()]
-    _given_away.append(StorageWeakRef(versions.storage_of(tensor)))
+    _given_away[:] = [kept for kept in _given_away if not kept[1].expired()]
+    storage = versions.storage_of(tensor)
+    _given_away.append((type(storage), StorageWeakRef(storage)))
 
 
 def _expose_noted() -> None:
-    for given in _given_away:
-        storage = torch.UntypedStorage._new_with_weak_ptr(given.cdata)
+    for kind, given in _given_away:
+        storage = kind._new_with_weak_ptr(given.cdata)
         if storage is not None:
             _expose_storage(storage)
     _given_away.clear()
@@ -165,15 +163,16 @@ def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
     """For methods of a storage that reach its memory without an operator."""
+    kinds = tuple(versions.storages())
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not library.active():
             return function(*args, **kwargs)
         views = [
-            view_of(value)
+            versions.view_of(value)
             for value in args
-            if isinstance(value, torch.UntypedStorage) and value.device.type == "cuda"
+            if isinstance(value, kinds) and value.device.type == "cuda"
         ]
         library.ops().pin_all(views)
         try:
@@ -191,7 +190,7 @@ def _resizing(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(storage: Any, size: Any) -> Any:
         if size == 0 and storage.device.type == "cuda" and library.active():
-            library.ops().drop_if_out(storage)
+            library.ops().drop_if_out(versions.argument(storage))
         return pinned(storage, size)
 
     return wrapper
@@ -202,7 +201,7 @@ def _iterating(function: Callable[..., Any]) -> Callable[..., Any]:
     written meanwhile is seen."""
 
     def elements(storage: Any) -> Iterator[Any]:
-        view = [view_of(versions.untyped(storage))]
+        view = [versions.view_of(versions.untyped(storage))]
         library.ops().pin_all(view)
         try:
             yield from function(storage)
@@ -238,26 +237,25 @@ def _share(storage: torch.UntypedStorage) -> None:
 def install() -> None:
     """From now on, what hands out a pointer holds its tensor."""
     _expose_noted()
-    tensor, storage = torch.Tensor, torch.UntypedStorage
+    tensor = torch.Tensor
     tensor.data_ptr = _pointer(  # type: ignore[method-assign]
         tensor.data_ptr, _identity_of_tensor, _expose_tensor
     )
-    storage.data_ptr = _pointer(  # type: ignore[method-assign]
-        storage.data_ptr, _identity_of_storage, _expose_storage
-    )
-    storage._share_cuda_ = _before(storage._share_cuda_, _share)  # type: ignore[method-assign]
-    for name in (
-        "copy_",
-        "fill_",
-        "_write_file",
-        "_set_from_file",
-        "__setitem__",
-    ):
-        setattr(storage, name, _pinned(getattr(storage, name)))
-    storage.resize_ = _resizing(storage.resize_)  # type: ignore[method-assign]
-    for kind in (storage, torch.TypedStorage):
-        kind.__iter__ = _iterating(kind.__iter__)  # type: ignore[method-assign]
-    storage.__getitem__ = _item(storage.__getitem__)  # type: ignore[method-assign]
+    for storage in versions.storages():
+        storage.data_ptr = _pointer(storage.data_ptr, _identity_of_storage, _expose_storage)
+        storage._share_cuda_ = _before(storage._share_cuda_, _share)
+        for name in (
+            "copy_",
+            "fill_",
+            "_write_file",
+            "_set_from_file",
+            "__setitem__",
+        ):
+            setattr(storage, name, _pinned(getattr(storage, name)))
+        storage.resize_ = _resizing(storage.resize_)
+        storage.__getitem__ = _item(storage.__getitem__)
+    for kind in versions.iterated():
+        kind.__iter__ = _iterating(kind.__iter__)
 
     # Operators defined from now on get the boundary before they can be called.
     install_pending = library.ops().install_pending

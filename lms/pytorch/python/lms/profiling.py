@@ -49,9 +49,11 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
 def _already() -> Iterator[bool]:
     """For each profiler, or what may be one, whether it runs."""
     yield versions.profiling()
-    kind, running = versions.execution_observers()
-    for each in objects.instances(kind):
-        yield getattr(each, running)
+    observers = versions.execution_observers()
+    if observers is not None:
+        kind, running = observers
+        for each in objects.instances(kind):
+            yield getattr(each, running)
 
 
 def install() -> None:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's versions spell differently, or do not have: from 1.13 on."""
+"""What PyTorch's versions spell differently, or do not have: from 1.5 on."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
 
+# Before 1.13 a storage has a type itself, with a class for each on each kind of device.
+_TYPED = not hasattr(torch, "UntypedStorage")
 # Of a TypedStorage, the one that has the bytes.
 _UNTYPED = "_untyped_storage" if hasattr(torch.Tensor, "untyped_storage") else "_storage"
 
@@ -14,16 +16,41 @@ _UNTYPED = "_untyped_storage" if hasattr(torch.Tensor, "untyped_storage") else "
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     if hasattr(torch.Tensor, "untyped_storage"):
         return tensor.untyped_storage()
+    if _TYPED:
+        return tensor.storage()  # type: ignore[return-value]
     found: torch.UntypedStorage = tensor._storage()  # type: ignore[attr-defined]
     return found
 
 
 def untyped(storage: Any) -> torch.UntypedStorage:
     """Of a storage of either kind."""
-    if isinstance(storage, torch.UntypedStorage):
-        return storage
+    if _TYPED or isinstance(storage, torch.UntypedStorage):
+        return storage  # type: ignore[no-any-return]
     found: torch.UntypedStorage = getattr(storage, _UNTYPED)
     return found
+
+
+def storages() -> List[Type[Any]]:
+    """The classes of storages of the device that have the bytes."""
+    if not _TYPED:
+        return [torch.UntypedStorage]
+    return [kind for kind in torch._storage_classes if kind.__module__ == "torch.cuda"]
+
+
+def iterated() -> List[Type[Any]]:
+    """The classes of storages that are iterated by element."""
+    return storages() if _TYPED else [torch.UntypedStorage, torch.TypedStorage]
+
+
+def view_of(storage: Any) -> torch.Tensor:
+    """A tensor without elements that holds the storage."""
+    dtype = storage.dtype if _TYPED else torch.uint8
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage)
+
+
+def argument(storage: Any) -> Any:
+    """A storage, as an operator takes it."""
+    return storage._cdata if _TYPED else storage
 
 
 def native_allocator() -> bool:
@@ -61,7 +88,10 @@ def _observer() -> str:
 
 
 def profilers() -> Iterator[Tuple[str, str, str]]:
-    """A module, and its functions that begin and end a profiler."""
+    """A module, and its functions that begin and end a profiler. None in versions where an access
+    cannot be refused, so that none of theirs is."""
+    if _TYPED:
+        return
     yield "torch.autograd.profiler", "_enable_profiler", "_disable_profiler"
     begin, end = (
         f"_{act}_execution_{_observer().lower()}_observer" for act in ("enable", "disable")
@@ -69,8 +99,10 @@ def profilers() -> Iterator[Tuple[str, str, str]]:
     yield "torch.profiler.profiler", begin, end
 
 
-def execution_observers() -> Tuple[Any, str]:
-    """Their class, and its attribute that says whether one runs."""
+def execution_observers() -> Optional[Tuple[Any, str]]:
+    """Their class, and its attribute that says whether one runs; None where there are none."""
+    if _TYPED:
+        return None
     kind = _observer()
     running = f"_execution_{kind.lower()}_running"
     return getattr(torch.profiler, f"Execution{kind}Observer"), running
@@ -78,7 +110,18 @@ def execution_observers() -> Tuple[Any, str]:
 
 def profiling() -> bool:
     """Whether a profiler runs; of versions that do not say, whether one may."""
+    if _TYPED:
+        return False
     module: Any = torch.autograd.profiler
     if hasattr(module, "_is_profiler_enabled"):
         return bool(module._is_profiler_enabled)
     return bool(torch._C._autograd._profiler_enabled())
+
+
+def fuses_unseen() -> bool:
+    """Whether TorchScript cannot be made to compile anew what it has fused."""
+    return _TYPED
+
+
+def collectives_are_operators() -> bool:
+    return hasattr(torch.distributed, "Work")

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/cuda/lms/compat/implementations.h>
+
+// Seam: what c10 has for CUDA and for errors: device_synchronize, CUDAStreamCaptureModeGuard,
+// OutOfMemoryError, make_scope_exit, C10_CUDA_ERROR_HANDLED, C10_CUDA_IGNORE_ERROR,
+// C10_THROW_ERROR, TORCH_CHECK_VALUE, C10_COMPILE_TIME_MAX_GPUS. An implementation defines, under
+// the same names, what its version lacks.
+#include LMS_CUDA

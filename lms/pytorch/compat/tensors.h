@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/lms/compat/implementations.h>
+
+// Seam: what tensors and values hold.
+namespace torch::lms {
+
+// Whether it is not of the device.
+bool elsewhere(const at::Tensor& tensor);
+// Whether its layout is compressed sparse; and then f(Tensor) for each tensor in it.
+bool is_sparse_compressed(const at::Tensor& tensor);
+template <class F>
+void each_compressed_part(const at::Tensor& tensor, const F& f);
+// Of one that has a storage.
+c10::StorageImpl* storage_of(const at::Tensor& tensor);
+// Of a value that is a storage; null for any other.
+c10::StorageImpl* storage_in(const c10::IValue& value);
+
+}  // namespace torch::lms
+
+#include LMS_TENSORS

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What tensors and values hold from PyTorch 1.13 on; included by tensors.h.
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+
+namespace torch::lms {
+
+inline bool is_sparse_compressed(const at::Tensor& tensor) {
+  const at::Layout layout = tensor.layout();
+  return layout == at::kSparseCsr || layout == at::kSparseCsc || layout == at::kSparseBsr ||
+         layout == at::kSparseBsc;
+}
+
+// Before PyTorch 2 the key of a compressed sparse tensor names no backend, so what it holds is
+// asked instead.
+inline bool elsewhere(const at::Tensor& tensor) {
+  return !tensor.key_set().has_backend(c10::BackendComponent::CUDABit) &&
+         !is_sparse_compressed(tensor);
+}
+
+template <class F>
+void each_compressed_part(const at::Tensor& tensor, const F& f) {
+  const auto* impl = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+  f(impl->compressed_indices());
+  f(impl->plain_indices());
+  f(impl->values());
+}
+
+inline c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+inline c10::StorageImpl* storage_in(const c10::IValue& value) {
+  return value.isStorage() ? value.toStorage().unsafeGetStorageImpl() : nullptr;
+}
+
+inline const auto& elements_of(const c10::IValue& tuple) { return tuple.toTupleRef().elements(); }
+
+}  // namespace torch::lms

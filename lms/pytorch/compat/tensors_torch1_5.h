@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What tensors and values hold in PyTorch 1.5; included by tensors.h.
+
+#include <ATen/ATen.h>
+#include <ATen/SparseTensorImpl.h>
+
+namespace torch::lms {
+
+inline bool elsewhere(const at::Tensor& tensor) { return !tensor.is_cuda(); }
+
+inline bool is_sparse_compressed(const at::Tensor&) { return false; }
+
+template <class F>
+void each_compressed_part(const at::Tensor&, const F&) {}
+
+inline c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl();
+}
+
+inline c10::StorageImpl* storage_in(const c10::IValue&) { return nullptr; }
+
+inline const auto& elements_of(const c10::IValue& tuple) { return tuple.toTuple()->elements(); }
+
+}  // namespace torch::lms
