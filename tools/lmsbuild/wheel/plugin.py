@@ -160,7 +160,7 @@ def source_files(found: PluginTarget) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     layout = [*found.target.framework.layout, *found.plugin.layout]
     for path, file in files_of(found.target, layout).items():
-        if path.endswith(".py"):
+        if path.startswith(f"{_PYTHON}/"):  # not what makes sources of a framework's headers
             files[f"{NAME}/{PurePosixPath(path).relative_to(_PYTHON)}"] = file.read_bytes()
         elif path.endswith((".h", ".cpp")):
             files[f"{CODE}/{path}"] = file.read_bytes()
