@@ -695,5 +695,5 @@ def test_an_empty_path_is_not_the_current_folder(
 def test_what_is_no_file_is_not_read(world: World, console: Console, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in (str(tmp_path / "pipe"), "/dev/zero"):
-        with pytest.raises(SourceError, match="no such file or folder"):
+        with pytest.raises(SourceError, match="it is neither a file nor a folder"):
             fetch(world.target, name, None, console)
