@@ -57,6 +57,7 @@ FOUND = [
     (path.relative_to(RUNTIME).as_posix(), name, comment)
     for place in PLACES
     for path in sorted(RUNTIME.glob(place))
+    if "__pycache__" not in path.parts
     for name, comment in constants(path.read_text())
 ]
 TUNED = [entry for entry in FOUND if entry[1] not in FIXED.get(entry[0], ())]
