@@ -64,6 +64,12 @@ struct World {
     const fake::Scope scope;
     CHECK(engine.evict(storage.get()));
   }
+  // So that the next one is expected to be.
+  void evict_one() {
+    const fake::StorageRef storage = create();
+    use(storage, lms::Access::kWrite);
+    evict(storage);
+  }
 
   fake::Device device;
   fake::HostMemory memory{1 << 20};
@@ -141,11 +147,7 @@ TEST(speculating_ibm_learns_what_was_used_again_before_it_was_reclaimed) {
 TEST(speculating_ibm_copies_again_what_was_written_since) {
   for (std::uint64_t seed = 1; seed < 200; ++seed) {
     World world(seed);
-    {
-      const fake::StorageRef first = world.create();
-      world.use(first, lms::Access::kWrite);
-      world.evict(first);
-    }
+    world.evict_one();
     const fake::StorageRef storage = world.create();
     world.write(storage, 1);
     CHECK_EQ(world.backend.counts.ahead, 1);
@@ -163,11 +165,7 @@ TEST(speculating_ibm_copies_again_what_was_written_since) {
 TEST(speculating_ibm_lets_nobody_have_the_block_before_the_copy) {
   for (std::uint64_t seed = 1; seed < 200; ++seed) {
     World world(seed);
-    {
-      const fake::StorageRef first = world.create();
-      world.use(first, lms::Access::kWrite);
-      world.evict(first);
-    }
+    world.evict_one();
     const fake::StorageRef storage = world.create();
     world.write(storage, 1);
     world.evict(storage);

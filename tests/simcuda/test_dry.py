@@ -40,7 +40,7 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
 
 
 def server(settings: dict[str, str]) -> Iterator[ForkServer]:
-    if find_torch() is None:
+    if TORCH is None:
         pytest.skip("torch is not installed here")
     made = ForkServer(sys.executable, ["device_fork"], environment(settings))
     yield made
