@@ -247,6 +247,40 @@ def test_operators_that_each_fit(program: Any) -> None:
     assert "none was short" in out
 
 
+def test_what_is_taken_is_not_merged_with_what_another_thread_frees(program: Any) -> None:
+    """The place that was made for one thread, beside pieces that others free."""
+    out = program(
+        """
+        import sys, threading, torch
+        sys.setswitchinterval(1e-5)
+        torch.cuda.lms.enable(min_size=3 << 20)
+        stores = [torch.full((3 << 18,), float(i), device="cuda") for i in range(8)]
+        over = threading.Event()
+
+        def use():
+            for _ in range(100):
+                for x in stores:
+                    x.add_(1)
+            over.set()
+
+        def free():  # smaller than what moves
+            while not over.is_set():
+                torch.empty(2 << 20, dtype=torch.uint8, device="cuda")
+
+        threads = [threading.Thread(target=act) for act in (use, free, free)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(bool((x == i + 100).all()) for i, x in enumerate(stores))
+        assert torch.cuda.lms.stats()["lms.paged_in"] > 100
+        print("each has its own")
+        """,
+        memory=20 * MIB,
+    )
+    assert "each has its own" in out
+
+
 FILL = "torch.arange(10 << 18, device='cuda', dtype=torch.float32)"
 GROWS = "torch.arange(10 << 18, out=torch.ones(3, device='cuda'))"
 

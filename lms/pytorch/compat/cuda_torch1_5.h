@@ -50,6 +50,7 @@ class ScopeExit {
       : act_(std::move(other.act_)), armed_(std::exchange(other.armed_, false)) {}
   ScopeExit(const ScopeExit&) = delete;
   ScopeExit& operator=(const ScopeExit&) = delete;
+  void release() { armed_ = false; }
   ~ScopeExit() {
     if (armed_) {
       act_();
