@@ -251,7 +251,8 @@ def test_what_is_taken_is_not_merged_with_what_another_thread_frees(program: Any
     """The place that was made for one thread, beside pieces that others free."""
     out = program(
         """
-        import sys, threading, torch
+        import resource, sys, threading, torch
+        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # a broken list may have no end
         sys.setswitchinterval(1e-5)
         torch.cuda.lms.enable(min_size=3 << 20)
         stores = [torch.full((3 << 18,), float(i), device="cuda") for i in range(8)]
@@ -277,6 +278,7 @@ def test_what_is_taken_is_not_merged_with_what_another_thread_frees(program: Any
         print("each has its own")
         """,
         memory=20 * MIB,
+        timeout=100,
     )
     assert "each has its own" in out
 
