@@ -252,7 +252,7 @@ def test_what_is_taken_is_not_merged_with_what_another_thread_frees(program: Any
     out = program(
         """
         import resource, sys, threading, torch
-        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # a broken list may have no end
+        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, -1))  # broken lists have no end
         sys.setswitchinterval(1e-5)
         torch.cuda.lms.enable(min_size=3 << 20)
         stores = [torch.full((3 << 18,), float(i), device="cuda") for i in range(8)]
