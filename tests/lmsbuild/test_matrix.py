@@ -220,8 +220,9 @@ def commands(name: str) -> dict[str, str]:
 def test_what_is_compiled_in_a_container_is_what_is_tested_and_packed(name: str) -> None:
     """So a wheel needs what the official one needs, and not what the runner has."""
     scripts = commands(name)
-    overlays = [text for text in scripts.values() if "--full" not in text]
-    assert len(overlays) == len(scripts) - 1
+    wheels = {cell: text for cell, text in scripts.items() if not cell.endswith("-plugin")}
+    overlays = [text for text in wheels.values() if "--full" not in text]
+    assert len(overlays) == len(wheels) - 1
     for text in overlays:
         lines = [line for line in text.splitlines() if line.startswith("lmsbuild ")]
         assert [line.split()[1] for line in lines] == ["wheel", "test", "conda"]
@@ -286,8 +287,12 @@ def test_a_pushed_tag_makes_a_release() -> None:
     assert not any(name.startswith("actions/cache") for name in uses), "nothing of other runs"
     assert publish["needs"] == "release" and release["environment"] == "release"
     cells = release["strategy"]["matrix"]["include"]
-    wheels = [name for name in commands("github") if "ppc64le" not in name]
+    plugins = [cell for cell in cells if cell["name"].endswith("-plugin")]
+    cells = [cell for cell in cells if cell not in plugins]
+    wheels = [name for name in commands("github") if not name.endswith(("ppc64le", "-plugin"))]
     assert [cell["name"] for cell in cells] == wheels
+    for cell in plugins:
+        assert cell["image"] == "" and cell["test"].strip().endswith("--plugin")
     for cell in cells:
         assert "--container" in cell["release"]
         assert '${LMS_KEY:+--sign "$LMS_KEY"}' in cell["release"]
@@ -296,6 +301,44 @@ def test_a_pushed_tag_makes_a_release() -> None:
     images = [cell["image"] for cell in cells if cell["image"]]
     assert len(images) == len({name.partition(":")[0] for name in images}) > 2, "one of a tag"
     assert any("--companions" in cell["release"] for cell in cells)
+
+
+@pytest.mark.parametrize("name", ["github", "gitlab"])
+def test_every_release_of_a_plugin_is_tested(name: str) -> None:
+    scripts = {cell: text for cell, text in commands(name).items() if cell.endswith("-plugin")}
+    frameworks = load(Project(REPOSITORY))
+    known = [
+        f"{framework}:v{release}"
+        for framework, what in frameworks.items()
+        if what.plugin
+        for release in what.plugin.releases
+    ]
+    assert [cell.removesuffix("-plugin").replace("-", ":", 1) for cell in scripts] == known
+    for label, script in zip(known, scripts.values(), strict=True):
+        lines = [line.split() for line in script.splitlines() if line.startswith("lmsbuild ")]
+        assert all(line[2] == label for line in lines)
+        assert lines[0][1] == "plugin" and lines[-1][1] == "test" and "--plugin" in lines[-1]
+        assert {line[1] for line in lines[1:-1]} == {"conda"}
+
+
+def test_what_a_release_has_of_the_plugins() -> None:
+    """A wheel that is compiled for each release of the framework once for each, with a conda
+    package for each Python; one that is for all of them once."""
+    workflow = YAML(typ="safe").load(REPOSITORY / "ci" / matrix.PIPELINES["github-release"])
+    cells = workflow["jobs"]["release"]["strategy"]["matrix"]["include"]
+    made = [cell for cell in cells if cell["name"].endswith("-plugin")]
+    plugin = load(Project(REPOSITORY))["pytorch"].plugin
+    assert plugin is not None
+    torch = [cell for cell in made if cell["name"].startswith("pytorch")]
+    assert len(torch) == len(plugin.releases) and len(made) == len(torch) + 1
+    for cell in made:
+        lines = cell["release"].split("\n")
+        folders = {line.rpartition(" ")[2] for line in lines if line}
+        assert len(folders) == 1 and next(iter(folders)).startswith("release/")
+        pythons = cell["python"].split()
+        assert sum(line.startswith("lmsbuild conda ") for line in lines) == len(pythons)
+        assert len(pythons) >= (3 if cell in torch else 1)
+    assert len({cell["release"].split()[-1] for cell in made}) == len(made)
 
 
 def test_what_a_run_leaves_goes_after_a_month() -> None:

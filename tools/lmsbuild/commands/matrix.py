@@ -44,7 +44,8 @@ def command(
 
     Made of every tag's official wheels, with the rules `include` and `exclude` of ci/matrix.toml.
     An `overlay` is the official wheel with the patched libraries; `full` is a build of everything
-    in a container, for what no official wheel covers.
+    in a container, for what no official wheel covers. A `plugin` is the package beside an official
+    release, tested there; the newest Python stands for all.
     """
     if writes + checks + (form is not None) > 1:
         raise UsageError(

@@ -3,7 +3,8 @@
 pipelines of it.
 
 A cell is one wheel: tag x Python x CUDA x architecture. Where there is an official wheel it is made
-an overlay; what no official wheel covers is included by rule and built in full.
+an overlay; what no official wheel covers is included by rule and built in full. The packages that
+go beside an unpatched framework have a cell for each release that they are tested with.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from pydantic import Field
 from lmsbuild.base.errors import ConfigError, SeriesError
 from lmsbuild.base.hashing import write_atomic
 from lmsbuild.base.project import Project
-from lmsbuild.tags.frameworks import X86_64, Framework, Model, image_name, load, read
+from lmsbuild.tags.frameworks import (
+    X86_64,
+    Framework,
+    Model,
+    Release,
+    Variant,
+    image_name,
+    load,
+    read,
+)
 from lmsbuild.tags.words import CudaVersion, Machine, PythonVersion, Word
 
 FILE = "ci/matrix.toml"
@@ -55,14 +65,15 @@ class Selection(Model):
 
 
 class Cell(Model):
-    """One wheel that CI builds: an overlay of the official one, or everything from source."""
+    """One wheel that CI builds: an overlay of the official one, everything from source, or the
+    package beside the official release `tag`."""
 
     framework: Word
     tag: Word
     python: PythonVersion
     cuda: CudaVersion
     arch: Machine
-    build: Literal["overlay", "full"]
+    build: Literal["overlay", "full", "plugin"]
 
 
 class Runner(Model):
@@ -93,10 +104,15 @@ class Job:
     default: bool = False  # of the tag's CUDA versions
     companions: bool = False  # go beside its wheel
     gpu: bool = False  # runs the suites on a GPU, and nothing else
+    package: str = ""  # with the version, of a plug-in's cell
+    others: tuple[str, ...] = ()  # Pythons of which it makes conda packages as well
+    ships: bool = True  # a release has what this makes
 
     @property
     def name(self) -> str:
         cell = self.cell
+        if self.plugin:
+            return f"{cell.framework}-{cell.tag}-plugin"
         python, cuda = cell.python.replace(".", ""), cell.cuda.replace(".", "")
         device = f"cu{cuda}" if cuda.isdigit() else cuda
         name = f"{cell.framework}-{cell.tag}-py{python}-{device}-{cell.arch}"
@@ -104,21 +120,32 @@ class Job:
 
     @property
     def tag(self) -> str:
-        return f"{self.cell.framework}-{self.cell.tag}"
+        return self.name if self.plugin else f"{self.cell.framework}-{self.cell.tag}"
 
     @property
     def file(self) -> str:
         """Names what is downloaded for the tag."""
+        if self.plugin:
+            return f"patches/{self.cell.framework}/plugin.toml"
         return f"patches/{self.cell.framework}/{self.cell.tag}/tag.toml"
 
     @property
     def minutes(self) -> int:
         """After which the job is stopped: an overlay takes minutes, a full build hours."""
-        return 60 if self.cell.build == "overlay" else 24 * 60
+        return 24 * 60 if self.full else 60
+
+    @property
+    def pythons(self) -> list[str]:
+        """That its commands use."""
+        return [*self.others, self.cell.python]
 
     @property
     def full(self) -> bool:
         return self.cell.build == "full"
+
+    @property
+    def plugin(self) -> bool:
+        return self.cell.build == "plugin"
 
     @property
     def commands(self) -> list[str]:
@@ -128,6 +155,8 @@ class Job:
             return [self._command("test", "--device cuda")]
         if self.full:
             return [self._command("wheel", "--full --output dist")]  # for the runner's machine
+        if self.plugin:
+            return [*self._plugin_commands("dist"), self.test_command]
         return [
             self._command("wheel", "--container --output dist"),
             self._command("test", "--wheel dist/*.whl"),
@@ -138,6 +167,8 @@ class Job:
     def release_commands(self) -> list[str]:
         """Into `release`; the key is there when the CI system has one. The wheel comes out the same
         as that in the image."""
+        if self.plugin:
+            return self._plugin_commands(f"release/{self.package}")
         named = f"--image {self.image} " if self.image else ""
         lines = [self._command("wheel", "--container --output dist")]
         if self.companions:
@@ -150,13 +181,15 @@ class Job:
     @property
     def test_command(self) -> str:
         """Of the wheel that is released."""
+        if self.plugin:
+            return self._command("test", "--plugin")
         return self._command("test", "--wheel release/*/*.whl")
 
     @property
     def image(self) -> str:
         """Of a tag there is one, so one cell makes it; "" for the others."""
         cell = self.cell
-        if not (self.newest and self.default and cell.arch == X86_64):
+        if self.plugin or not (self.newest and self.default and cell.arch == X86_64):
             return ""
         return image_name(self.tag, "runtime", cell.arch, cell.python, cell.cuda)
 
@@ -166,9 +199,21 @@ class Job:
         arch = self.cell.arch
         return "" if arch == X86_64 else f" --arch linux-{arch} --test none"
 
-    def _command(self, name: str, more: str) -> str:
+    def _plugin_commands(self, output: str) -> list[str]:
+        """Wheel, sdist and conda packages into one folder."""
+        return [
+            self._command("plugin", f"--output {output}"),
+            *(
+                self._command("conda", f"--plugin --output {output}", python)
+                for python in self.pythons
+            ),
+        ]
+
+    def _command(self, name: str, more: str, python: str = "") -> str:
         cell = self.cell
-        words = [f"{cell.framework}:{cell.tag}", "--python", cell.python, "--cuda", cell.cuda]
+        words = [f"{cell.framework}:{cell.tag}", "--python", python or cell.python]
+        if not self.plugin:  # its wheel is for every CUDA version
+            words += ["--cuda", cell.cuda]
         return f"lmsbuild {name} {shlex.join(words)} {more}"
 
 
@@ -178,8 +223,9 @@ def rules_of(project: Project) -> Matrix:
 
 
 def cells(frameworks: Mapping[str, Framework], rules: Matrix) -> list[Cell]:
-    """Every wheel to build, in the order of the tags. Raises ConfigError for a rule of no use."""
-    official = [
+    """Every wheel to build, in the order of the tags; then the plug-ins'. Raises ConfigError for a
+    rule of no use."""
+    overlays = [
         Cell(
             framework=framework_name,
             tag=tag_name,
@@ -195,6 +241,7 @@ def cells(frameworks: Mapping[str, Framework], rules: Matrix) -> list[Cell]:
         for python in sorted(wheel.sha256, key=_version)
         for arch in dict.fromkeys(map(_architecture, wheel.platforms))
     ]
+    official = [*overlays, *_plugins(frameworks)]
     for rule in rules.exclude:
         if not any(_selects(rule, cell) for cell in official):
             raise ConfigError(
@@ -217,6 +264,26 @@ def cells(frameworks: Mapping[str, Framework], rules: Matrix) -> list[Cell]:
     return [*kept, *rules.include]
 
 
+def _variants(framework: Framework, release: Release) -> Mapping[str, Variant]:
+    return framework.tags[release.tag].cuda if release.tag else release.cuda
+
+
+def _plugins(frameworks: Mapping[str, Framework]) -> list[Cell]:
+    """One cell for each release, with its newest Python: the wheel is for all of them."""
+    found = []
+    for name, framework in frameworks.items():
+        for version, release in framework.plugin.releases.items() if framework.plugin else ():
+            cuda, variant = next(iter(_variants(framework, release).items()))
+            python = max(variant.wheel.sha256, key=_version)
+            found.append(
+                Cell(
+                    framework=name, tag=f"v{version}", python=python, cuda=cuda, arch=X86_64,
+                    build="plugin",
+                )
+            )  # fmt: skip
+    return found
+
+
 def select(found: Sequence[Cell], labels: Sequence[str]) -> list[Cell]:
     """Those of the tags `labels` (framework:tag); all when there are none."""
     return [cell for cell in found if not labels or f"{cell.framework}:{cell.tag}" in labels]
@@ -230,9 +297,15 @@ def jobs(frameworks: Mapping[str, Framework], rules: Matrix, chosen: Sequence[Ce
             f"{FILE}: no pipeline can be made because `runners` has no entry "
             f"for {', '.join(missing)}; add it"
         )
-    newest = {(cell.framework, cell.tag, cell.cuda, cell.arch): cell for cell in chosen}
+    newest = {
+        (cell.framework, cell.tag, cell.cuda, cell.arch): cell
+        for cell in chosen
+        if cell.build != "plugin"
+    }
     found = [
-        Job(
+        _plugin_job(frameworks[cell.framework], cell, rules.runners[cell.arch])
+        if cell.build == "plugin"
+        else Job(
             cell,
             rules.runners[cell.arch],
             newest=cell in newest.values(),
@@ -241,15 +314,30 @@ def jobs(frameworks: Mapping[str, Framework], rules: Matrix, chosen: Sequence[Ce
                 one.digest(cell.python)
                 for one in frameworks[cell.framework].tags[cell.tag].companions
             ),
+            ships=cell.build == "overlay",
         )
         for cell in chosen
     ]
     with_gpu = [
-        Job(job.cell, rules.gpu, newest=True, gpu=True)
+        Job(job.cell, rules.gpu, newest=True, gpu=True, ships=False)
         for job in found
         if job.newest and not job.full and frameworks[job.cell.framework].shows.device == "simcuda"
     ]
     return [*found, *with_gpu]
+
+
+def _plugin_job(framework: Framework, cell: Cell, runner: Runner) -> Job:
+    """Of a package that is compiled for each release every one is shipped; else one is for all."""
+    plugin = framework.plugin
+    assert plugin is not None, "its cells are made of it"
+    release = cell.tag.removeprefix("v")
+    if plugin.compiled:
+        wheel = _variants(framework, plugin.releases[release])[cell.cuda].wheel
+        others = tuple(each for each in sorted(wheel.sha256, key=_version) if each != cell.python)
+        package = f"{plugin.name}-{plugin.version}-{cell.tag}"
+        return Job(cell, runner, package=package, others=others)
+    last = release == list(plugin.releases)[-1]
+    return Job(cell, runner, package=f"{plugin.name}-{plugin.version}", ships=last)
 
 
 def render(project: Project, format: str, work: Sequence[Job]) -> str:
