@@ -43,6 +43,7 @@ from lmsbuild.conda.condapackage import files_of, inspect, metadata
 from lmsbuild.conda.dependencies import from_libraries, mapped, required, table
 from lmsbuild.conda.make import make
 from lmsbuild.conda.plan import Plan, check_wheel, companion_plan, framework_plan, plugin_plan
+from lmsbuild.conda.rattler import run_tests
 from lmsbuild.conda.staging import stage
 from lmsbuild.conda.testchannel import TestChannel, wheel_requirements
 from lmsbuild.places import device as devices
@@ -520,10 +521,13 @@ def test_plugin_depends_on_the_release(
     about = f"Metadata-Version: 2.1\nName: torch-lms\nVersion: {found.version}\n{requires}"
     wheelfile.create(
         wheel,
-        {"torch_lms/x.py": b"", f"{info}/METADATA": about.encode(), f"{info}/WHEEL": b""},
+        {"torch_lms/__init__.py": b"", f"{info}/METADATA": about.encode(), f"{info}/WHEEL": b""},
     )
     made = make(plan, wheel, real_project, tmp_path / "out", console)[0].package
     assert "pytorch >=2.6,<2.7" in made.depends and made.name == "torch-lms"
+    channel = tmp_path / "channel"
+    beside(real_project, found.target, plan, wheel, made.depends, place=channel, console=console)
+    run_tests(made, [str(channel)], "", console)
 
 
 # The framework itself ----------------------------------------------------------------------------

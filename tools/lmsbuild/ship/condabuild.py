@@ -241,8 +241,11 @@ def beside(
 
 
 def _stand_ins(target: Target | None, wheel: Path, folder: Path, console: Console) -> Path | None:
-    """The simulated device for the libraries in `wheel`, for a framework that runs on it."""
+    """The simulated device for the libraries in `wheel`, of a framework that runs on it; none for
+    a package beside one."""
     if target is None or target.framework.shows.device != "simcuda":
+        return None
+    if WheelName.of(wheel).project != target.wheel.project:
         return None
     base = Environment(Path(sys.executable).parent.parent, "", reused=True)
     place = folder / "unpacked"
