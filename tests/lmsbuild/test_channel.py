@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from lmsbuild_conda import append, make, meta, rewrite, running
 from lmsbuild_processes import run
 from lmsbuild_wheels import start
@@ -562,6 +563,44 @@ def test_damage_in_the_channel_is_found(channel: Channel, box: Path, console: Co
     problems = {p.path: p.message for p in channel.verify(console)}
     assert problems["linux-64/repodata.json"].startswith("is not there; ")
     assert "linux-64/repodata.json.zst" not in problems
+
+
+@pytest.mark.parametrize(
+    ("key", "lie"),
+    [
+        ("version", "9.9"),
+        ("depends", []),
+        ("constrains", ["python <3"]),
+        ("build_number", 7),
+        ("size", 1),
+        ("md5", "0" * 32),
+    ],
+)
+def test_an_index_that_says_other_than_the_package(
+    channel: Channel, box: Path, console: Console, key: str, lie: object
+) -> None:
+    """Both of its files alike, so that only the package tells."""
+    channel.add([make(box, depends=["python >=3.9"]), make(box, "other")], console)
+    place = channel.root / "linux-64"
+    index = json.loads((place / "repodata.json").read_text())
+    index["packages.conda"]["demo-1.0-0.conda"][key] = lie
+    text = json.dumps(index).encode()
+    (place / "repodata.json").write_bytes(text)
+    (place / "repodata.json.zst").write_bytes(zstandard.ZstdCompressor().compress(text))
+    (problem,) = channel.verify(console)
+    assert problem.path == "linux-64/demo-1.0-0.conda"
+    assert problem.why.startswith(f"has the {key} ")
+    assert f"not {lie!r} as in the index" in problem.why
+    channel.index(console)
+    assert channel.verify(console) == []
+
+
+def test_progress_is_of_bytes(box: Path) -> None:
+    package = make(box, files={"share/large": "".join(map(str, range(400_000)))})
+    read: list[int] = []
+    inspect(package, progress=read.append)
+    size = package.stat().st_size
+    assert len(read) > 3 and size * 0.9 < sum(read) <= size
 
 
 def test_where_no_folder_can_be_made(box: Path) -> None:

@@ -18,7 +18,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,11 @@ from lmsbuild.conda.condapackage import (
 
 REPODATA = "repodata.json"
 INDEX = (f"{REPODATA}.zst", REPODATA)  # in the order in which they are replaced
+# What an index has of a package that the package itself says.
+_OWN = (
+    "name", "version", "build", "build_number", "subdir", "depends", "constrains", "noarch",
+    "track_features", "size", "md5", "license", "timestamp",
+)  # fmt: skip
 _LOCK = ".lock"
 _STAGING = ".staging-"
 _DAY = 86400.0
@@ -161,12 +166,15 @@ class Channel:
             ) from error
 
     def _parsed(self, subdir: str) -> list[Entry]:
+        return _entries(subdir, self._records(subdir))
+
+    def _records(self, subdir: str) -> dict[str, dict[str, Any]]:
+        """What the index says of each file, as it stands there."""
         try:
             text = _read(self.root / subdir / REPODATA).decode()
-            records = strictjson.loads(text)["packages.conda"]
-            return [_entry(subdir, file, record) for file, record in sorted(records.items())]
+            return dict(strictjson.loads(text)["packages.conda"])
         except FileNotFoundError:
-            return []
+            return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _DamagedError(str(error)) from error
 
@@ -187,19 +195,19 @@ class Channel:
         if not self.subdirs():
             raise self._no_channel()
         problems: list[Problem] = []
-        listed = []
+        listed: list[tuple[Entry, Mapping[str, Any]]] = []
         for subdir in self.subdirs():
             try:
-                listed += self._parsed(subdir)
+                records = self._records(subdir)
+                listed += [(entry, records[entry.file]) for entry in _entries(subdir, records)]
             except _DamagedError as error:
                 why = f"is damaged ({error})"
                 problems.append(Problem(f"{subdir}/{REPODATA}", why, self._anew))
             problems += self._check_compressed(subdir)
-        with console.task("checking packages", total=max(1, len(listed))) as task:
-            for entry in listed:
-                problems += self._check_entry(entry)
-                task.advance()
-        known = {entry.path for entry in listed}
+        with _checking(console, [self.root / entry.path for entry, _ in listed]) as progress:
+            for entry, record in listed:
+                problems += self._check_entry(entry, record, progress)
+        known = {entry.path for entry, _ in listed}
         for subdir in self.subdirs():
             for file in self.files(subdir):
                 if f"{subdir}/{file.name}" not in known:
@@ -221,7 +229,9 @@ class Channel:
             why = f"cannot be read ({error})"
         return [Problem(f"{subdir}/{packed.name}", why, self._anew)]
 
-    def _check_entry(self, entry: Entry) -> list[Problem]:
+    def _check_entry(
+        self, entry: Entry, record: Mapping[str, Any], progress: Callable[[int], None]
+    ) -> list[Problem]:
         path = self.root / entry.path
         try:
             check_regular(path)
@@ -229,14 +239,22 @@ class Channel:
             if digest != entry.sha256:
                 why = f"has SHA-256 {digest}, not {entry.sha256} as in the index"
                 return [Problem(entry.path, why, self._again)]
-            inspect(path, stubs=True)
+            package = inspect(path, stubs=True, progress=progress)
         except FileNotFoundError:
             why = "is in the index and not in the channel"
             return [Problem(entry.path, why, self._again)]
         except LmsbuildError as error:
             why = f"is no sound package ({error.message.split(';')[0]})"
             return [Problem(entry.path, why, self._again)]
-        return []
+        return [
+            Problem(
+                entry.path,
+                f"has the {key} {own!r}, not {record.get(key)!r} as in the index",
+                self._anew,
+            )
+            for key in _OWN
+            if ((own := package.record.get(key)) or None) != (record.get(key) or None)
+        ]
 
     @property
     def _anew(self) -> str:
@@ -265,11 +283,8 @@ class Channel:
         of the same name is refused, as clients take a published package to be for ever. Raises
         PackageError, SubdirError or ChannelError.
         """
-        with console.task("checking packages", total=len(packages)) as task:
-            checked = []
-            for path in packages:
-                checked.append(inspect(path, stubs=stubs))
-                task.advance()
+        with _checking(console, packages) as progress:
+            checked = [inspect(path, stubs=stubs, progress=progress) for path in packages]
         if dry_run:
             index = self._read()
             return [self._place(package, index) for package in checked]
@@ -416,19 +431,20 @@ class Channel:
                         console.warn(f"{subdir}/{name} leaves the index because it is gone")
         else:
             waiting = [(None, file) for entry, file in waiting if entry is None]
-        with console.task("checking packages", total=max(1, len(waiting))) as task:
+        with _checking(console, [file for _, file in waiting]) as progress:
             found = {}
             for entry, file in waiting:
-                package = self._check_file(file, entry, stubs=stubs)
+                package = self._check_file(file, entry, progress, stubs=stubs)
                 found[f"{package.subdir}/{file.name}"] = package
-                task.advance()
         return found
 
-    def _check_file(self, file: Path, published: Entry | None, *, stubs: bool) -> CondaPackage:
+    def _check_file(
+        self, file: Path, published: Entry | None, progress: Callable[[int], None], *, stubs: bool
+    ) -> CondaPackage:
         subdir = file.parent.name
         check_regular(file)
         try:
-            found = inspect(file, stubs=stubs)
+            found = inspect(file, stubs=stubs, progress=progress)
             digest = found.sha256
         except PackageError:
             if published is None or (digest := sha256_file(file)) == published.sha256:
@@ -485,6 +501,14 @@ class Channel:
             lock.release()
 
 
+@contextmanager
+def _checking(console: Console, files: Sequence[Path]) -> Iterator[Callable[[int], None]]:
+    """Progress in bytes: one of the packages may be nearly all that there is."""
+    total = sum(file.stat().st_size for file in files if file.is_file())
+    with console.task("checking packages", total=max(1, total)) as task:
+        yield task.advance
+
+
 def _read(path: Path) -> bytes:
     """Raises ValueError for what never ends."""
     filenames.check_regular(path)
@@ -494,6 +518,14 @@ def _read(path: Path) -> bytes:
 def _flush(path: Path) -> None:
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
+
+
+def _entries(subdir: str, records: Mapping[str, dict[str, Any]]) -> list[Entry]:
+    """Sorted. Raises _DamagedError."""
+    try:
+        return [_entry(subdir, file, record) for file, record in sorted(records.items())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _DamagedError(str(error)) from error
 
 
 def _entry(subdir: str, file: str, record: dict[str, Any]) -> Entry:

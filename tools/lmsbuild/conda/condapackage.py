@@ -18,11 +18,11 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import zstandard
 from rattler import MatchSpec, PackageRecord, Version
@@ -76,6 +76,10 @@ class CondaPackage:
         return f"{self.name} {self.version} {self.build}"
 
 
+def _told_nobody(_bytes: int) -> None:
+    """For who wants to see no progress."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Member:
     """What the archive has at a path: a file's SHA-256, or where a symbolic link leads."""
@@ -106,11 +110,14 @@ def check_regular(path: Path) -> None:
         )
 
 
-def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
+def inspect(
+    path: Path, *, stubs: bool = False, progress: Callable[[int], None] = _told_nobody
+) -> CondaPackage:
     """Read a package and check every byte of it against its own metadata.
 
     A package that brings no file is a stub unless it is a metapackage (`noarch: generic` with
-    dependencies); `stubs` lets stubs pass, for TEST channels. Raises PackageError or SubdirError.
+    dependencies); `stubs` lets stubs pass, for TEST channels. `progress` is told of the bytes of
+    the file that have been read since it was told last. Raises PackageError or SubdirError.
     """
     if path.suffix != SUFFIX:
         raise PackageError(
@@ -125,7 +132,7 @@ def inspect(path: Path, *, stubs: bool = False) -> CondaPackage:
             _check_entries(archive)
             info = _info(archive)
             index, paths = strictjson.loads(info["info/index.json"]), _paths(info)
-            found = _payload(archive)
+            found = _payload(archive, progress)
         _check_paths(path, paths, found)
         check_words(index)
         record = _record(path, info["info/index.json"])
@@ -218,11 +225,27 @@ def _record(path: Path, index: bytes) -> dict[str, Any]:
     return found
 
 
-def _members(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:
+class _Counted:
+    """A stream that says how much of it was read."""
+
+    def __init__(self, stream: IO[bytes], progress: Callable[[int], None]) -> None:
+        self._stream, self._progress = stream, progress
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._stream.read(size)
+        self._progress(len(found))
+        return found
+
+
+def _members(
+    archive: zipfile.ZipFile, name: str, progress: Callable[[int], None] = _told_nobody
+) -> Iterator[tuple[tarfile.TarInfo, Any]]:
     """Each member of a tar.zst with a stream of its content, in order."""
     with (
         archive.open(name) as packed,
-        zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as plain,
+        zstandard.ZstdDecompressor().stream_reader(
+            cast("IO[bytes]", _Counted(packed, progress)), read_across_frames=True
+        ) as plain,
         tarfile.open(fileobj=plain, mode="r|") as tar,
     ):
         for member in tar:
@@ -277,9 +300,9 @@ def _paths(info: dict[str, bytes]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _payload(archive: zipfile.ZipFile) -> dict[str, _Member]:
+def _payload(archive: zipfile.ZipFile, progress: Callable[[int], None]) -> dict[str, _Member]:
     found: dict[str, _Member] = {}
-    for member, stream in _members(archive, _part(archive, "pkg")):
+    for member, stream in _members(archive, _part(archive, "pkg"), progress):
         if member.isdir():
             inner_path(member.name)
             continue
