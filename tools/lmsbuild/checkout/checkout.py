@@ -167,9 +167,9 @@ def abandon(target: Target, *, dry_run: bool = False) -> list[Path]:
 
 
 def _lock(path: Path) -> BaseFileLock:
-    from filelock import FileLock  # of no command that finds its checkout at hand
+    from lmsbuild.base.lockfile import Lock  # of no command that finds its checkout at hand
 
-    return FileLock(path.parent / f".{path.name}.lock")
+    return Lock(path.parent / f".{path.name}.lock")
 
 
 def _present(target: Target, path: Path) -> Checkout:

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 import zstandard
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from rattler import BuildString, MatchSpec, PackageRecord, Version
 from rattler.index import index_fs
 
@@ -41,6 +41,7 @@ from lmsbuild.base.errors import (
 )
 from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_file
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.conda.condapackage import (
     SUBDIRS,
     SUFFIX,
@@ -489,7 +490,7 @@ class Channel:
 
     @contextmanager
     def _locked(self, console: Console) -> Iterator[None]:
-        lock = FileLock(self.root / _LOCK)
+        lock = Lock(self.root / _LOCK)
         try:
             lock.acquire(timeout=0)
         except Timeout:

@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from lmsbuild import __version__
 from lmsbuild.base import strictjson
 from lmsbuild.base.console import Console
@@ -25,6 +23,7 @@ from lmsbuild.base.errors import (
     PackageError,
 )
 from lmsbuild.base.hashing import sha256_file, sha256_value, write_atomic
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import Project, make_folder
 from lmsbuild.conda.condapackage import (
     CondaPackage,
@@ -84,7 +83,7 @@ def make(
     )  # fmt: skip
     make_folder(output)
     try:
-        with FileLock(output / ".lock"):
+        with Lock(output / ".lock"):
             for left in output.glob(f"{_BUILDING}*"):
                 shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=output, prefix=_BUILDING) as folder:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
 from packaging.requirements import Requirement
 
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import DownloadError, MissingToolError
 from lmsbuild.base.hashing import sha256_file, sha256_large_file, sha256_value, write_atomic
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import make_folder
 from lmsbuild.tags.download import hash_memory, wheels_for
 from lmsbuild.tags.frameworks import Target
@@ -179,7 +179,7 @@ def prepare(
     }
     key = sha256_value(facts)
     make_folder(path.parent)
-    with FileLock(path.parent / f".{path.name}.lock"):
+    with Lock(path.parent / f".{path.name}.lock"):
         stamp = path / _STAMP
         if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
             return Environment(path, key, reused=True, inside=inside)
@@ -212,7 +212,7 @@ def with_file(environment: Environment, kind: str, member: str, file: Path) -> E
     alike has one place on the disk."""
     path = environment.path.with_name(f"env-{kind}")
     key = sha256_value([environment.key, member, sha256_file(file)])
-    with FileLock(path.parent / f".{path.name}.lock"):
+    with Lock(path.parent / f".{path.name}.lock"):
         stamp = path / _STAMP
         if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
             return Environment(path, key, reused=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from lmsbuild import __version__
 from lmsbuild.base import cache
@@ -36,6 +36,7 @@ from lmsbuild.base.errors import (
 )
 from lmsbuild.base.git import Repository, checkout_git, open_at
 from lmsbuild.base.hashing import sha256_file, sha256_value
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import cache_dir, make_folder
 from lmsbuild.places.container import Container, running
 from lmsbuild.places.docker import ARCHITECTURES, connect, machine
@@ -165,7 +166,7 @@ def _alone(folder: Path) -> Iterator[None]:
     make_folder(folder)
     try:
         # Where `clean` looks for it.
-        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
+        with Lock(folder.with_name(f".{folder.name}.lock"), timeout=0):
             yield
     except Timeout as error:
         raise BusyError(
@@ -372,7 +373,7 @@ def _publish(
         )
     make_folder(output)
     digest = sha256_file(made)
-    with FileLock(output / ".lock"):
+    with Lock(output / ".lock"):
         tidy(output)
         with tempfile.TemporaryDirectory(dir=output, prefix=BUILDING) as building:
             fresh = Path(building) / "files"

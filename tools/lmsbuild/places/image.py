@@ -24,12 +24,13 @@ from typing import IO, Any, Literal, get_args
 import jinja2
 from docker.errors import ImageNotFound
 from docker.utils import parse_repository_tag
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console, Task
 from lmsbuild.base.errors import BaseImageError, ConfigError, MismatchError, UsageError
 from lmsbuild.base.hashing import sha256_large_file, sha256_value
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import cache_dir
 from lmsbuild.base.settings import offline
 from lmsbuild.places.docker import ARCHITECTURES, Engine, failure, machine, translated
@@ -220,7 +221,7 @@ def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Consol
 @contextlib.contextmanager
 def _alone(console: Console) -> Iterator[None]:
     """One build of this user at a time: another's stages are not to be removed under it."""
-    lock = FileLock(cache_dir() / ".images.lock")
+    lock = Lock(cache_dir() / ".images.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:

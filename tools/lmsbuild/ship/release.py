@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lmsbuild import __version__
@@ -32,6 +31,7 @@ from lmsbuild.base.errors import (
 )
 from lmsbuild.base.filenames import check_regular, file_name
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, write_atomic
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import make_folder
 from lmsbuild.conda.make import made_of, make
 from lmsbuild.conda.plan import framework_plan, subdir_of
@@ -158,7 +158,7 @@ def _check_names(more: Sequence[Path], taken: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _room(place: Path) -> Iterator[Path]:
     """A folder below `place` for a release in the making; what a killed run left goes."""
-    with FileLock(place / ".lock"):
+    with Lock(place / ".lock"):
         for left in place.glob(f"{_BUILDING}*"):
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as building:

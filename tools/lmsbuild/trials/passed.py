@@ -154,10 +154,10 @@ class Recorder:
             )
 
     def _lock(self) -> BaseFileLock:
-        from filelock import FileLock
+        from lmsbuild.base.lockfile import Lock
 
         make_folder(self._project.work)
-        return FileLock(self._project.work / ".passed.lock")
+        return Lock(self._project.work / ".passed.lock")
 
 
 def _today() -> date:

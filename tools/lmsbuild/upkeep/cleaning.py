@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from lmsbuild.base import cache, use
 from lmsbuild.base.errors import FileError, GitError, TreeStateError
 from lmsbuild.base.git import NOTHING, checkout_git, has_git
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.arranging import popped
@@ -206,7 +207,7 @@ def _remove(path: Path, lock: Path | None) -> bool:
         _delete(path)
         return True
     try:
-        with FileLock(lock, timeout=0):
+        with Lock(lock, timeout=0):
             # In one step, so that a kill leaves a leftover and no half of it.
             gone = path.with_name(f"{checkout.REMOVED}{path.name.removeprefix(checkout.NEW)}")
             _delete(path.rename(gone))

@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import FileError
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import make_folder
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel import elf, wheelfile
@@ -72,7 +71,7 @@ def build(
         return there or planned(target, python, output, inputs.key())
     make_folder(output)
     try:
-        with FileLock(output / ".lock"):
+        with Lock(output / ".lock"):
             tidy(output)
             found = _existing(output, inputs.key())
             if found:

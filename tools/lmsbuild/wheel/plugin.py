@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path, PurePosixPath
 
-from filelock import FileLock
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError, WheelError
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value, write_atomic
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import Project, make_folder
 from lmsbuild.tags.download import header_wheel, official_wheel
 from lmsbuild.tags.frameworks import Framework, Plugin, Release, Tag, Target, load
@@ -248,7 +248,7 @@ def build(
     if dry_run:
         return Built(output / f"{name}-*.whl", sdist, reused=False)
     make_folder(output)
-    with FileLock(output / ".lock"):
+    with Lock(output / ".lock"):
         for wheel in output.glob(f"{name}-*.whl"):
             if key_of(wheel) == key and sdist.is_file():
                 return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from lmsbuild.base import strictjson
 from lmsbuild.base.filenames import file_name
 from lmsbuild.base.hashing import sha256_large_file
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.tags.download import hash_memory
 
 BESIDE = ".manifest.json"
@@ -74,7 +75,7 @@ def abandon(output: Path, *, dry_run: bool = False) -> bool:
     if not leftovers(output) and not (output / _READY).exists():
         return False
     try:
-        with FileLock(output / ".lock", timeout=0):
+        with Lock(output / ".lock", timeout=0):
             if not dry_run:
                 tidy(output)
             return True

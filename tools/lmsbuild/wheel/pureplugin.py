@@ -7,9 +7,8 @@ import json
 from email.message import Message
 from pathlib import Path
 
-from filelock import FileLock
-
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import make_folder
 from lmsbuild.tags.runtimefiles import check_own, licence_text
 from lmsbuild.wheel import wheelfile
@@ -76,7 +75,7 @@ def build(found: PluginTarget, output: Path, *, dry_run: bool = False) -> Built:
     if dry_run:
         return Built(wheel, sdist, reused=False)
     make_folder(output)
-    with FileLock(output / ".lock"):
+    with Lock(output / ".lock"):
         if wheel.is_file() and sdist.is_file() and key_of(wheel) == key:
             return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))
         wheel.unlink(missing_ok=True)
