@@ -118,6 +118,16 @@ def test_missing_path_and_unreachable_git(world: World, console: Console) -> Non
     assert "disk" not in caught.value.message
 
 
+def test_a_source_that_is_not_needed_is_looked_for(world: World, console: Console) -> None:
+    """A name that was mistyped is told of although the checkout is there."""
+    fetch(world.target, "git", None, console)
+    with pytest.raises(SourceError, match="nonsense cannot be a source"):
+        fetch(world.target, "nonsense", None, console)
+    there = fetch(world.target, str(world.upstream), None, console)
+    assert there.route == "present" and "was not looked at" in there.why
+    assert fetch(world.target, "auto", None, console).why == "it is there already"
+
+
 def test_folder_in_the_way_is_left_alone(world: World, console: Console) -> None:
     mine = world.folder / "mine"
     write(mine, {"file": "mine"})

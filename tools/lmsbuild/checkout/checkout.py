@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from lmsbuild.base.git import (
     open_at,
 )
 from lmsbuild.base.project import full_path, make_folder
-from lmsbuild.checkout.source import Source, absent, obtain
+from lmsbuild.checkout.source import Source, absent, check, obtain
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.series import check_preimage, series_of
 from lmsbuild.tags.frameworks import Target
@@ -126,13 +127,14 @@ def fetch(
 
     `reference`: see source.obtain.
     """
+    check(wanted)
     path = default_path(target, into)
     make_folder(path.parent)
     if path.parent == target.work:
         use.hold(target.work)
     with _lock(path):
         if is_there(path):
-            return _present(target, path)
+            return _present(target, path, wanted)
         for left in leftovers(path.parent):
             shutil.rmtree(left)
         source = obtain(target, wanted, console, reference)
@@ -172,7 +174,7 @@ def _lock(path: Path) -> BaseFileLock:
     return Lock(path.parent / f".{path.name}.lock")
 
 
-def _present(target: Target, path: Path) -> Checkout:
+def _present(target: Target, path: Path, wanted: str) -> Checkout:
     user = checkout_git(path)
     if user is None or user.path != path.resolve() or not is_framework(target, path):
         raise TreeStateError(
@@ -185,7 +187,10 @@ def _present(target: Target, path: Path) -> Checkout:
     else:
         # Not made by `fetch`: it may be a clone that has the series, or a part of it, already.
         series_of(target).applied(user)
-    return Checkout(path, user.tip(), "present", "it is there already")
+    why = "it is there already"
+    if wanted != "auto":
+        why += f", and {shlex.quote(wanted)} was not looked at"
+    return Checkout(path, user.tip(), "present", why)
 
 
 def _take_objects(made: Repository, source: Source) -> None:

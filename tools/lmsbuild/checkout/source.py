@@ -63,9 +63,17 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
         return way.kept("git", target.framework.url, "asked for", way.from_git)
     if wanted == "debian":
         return way.kept("debian", "", "asked for", way.from_debian)
-    if "://" in wanted or wanted.startswith("git@"):
+    if _is_url(wanted):
         fill = way.from_archive_url if is_archive(wanted) else way.from_git
         return way.kept("url", wanted, "asked for", fill)
+    check(wanted)
+    return _from_path(way, full_path(wanted))
+
+
+def check(wanted: str) -> None:
+    """Raise SourceError for what is no route, no URL and no path."""
+    if wanted in ROUTES or _is_url(wanted):
+        return
     path = full_path(wanted)
     if not wanted or not (path.is_dir() or path.is_file()):
         there = bool(wanted) and path.exists()
@@ -74,7 +82,10 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
             f"{shlex.quote(wanted)} cannot be a source because {why}; "
             f"give {', '.join(ROUTES)}, a path or a URL"
         )
-    return _from_path(way, path)
+
+
+def _is_url(wanted: str) -> bool:
+    return "://" in wanted or wanted.startswith("git@")
 
 
 def cached(target: Target) -> list[Path]:
