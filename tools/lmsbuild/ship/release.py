@@ -120,7 +120,8 @@ def release(
         step.note = counted(len(artefacts), "file")
         step.size = sum(artefact.bytes for artefact in artefacts)
         if folder.exists():
-            _check_same(folder, fresh)
+            with console.task(f"comparing with {folder.name}"):
+                _check_same(folder, fresh)
             step.note = "unchanged"
             return Release(folder, artefacts, reused=True)
         try:
@@ -186,14 +187,13 @@ def _fill(
     wheel each with its bill of materials, and `more`."""
     text = built.manifest.read_text(encoding="utf-8")
     manifest = json.loads(text)
-    written = {
-        "patch": export(target),
-        "manifest": text.encode(),
-        "sbom": sbom.render(
-            target, series_of(target), built.wheel, manifest, _licences(target, console)
-        ).encode(),
-        "notes": notes(target, built.wheel.name).encode(),
-    }
+    written = {"manifest": text.encode(), "notes": notes(target, built.wheel.name).encode()}
+    with console.task(f"exporting the series of {target.label}"):
+        written["patch"] = export(target)
+    with console.task(f"bill of materials of {built.wheel.name}"):
+        licences = _licences(target, console)
+        bill = sbom.render(target, series_of(target), built.wheel, manifest, licences)
+        written["sbom"] = bill.encode()
     kinds = dict(_own_files(target, built))
     for name, kind in kinds.items():
         if kind == "wheel":
@@ -202,7 +202,9 @@ def _fill(
             (fresh / name).write_bytes(written[kind])
     for file in own:
         name = f"{file.name}{_SBOM}"
-        (fresh / name).write_text(condasbom.render(file, made_of(file), built.wheel), "utf-8")
+        with console.task(f"bill of materials of {file.name}"):
+            bill = condasbom.render(file, made_of(file), built.wheel)
+        (fresh / name).write_text(bill, "utf-8")
         kinds[name] = "sbom"
     for image in images:
         name = imagesbom.name_of(image.name)
@@ -214,7 +216,12 @@ def _fill(
         shutil.copyfile(file, fresh / file.name)
     for file in (*own, *more):
         kinds[file.name] = file.suffix.removeprefix(".") or "file"
-    artefacts = [_artefact(fresh / name, kind) for name, kind in kinds.items()]
+    total = sum((fresh / name).stat().st_size for name in kinds)
+    artefacts = []
+    with console.task("checksums", total=max(1, total)) as task:
+        for name, kind in kinds.items():
+            artefacts.append(_artefact(fresh / name, kind))
+            task.advance(artefacts[-1].bytes)
     about = {
         "schema": SCHEMA,
         "tag": target.label,
