@@ -39,6 +39,14 @@ def test_one_wheel_is_for_every_release(tmp_path: Path) -> None:
     assert (built.wheel.read_bytes(), built.sdist.read_bytes()) == before
 
 
+def test_the_newest_has_a_wheel_for_gpus() -> None:
+    """The dry device is in front of it."""
+    found = plugin.resolve(PROJECT, "tensorflow:2.21.0")
+    gpu = found.target.for_cuda("12.5")
+    assert (gpu.wheel.project, gpu.wheel.version) == ("tensorflow", "2.21.0")
+    assert set(gpu.pythons) == set(found.target.pythons)
+
+
 def test_what_is_in_it(tmp_path: Path) -> None:
     found = plugin.resolve(PROJECT, "tensorflow:2.21")
     built = pureplugin.build(found, tmp_path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official wheel with a GPU device of the newest release, on the simulated one. In an
-environment that has it: `python -m pytest tests/tflms/test_front.py`."""
+"""The official wheel with a GPU device of the newest release, on the simulated one: `lmsbuild test
+tensorflow:2.21.0 --plugin --cuda 12.5 --tier full front`."""
 
 import pytest
 import tensorflow as tf
