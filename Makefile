@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-full test-negative test-old lint style series bench bench-core bench-tool bench-survey bench-dry sweep patches clean help
+.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-front test-full test-negative test-old lint style series bench bench-core bench-tool bench-survey bench-dry sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -27,6 +27,7 @@ help:
 	@echo "make test           the tests: lint, tool, engine, simulated device, regression (minutes)"
 	@echo "make test-fast      what needs no network (60 s)"
 	@echo "make test-dry       what of the regression suites is not about values, on the dry device"
+	@echo "make test-front     TensorFlow's wheels for GPUs, on the dry device"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD, ONLY=--missing)"
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
@@ -107,6 +108,12 @@ DRY_SUITES := allocator capacity cases statistics training
 
 test-dry: $(STAMP)
 	$(BIN)/lmsbuild test $(TAG) --dry $(DRY_SUITES)
+
+# The wheels that are built for a GPU, on the dry one: environments of 20 GB.
+test-front: $(STAMP)
+	$(BIN)/lmsbuild test $(TF_TAG) --cuda 11.8 dry
+	$(BIN)/lmsbuild test tensorflow:2.21.0 --plugin --cuda 12.5 --tier full front dry
+	$(BIN)/python -m pytest tests/simcuda/test_old_tensorflow.py
 
 test-full: lint
 	$(TESTS) -n $(WORKERS)

@@ -82,7 +82,7 @@ def test_a_runtime_within_a_library_jumps_into_the_simulated_one(tmp_path: Path)
     simulated = "int cudaGetDevice(int* d) { *d = 2; return 0; }"
     runtime = ctypes.CDLL(str(library(tmp_path, "libcudart.so", simulated)))
     assert (user.device(), user.other()) == (7, 5)
-    assert statics.redirect(tmp_path, runtime) == 1
+    assert statics.redirect_torch(tmp_path, runtime) == 1
     assert (user.device(), user.other()) == (2, 5)
 
 
@@ -90,4 +90,64 @@ def test_a_function_too_short_for_a_jump_is_told(tmp_path: Path) -> None:
     short = '__attribute__((visibility("default"))) int cudaGetDevice(int* d) { return 0; }'
     loaded = ctypes.CDLL(str(library(tmp_path, "libc10_cuda.so", short, "-O1")))
     with pytest.raises(SimcudaError, match=r"its cudaGetDevice has \d+ bytes, and a jump needs 13"):
-        statics.redirect(tmp_path, loaded)
+        statics.redirect_torch(tmp_path, loaded)
+
+
+def program(folder: Path, text: str, *sources: str) -> subprocess.CompletedProcess[str]:
+    """What a program says that is linked to these sources of the runtime."""
+    file = folder / "program.cpp"
+    file.write_text(text)
+    runtime = builder.SOURCES / "runtime"
+    parts = [file, *(runtime / source for source in sources)]
+    command = ["g++", "-std=c++20", "-I", runtime, *parts, "-ldl", "-o", folder / "program"]
+    subprocess.run(command, check=True)
+    return subprocess.run([folder / "program"], capture_output=True, text=True, check=True)
+
+
+def test_a_function_that_no_library_shows_has_a_name(tmp_path: Path) -> None:
+    """That of a launch whose kernel was registered with another runtime."""
+    done = program(
+        tmp_path,
+        """
+        #include <cstdio>
+        #include <symbols.h>
+        static int hidden(int one) { return one + 1; }
+        int main() {
+          static int variable;
+          const char* none = simcuda::symbol_at(&variable);
+          const char* nothing = simcuda::symbol_at(nullptr);
+          puts(simcuda::symbol_at(reinterpret_cast<void*>(&hidden)));
+          puts(none || nothing ? "named" : "not named");
+        }
+        """,
+        "symbols.cpp",
+    )
+    assert done.stdout.split("\n")[:2] == ["_ZL6hiddeni", "not named"]
+
+
+def test_a_negation_of_known_values_is_computed(tmp_path: Path) -> None:
+    """The evaluator is one of TensorFlow 2.2. Where the input is not known, nothing is."""
+    done = program(
+        tmp_path,
+        """
+        #include <cstdio>
+        #include <shapes.h>
+        int main() {
+          simcuda::Values values;
+          char in[3] = {1, 0, 1}, out[3], device[1], got[3] = {9, 9, 9};
+          const char* name = "_ZN5Eigen8internal15EigenMetaKernelIx_S0_21scalar_boolean_not_opIbEE";
+          const char* words[8] = {out, nullptr, device, device, in, nullptr, device, nullptr};
+          int count = 3;
+          void* arguments[] = {words, &count};
+          const bool unknown = simcuda::compute_known(name, arguments, values);
+          values.put(in, in, 3);
+          const bool known = simcuda::compute_known(name, arguments, values);
+          values.get(got, out, 3);
+          const bool other = simcuda::compute_known("_Z3addPf", arguments, values);
+          printf("%d %d %d %d%d%d", unknown, known, other, got[0], got[1], got[2]);
+        }
+        """,
+        "shapes.cpp",
+        "values.cpp",
+    )
+    assert done.stdout == "0 1 0 010"

@@ -8,11 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from pythons import interpreter
 
-from simcuda import Settings, SimcudaError
+from simcuda import Settings, SimcudaError, tfinfo
 from simcuda.stubs import dry_library_source, ptxas_source
 from simcuda.tfinfo import find_tensorflow
 
+TOOLS = Path(tfinfo.__file__).resolve().parents[1]
 DRY = {"dry": True, "profile": "a100-80gb-pcie4", "framework": "tensorflow"}
 VERSION = """#define TF_MAJOR_VERSION 2
 #define TF_MINOR_VERSION 14
@@ -44,14 +46,15 @@ def test_what_tensorflow_cannot_have_is_refused(settings: dict[str, str], messag
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A folder with what is looked at in a TensorFlow."""
+    folder = tmp_path / "package"
     for name, text in (
         ("include/tensorflow/core/public/version.h", VERSION),
         ("python/platform/build_info.py", BUILD),
         ("libtensorflow_framework.so.2", "x\0cudnnCreate\0cublasSgemm_v2\0cuInit\0 cudnnX\0"),
     ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    return tmp_path
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 def test_an_installed_tensorflow_is_found(package: Path) -> None:
@@ -74,7 +77,55 @@ def test_a_release_whose_headers_do_not_say_is_found_by_what_was_installed(packa
     about.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
     found = find_tensorflow(folder)
     assert found is not None and found.sonames[0] == "libcudart.so.12"
-    assert "--xla_gpu_autotune_level=0" in found.xla and "nvml.h" in found.headers
+    assert "--xla_gpu_autotune_level=0" in found.xla
+    with pytest.raises(SimcudaError, match=r"headers .*nvml.h are not in"):
+        found.includes([])
+
+
+def old(package: Path, version: str) -> Path:
+    """What 2.1 and 2.2 have instead, in the folder that each has it in."""
+    folder = package.parent / ("tensorflow_core" if version == "2.1.0" else "tensorflow")
+    package.rename(folder)
+    about = folder / "python/platform/build_info.py"
+    about.write_text("is_cuda_build = True\ncuda_version_number = '10'\n")
+    header = folder / "include/tensorflow/core/public/version.h"
+    header.write_text(
+        VERSION.replace("14", version[2]).replace("PATCH_VERSION 1", "PATCH_VERSION 0")
+    )
+    kernels = folder / "python/_pywrap_tensorflow_internal.so"
+    kernels.write_text("x\0cusolverDnSpotrf\0curandGenerate\0")
+    return folder
+
+
+@pytest.mark.parametrize("version", ["2.1.0", "2.2.0"])
+def test_an_old_release_needs_the_headers_of_another_version(package: Path, version: str) -> None:
+    folder = old(package, version)
+    found = find_tensorflow(folder.with_name("tensorflow"))
+    assert found is not None and (found.path, found.version) == (folder, version)
+    assert found.sonames[0] == "libcudart.so.10.1" and "libcurand.so.10" in found.sonames
+    names = {"cudnnCreate", "cublasSgemm_v2", "cusolverDnSpotrf", "curandGenerate"}
+    assert found.names() == names
+    with pytest.raises(
+        SimcudaError, match=r"cuda.h, .* are not in .*; install nvidia-cuda-runtime"
+    ):
+        found.includes([_made(folder / "empty")])
+    given = _made(folder / "given/crt").parent
+    for header in ("cuda_runtime_api.h", "cuda.h", "crt/host_defines.h"):
+        (given / header).write_text("")
+    assert found.includes([given]) == [given]
+
+
+def test_the_headers_of_a_wheel_that_has_them_are_its_own(package: Path) -> None:
+    found = find_tensorflow(package)
+    assert found is not None
+    with pytest.raises(SimcudaError, match=r"are not in .*; install tensorflow==2.14.1 again"):
+        found.includes([package])
+
+
+@pytest.mark.parametrize("version", ["3.7", "3.8"])
+def test_it_is_read_by_the_pythons_of_old_releases(version: str) -> None:
+    command = [interpreter(version), "-m", "simcuda", "--help"]
+    subprocess.run(command, env={"PYTHONPATH": str(TOOLS)}, stdout=subprocess.DEVNULL, check=True)
 
 
 def _made(folder: Path) -> Path:
@@ -99,7 +150,7 @@ def test_the_assembler_makes_something_of_any_source(tmp_path: Path) -> None:
             "version.h",
             "VERSION 14",
             "VERSION 15",
-            "is 2.15.1, and .* install tensorflow==2.14.1 or",
+            "is 2.15.1, and .* install tensorflow==2.1.0 or",
         ),
         ("build_info.py", "True", "False", "not built for CUDA; .* instead of tensorflow-cpu"),
         ("version.h", None, None, "no TensorFlow at .*version.h"),

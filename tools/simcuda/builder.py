@@ -17,9 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import stubs, tfinfo
 from .errors import SimcudaError
+from .statics import functions_in
 from .tfinfo import TensorFlow, find_tensorflow
 from .torchinfo import Torch, cuda_includes, find_torch
 
@@ -30,8 +32,9 @@ TORCH, TENSORFLOW = ("kernels", "dry"), ("tensorflow",)
 RUNTIME = ("clock", "order", "runtime")
 MANIFEST = "build.json"
 
-Progress = Callable[[str], None]
-Unit = tuple[Path, list[str]]  # a source and its flags
+if TYPE_CHECKING:
+    Progress = Callable[[str], None]
+    Unit = tuple[Path, list[str]]  # a source and its flags
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,20 @@ class Build:
         return [f"--xla_gpu_cuda_data_dir={self.path}", *told] if told else []
 
     @property
+    def statics(self) -> list[tuple[int, int, str]]:
+        """The functions of the runtime that TensorFlow's kernels have linked to them."""
+        found: list[tuple[int, int, str]]
+        found = json.loads((self.path / MANIFEST).read_text()).get("statics", [])
+        return found
+
+    @property
     def kernels(self) -> Path:
         return self.path / "libsimcuda_kernels.so"
 
 
 def cache_root() -> Path:
-    if folder := os.environ.get("SIMCUDA_CACHE"):
+    folder = os.environ.get("SIMCUDA_CACHE")
+    if folder:
         return Path(folder)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "lmsbuild" / "simcuda"
@@ -84,7 +95,8 @@ def environment_includes() -> list[Path]:
 
 def _sources() -> list[Path]:
     native = sorted(p for p in SOURCES.rglob("*") if p.suffix in (".cpp", ".h"))
-    return [*native, PACKAGE / "stubs.py", PACKAGE / "tfinfo.py", PACKAGE / "builder.py"]
+    python = ("stubs.py", "tfinfo.py", "statics.py", "builder.py")
+    return [*native, *(PACKAGE / name for name in python)]
 
 
 def build_key(framework: Torch | TensorFlow) -> str:
@@ -130,7 +142,7 @@ def build(
 def build_for_tensorflow(
     out: Path | None = None, jobs: int = 2, progress: Progress | None = None
 ) -> Build:
-    """The same for the installed TensorFlow, whose wheel has the CUDA headers."""
+    """The same for the installed TensorFlow."""
     tensorflow = find_tensorflow()
     if tensorflow is None:
         raise SimcudaError(f"TensorFlow is not installed here; install {tfinfo.REQUIREMENT}")
@@ -260,18 +272,14 @@ def build_runtime(
 
 def _compile_for_tensorflow(tensorflow: TensorFlow, work: Path, jobs: int, say: Progress) -> None:
     (work / "objects").mkdir()
-    folders, tools = tensorflow.includes, Tools(compiler())
-    missing = [h for h in tensorflow.headers if not any((f / h).is_file() for f in folders)]
-    if missing:
-        raise SimcudaError(
-            f"the CUDA headers {', '.join(missing)} are not in {folders[0]}; install "
-            f"tensorflow=={tensorflow.version} again"
-        )
+    folders, tools = tensorflow.includes(environment_includes()), Tools(compiler())
     say(f"compiling for TensorFlow {tensorflow.version}")
     # A release that asks nothing of NVML has no headers of it.
     asks = tfinfo.NVML in tensorflow.sonames
     sources = [s for s in _of(*RUNTIME, *TENSORFLOW) if asks or s.stem != "nvml"]
-    compiled = _compiled(tools, folders, work, jobs, say, _plain(sources))
+    told = [f"-DSIMCUDA_CUDA_VERSION={tensorflow.cuda}"] if tensorflow.cuda else []
+    units = [(source, [*flags, *told]) for source, flags in _plain(sources)]
+    compiled = _compiled(tools, folders, work, jobs, say, units)
     runtime, *others = tensorflow.sonames
     names = tensorflow.names()
     generated = work / "objects/libraries.c"
@@ -288,6 +296,7 @@ def _compile_for_tensorflow(tensorflow: TensorFlow, work: Path, jobs: int, say: 
         "tensorflow": str(tensorflow.path),
         "preload": list(tensorflow.sonames),
         "xla": list(tensorflow.xla),
+        "statics": functions_in(tensorflow.kernels) if tensorflow.cuda else [],
     }
     ptxas = work / "bin/ptxas"
     ptxas.parent.mkdir()

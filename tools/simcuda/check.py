@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .builder import PACKAGE, cache_root
 from .errors import SimcudaError
@@ -31,7 +32,8 @@ BEGIN, END = "<!-- versions: rendered by `python -m simcuda check` -->", "<!-- e
 _STOOD_IN_FOR = re.compile(r"(nvidia|cuda|triton|pytorch-triton)\b", re.IGNORECASE)
 _TESTS_NEED = ("numpy", "pytest>=8,<10", "pytest-timeout>=2.3,<3")
 
-Progress = Callable[[str], None]
+if TYPE_CHECKING:
+    Progress = Callable[[str], None]
 
 
 @dataclass

@@ -108,7 +108,8 @@ class Settings:
                 )
         else:
             for name in ("profile", "assume", "values", "trace", "workspaces"):
-                if value := getattr(self, name):
+                value = getattr(self, name)
+                if value:
                     raise SimcudaError(
                         f"{name} {value} cannot be used because it is of the dry device; give "
                         "--dry, too, or leave it out"
@@ -132,7 +133,8 @@ class Settings:
                 f"{format_bytes(has)}; give less with --memory"
             )
         for name in ("assume", "values", "trace"):
-            if value := getattr(self, name):
+            value = getattr(self, name)
+            if value:
                 raise SimcudaError(
                     f"{name} {value} cannot be used because it knows torch's operators alone; "
                     "leave it out"
@@ -161,7 +163,8 @@ class Settings:
     def read(**given: str | int | bool | None) -> Settings:
         """The settings from `given`; what is None comes from the environment, else the default."""
         known = {field.name for field in fields(Settings)}
-        if unknown := set(given) - known:
+        unknown = set(given) - known
+        if unknown:
             raise SimcudaError(
                 f"unknown setting {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
             )
@@ -182,7 +185,7 @@ class Settings:
         """With whole paths, because children may start elsewhere."""
         names = ["order_suppressions", "trace", *(["profile"] if is_file(self.profile) else [])]
         whole: dict[str, Any] = {
-            name: str(Path(file).resolve()) for name in names if (file := getattr(self, name))
+            name: str(Path(getattr(self, name)).resolve()) for name in names if getattr(self, name)
         }
         return replace(self, **whole)
 

@@ -199,7 +199,7 @@ class Device:
         """What the device has done since the start or the last reset, by `COUNTERS`."""
         values = (ctypes.c_uint64 * len(COUNTERS))()
         self._call("counters", values)
-        return dict(zip(COUNTERS, values, strict=True))
+        return dict(zip(COUNTERS, values))
 
     @property
     def dry(self) -> bool:
@@ -214,7 +214,7 @@ class Device:
             raise SimcudaError("only a dry device has times; load it with dry=True")
         values = (ctypes.c_int64 * len(_TIMES))()
         self._call("times", self.index, values)
-        return dict(zip(_TIMES, values, strict=True))
+        return dict(zip(_TIMES, values))
 
     def unmodelled_calls(self) -> dict[str, int]:
         """Of TensorFlow: how often it called which function of NVIDIA's libraries that takes the
@@ -232,7 +232,7 @@ class Device:
         """Copies issued on a stream, by its handle (``torch.cuda.Stream.cuda_stream``)."""
         values = (ctypes.c_uint64 * len(_STREAM_COPIES))()
         self._call("stream_copies", stream or None, self.index, values)
-        return dict(zip(_STREAM_COPIES, values, strict=True))
+        return dict(zip(_STREAM_COPIES, values))
 
     def _order(self) -> Checker:
         if self._checker is None:
@@ -261,4 +261,4 @@ class Device:
         self._order()
         values = (ctypes.c_uint64 * 3)()
         self._call("order_size", values)
-        return dict(zip(("operations", "ranges", "dropped"), values, strict=True))
+        return dict(zip(("operations", "ranges", "dropped"), values))

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +24,7 @@ from .dry import require_shapes
 from .errors import SimcudaError
 from .order import Checker, Suppression, read_suppressions
 from .profiles import profile as read_profile
+from .tfinfo import find_tensorflow
 from .torchinfo import find_torch
 from .trace import write_header
 
@@ -103,7 +104,8 @@ def load(
     name = settings.framework
     if name in sys.modules:
         raise SimcudaError(f"{name} is imported already; call simcuda.load() before import {name}")
-    if settings.dry and name == "torch" and (torch := find_torch()):
+    torch = find_torch() if settings.dry and name == "torch" else None
+    if torch:
         require_shapes(torch)
     _settings = settings
     suppressions = _suppressions(settings)
@@ -122,7 +124,9 @@ def load(
         _start(settings, suppressions)
     _build = made
     if name == "torch":
-        sys.meta_path.insert(0, _AfterTorch())
+        sys.meta_path.insert(0, _After("torch", install))
+    elif made.statics:
+        sys.meta_path.insert(0, _After("tensorflow", _redirect_statics))
     if os.environ.get("SIMCUDA_ANNOUNCED") != "1":
         os.environ["SIMCUDA_ANNOUNCED"] = "1"  # once, not once more in every child
         times = "times are modelled" if settings.dry else "timings are not a GPU's"
@@ -191,7 +195,7 @@ def install() -> int:
     torch = find_torch()
     assert torch is not None and device._runtime is not None
     if torch.cuda_major < 12:
-        statics.redirect(torch.lib, device._runtime)
+        statics.redirect_torch(torch.lib, device._runtime)
     _kernels = ctypes.CDLL(str(_build.kernels))
     count = int(_kernels.simcuda_install_kernels(int(_dry)))
     _installed = True
@@ -251,7 +255,8 @@ def _share_with_children(made: Build) -> None:
 def _tell_xla(made: Build) -> None:
     """The user's flags come last, and win."""
     told = os.environ.get("XLA_FLAGS", "").split()
-    if new := [flag for flag in made.xla_flags if flag not in told]:
+    new = [flag for flag in made.xla_flags if flag not in told]
+    if new:
         os.environ["XLA_FLAGS"] = " ".join([*new, *told])
 
 
@@ -260,21 +265,30 @@ def _announce(text: str) -> None:
         print(f"simcuda: {text}", file=sys.stderr, flush=True)
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Wraps the loader of torch so that the kernels are installed right after its import, however
-    often a program asks beforehand whether there is a torch."""
+def _redirect_statics() -> None:
+    """Before the first call of CUDA, which no import makes."""
+    assert _build is not None and device._runtime is not None
+    tensorflow = find_tensorflow()
+    assert tensorflow is not None
+    statics.redirect(tensorflow.kernels, _build.statics, device._runtime)
 
-    def __init__(self) -> None:
+
+class _After(importlib.abc.MetaPathFinder):
+    """Wraps the loader of a framework so that something is done right after its import, however
+    often a program asks beforehand whether there is one."""
+
+    def __init__(self, framework: str, do: Callable[[], object]) -> None:
+        self._framework, self._do = framework, do
         self._asking = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or getattr(self._asking, "now", False):
+        if name != self._framework or getattr(self._asking, "now", False):
             return None
         self._asking.now = True
         try:
-            spec = importlib.util.find_spec("torch")
+            spec = importlib.util.find_spec(name)
         finally:
             self._asking.now = False
         if spec is None or spec.loader is None:
@@ -285,7 +299,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             run(module)
             sys.meta_path.remove(self)
-            install()
+            self._do()
 
         original.exec_module = exec_module
         return spec

@@ -143,13 +143,10 @@ def read_suppressions(path: Path) -> list[Suppression]:
     return found
 
 
-Call = Callable[..., Any]
-
-
 class Checker:
     """The order checker of this process, from the load of the device to the exit."""
 
-    def __init__(self, call: Call, suppressions: list[Suppression]) -> None:
+    def __init__(self, call: Callable[..., Any], suppressions: list[Suppression]) -> None:
         self._call = call
         self._suppressions = [*KNOWN, *suppressions]
         for s in self._suppressions:
@@ -191,5 +188,6 @@ class Checker:
         return "\n".join(lines)
 
     def report_at_exit(self) -> None:
-        if text := self.report():
+        text = self.report()
+        if text:
             print(f"simcuda: order: {text}", file=sys.stderr, flush=True)

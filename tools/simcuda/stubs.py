@@ -178,7 +178,7 @@ _STREAM = re.compile(r"(cublas|cudnn|cusolverDn|cusparse)SetStream(_v2)?")
 _CHANGES = re.compile(r"[a-z]+(Lt|Dn|Sp|Rf)?(Set|Destroy|Restore)\w*|\w+VersionCheck")
 _ANSWERS = re.compile(r"\w*(Get|Query|bufferSize|BufferSize|Info)\w*")
 # Statuses that mean "not supported".
-_REFUSES = {"cublas": 15, "cudnn": 9, "cufft": 16, "cusolver": 9, "cusparse": 10}
+_REFUSES = {"cublas": 15, "cudnn": 9, "cufft": 16, "curand": 999, "cusolver": 9, "cusparse": 10}
 
 
 def dry_library_source(functions: set[str]) -> str:

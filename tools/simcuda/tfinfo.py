@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import mmap
 import re
+import sysconfig
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from .errors import SimcudaError
@@ -18,13 +19,22 @@ NVML = "libnvidia-ml.so.1"
 class Release:
     """What a release that the front is written for opens by name, the runtime first, and what its
     XLA is told: with nothing computed there is nothing to choose between by its time, and a graph
-    of commands is refused. It also looks for `bin/ptxas` in the folder of the build."""
+    of commands is refused. It also looks for `bin/ptxas` in the folder of the build. `cuda` is the
+    number of the version where the wheel has none of its headers: those of 11.8 stand in."""
 
     sonames: tuple[str, ...]
     xla: tuple[str, ...] = ()
+    cuda: int | None = None
 
+
+_CUDA_10 = Release((
+    "libcudart.so.10.1", "libcuda.so.1", "libcublas.so.10", "libcudnn.so.7", "libcufft.so.10",
+    "libcurand.so.10", "libcusolver.so.10", "libcusparse.so.10",
+), cuda=10010)  # fmt: skip
 
 RELEASES = {
+    "2.1.0": _CUDA_10,
+    "2.2.0": _CUDA_10,
     "2.14.1": Release((
         "libcudart.so.11.0", "libcuda.so.1", "libcublas.so.11", "libcublasLt.so.11",
         "libcudnn.so.8", "libcufft.so.10", "libcusolver.so.11", "libcusparse.so.11",
@@ -36,10 +46,12 @@ RELEASES = {
 }  # fmt: skip
 REQUIREMENT = " or ".join(f"tensorflow=={version}" for version in RELEASES)
 HEADERS = ("cuda_runtime_api.h", "cuda.h", "crt/host_defines.h")
+HEADER_WHEELS = ("nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cuda-nvcc-cu11==11.8.89")
 # The names that TensorFlow looks up in these libraries are texts in its own.
 _LOADER = ("libtensorflow_framework_official.so.2", "libtensorflow_framework.so.2")
-LIBRARIES = ("cublas", "cudnn", "cufft", "cusolver", "cusparse")
-_NAME = re.compile(rf"(?:{'|'.join(LIBRARIES)})(?:Lt)?[A-Z]\w*".encode())
+_KERNELS = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
+LIBRARIES = ("cublas", "cudnn", "cufft", "curand", "cusolver", "cusparse")
+_NAME = re.compile(rb"\0(cu(?:blas|dnn|fft|rand|solver|sparse)(?:Lt)?[A-Z]\w*)(?=\0)")
 
 
 @dataclass(frozen=True)
@@ -58,17 +70,31 @@ class TensorFlow:
         return RELEASES[self.version].xla
 
     @property
-    def includes(self) -> list[Path]:
-        """The folders of the CUDA headers, which the wheel has."""
-        folders = [self.path / "include/third_party/gpus/cuda/include"]
-        if NVML in self.sonames:
+    def cuda(self) -> int | None:
+        """The number of the CUDA that the wheel is for, where it has none of its headers."""
+        return RELEASES[self.version].cuda
+
+    def includes(self, given: list[Path]) -> list[Path]:
+        """The folders of the CUDA headers: the wheel's, where it has some, else `given` or those of
+        installed wheels. Raises SimcudaError where one that the device needs is in none."""
+        folders, remedy = [self.path / "include/third_party/gpus/cuda/include"], f"{self} again"
+        if self.cuda:
+            installed = Path(sysconfig.get_path("purelib")).glob("nvidia/*/include")
+            folders = given or sorted(installed)
+            remedy = f"{' '.join(HEADER_WHEELS)}, or name their folders with SIMCUDA_CUDA_INCLUDE"
+        elif NVML in self.sonames:
             folders.append(self.path / "include/external/cuda_nvml/include")
+        needed = (*HEADERS, "nvml.h") if NVML in self.sonames else HEADERS
+        missing = [h for h in needed if not any((folder / h).is_file() for folder in folders)]
+        if missing:
+            where = ", ".join(map(str, folders)) or "any installed wheel"
+            raise SimcudaError(
+                f"the CUDA headers {', '.join(missing)} are not in {where}; install {remedy}"
+            )
         return folders
 
-    @property
-    def headers(self) -> tuple[str, ...]:
-        """Of them, those that the device is compiled against."""
-        return (*HEADERS, "nvml.h") if NVML in self.sonames else HEADERS
+    def __str__(self) -> str:
+        return f"tensorflow=={self.version}"
 
     @property
     def loader(self) -> Path:
@@ -78,16 +104,23 @@ class TensorFlow:
     @property
     def kernels(self) -> Path:
         """A library that an overlay leaves as it is."""
-        return self.path / "libtensorflow_cc.so.2"
+        return next(self.path / name for name in _KERNELS if (self.path / name).is_file())
 
     def names(self) -> set[str]:
         """The functions of libraries beside the runtime and the driver that it may look up."""
-        texts = self.loader.read_bytes().split(b"\0")
-        return {text.decode() for text in texts if _NAME.fullmatch(text)}
+        found: set[str] = set()
+        # Where the wheel has no headers, each library has a loader of what itself calls.
+        for library in (self.loader, self.kernels) if self.cuda else (self.loader,):
+            with library.open("rb") as file:
+                text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            found |= {name.decode() for name in _NAME.findall(text)}
+        return found
 
 
 def _of_distribution(path: Path) -> str:
     """The version that is installed at `path`, whose headers do not say it."""
+    from importlib import metadata  # no Python that is older than 3.8 has it
+
     for found in metadata.distributions(path=[str(path.parent)]):
         if found.name == "tensorflow":
             return found.version.partition("+")[0]
@@ -102,6 +135,8 @@ def find_tensorflow(path: Path | None = None) -> TensorFlow | None:
     path = path or folder_of("tensorflow")
     if path is None:
         return None
+    if (path.parent / "tensorflow_core").is_dir():  # what 2.1 imports as tensorflow
+        path = path.parent / "tensorflow_core"
     try:
         header = (path / "include/tensorflow/core/public/version.h").read_text()
         about = (path / "python/platform/build_info.py").read_text()
@@ -112,9 +147,9 @@ def find_tensorflow(path: Path | None = None) -> TensorFlow | None:
     if version not in RELEASES:
         raise SimcudaError(
             f"the TensorFlow at {path} is {version}, and the dry device is written for "
-            f"{' and '.join(RELEASES)} alone; install {REQUIREMENT}"
+            f"{', '.join(RELEASES)} alone; install {REQUIREMENT}"
         )
-    if not re.search(r"'is_cuda_build'\W+True", about):
+    if not re.search(r"is_cuda_build\W+True", about):
         raise SimcudaError(
             f"the TensorFlow at {path} is not built for CUDA; install {REQUIREMENT} "
             "instead of tensorflow-cpu"

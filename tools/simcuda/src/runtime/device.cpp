@@ -89,17 +89,16 @@ SIMCUDA_CUDA cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 SIMCUDA_CUDA cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = kCuda;
   return cudaSuccess;
 }
 
 SIMCUDA_CUDA cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = kCuda;
   return cudaSuccess;
 }
 
-// cudaGetDeviceProperties is a macro for the _v2 name in CUDA 12 and its own name elsewhere.
-SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+cudaError_t simcuda::properties_of(cudaDeviceProp* p, int device) {
   if (!valid_device(device)) return fail(cudaErrorInvalidDevice);
   memset(p, 0, sizeof *p);
   snprintf(p->name, sizeof p->name, "simcuda: simulated CUDA device");
@@ -134,7 +133,7 @@ SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) 
 
 SIMCUDA_CUDA cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   cudaDeviceProp p;
-  if (cudaError_t error = cudaGetDeviceProperties(&p, device)) return error;
+  if (cudaError_t error = properties_of(&p, device)) return error;
   const struct {
     cudaDeviceAttr attribute;
     int value;

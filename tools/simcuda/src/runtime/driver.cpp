@@ -53,7 +53,7 @@ char* address_of(CUdeviceptr pointer) { return reinterpret_cast<char*>(pointer);
 
 SIMCUDA_CUDA CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 SIMCUDA_CUDA CUresult cuDriverGetVersion(int* version) {
-  *version = CUDA_VERSION;
+  *version = kCuda;
   return CUDA_SUCCESS;
 }
 SIMCUDA_CUDA CUresult cuDeviceGetCount(int* count) {

@@ -46,7 +46,7 @@ CUresult copy(void* to, const void* from, size_t bytes, CUstream stream) {
 SIMCUDA_CUDA CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   cudaDeviceProp properties;
-  cudaGetDeviceProperties(&properties, device);
+  properties_of(&properties, device);
   snprintf(name, static_cast<size_t>(length), "%s", properties.name);
   return CUDA_SUCCESS;
 }
@@ -61,7 +61,7 @@ SIMCUDA_CUDA CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 SIMCUDA_CUDA CUresult cuDeviceGetProperties(CUdevprop* out, CUdevice device) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   cudaDeviceProp p;
-  cudaGetDeviceProperties(&p, device);
+  properties_of(&p, device);
   *out = {};
   out->maxThreadsPerBlock = p.maxThreadsPerBlock;
   memcpy(out->maxThreadsDim, p.maxThreadsDim, sizeof out->maxThreadsDim);

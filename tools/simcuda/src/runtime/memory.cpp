@@ -215,7 +215,7 @@ SIMCUDA_CUDA cudaError_t cudaHostGetDevicePointer(void** device, void* host, uns
   return cudaSuccess;
 }
 
-SIMCUDA_CUDA cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* pointer) {
+cudaError_t simcuda::attributes_of(cudaPointerAttributes* out, const void* pointer) {
   Lock lock(state().mutex);
   *out = {};
   Allocation* allocation = find_allocation(pointer);

@@ -13,6 +13,7 @@
 
 #include "shapes.h"
 #include "state.h"
+#include "symbols.h"
 
 namespace simcuda {
 namespace {
@@ -68,7 +69,11 @@ const char* registered_name(const void* function) {
     names->emplace(kernels()[known].host, kernels()[known].name);
   }
   auto found = names->find(function);
-  return found == names->end() ? "kernel" : found->second;
+  if (found == names->end()) {  // it was registered with a runtime of the library's own
+    const char* name = symbol_at(function);
+    found = names->emplace(function, name ? name : "kernel").first;
+  }
+  return found->second;
 }
 
 cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
@@ -104,7 +109,7 @@ cudaError_t late_error() {
 void launch_unseen(const char* name, void** arguments, cudaStream_t stream) {
   Lock lock(state().mutex);
   auto& values = state().values;
-  if (!compute_shape(name, arguments, values)) values.forget_written(name, arguments);
+  if (!compute_known(name, arguments, values)) values.forget_written(name, arguments);
   state().counters.ops++;
   push(lock, resolve(stream),
        {nullptr, nullptr, nullptr, nullptr, nullptr, clock::Unit::kCompute, state().profile.kernel,

@@ -5,8 +5,9 @@
 
 namespace simcuda {
 
-// Computes the one kernel of TensorFlow's that makes shapes on the device (DynamicStitch of whole
-// numbers, in the gradients of sums and means), which would all be 0 otherwise. False: another one.
-bool compute_shape(const char* kernel, void** arguments, Values& values);
+// Computes the two kernels of TensorFlow's whose results its CPU goes by: one that makes shapes
+// (DynamicStitch of whole numbers, in the gradients of sums and means), which would all be 0
+// otherwise, and a negation, by which 2.1 and 2.2 see that a variable is new. False: another one.
+bool compute_known(const char* kernel, void** arguments, Values& values);
 
 }  // namespace simcuda

@@ -21,9 +21,16 @@
 #include "simcuda.h"
 #include "values.h"
 
+// The CUDA that the program was built for. It is that of the headers, unless it has none.
+#ifndef SIMCUDA_CUDA_VERSION
+#define SIMCUDA_CUDA_VERSION CUDART_VERSION
+#endif
+
 #define SIMCUDA_CUDA extern "C" __attribute__((visibility("default")))
 
 namespace simcuda {
+
+constexpr int kCuda = SIMCUDA_CUDA_VERSION;
 
 // One mutex guards everything below. It is never held while a command runs.
 using Lock = std::unique_lock<std::mutex>;
@@ -166,6 +173,8 @@ State& state();
 
 int current_device();
 bool valid_device(int device);
+cudaError_t properties_of(cudaDeviceProp* out, int device);
+cudaError_t attributes_of(cudaPointerAttributes* out, const void* pointer);
 cudaError_t fail(cudaError_t error);  // remembers the thread's last error
 
 // state.cpp: memory

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -88,6 +89,13 @@ void Values::get(void* to, const void* from, size_t bytes) const {
     memcpy(static_cast<char*>(to) + (first - begin), found->second.data() + (first - found->first),
            last - first);
   }
+}
+
+bool Values::knows(const void* at) const {
+  const auto after = known_.upper_bound(address_of(at));
+  if (after == known_.begin()) return false;
+  const auto& [begin, value] = *std::prev(after);
+  return address_of(at) < begin + value.size();
 }
 
 void Values::copy(const void* to, const void* from, size_t bytes) {

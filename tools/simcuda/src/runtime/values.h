@@ -26,6 +26,7 @@ class Values {
   void put(const void* at, const void* data, size_t bytes);
   // What is at `from`, with zeros for what is not known.
   void get(void* to, const void* from, size_t bytes) const;
+  bool knows(const void* at) const;
   void copy(const void* to, const void* from, size_t bytes);
   // So many bytes are written over, and their neighbours stay.
   void forget(const void* at, size_t bytes);

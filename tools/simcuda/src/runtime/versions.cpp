@@ -4,12 +4,65 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <cstddef>
+#include <cstring>
+#include <new>
 #include <string>
 
 #include "capture.h"
 #include "state.h"
 
 using namespace simcuda;
+
+// ---- descriptions: those of CUDA 10 lack fields in the middle, and have some that went later
+
+#if SIMCUDA_CUDA_VERSION < 11000
+static_assert(CUDART_VERSION / 1000 == 11, "give the headers of CUDA 11.8");
+
+namespace {
+struct Properties {  // cudaDeviceProp
+  char begin[offsetof(cudaDeviceProp, persistingL2CacheMaxSize)];
+  int threads_per_multiprocessor, stream_priorities, global_cache, local_cache;
+  size_t shared_per_multiprocessor;
+  int registers_per_multiprocessor, others[11];
+  size_t shared_per_block;
+  int host_page_tables, managed_from_host;
+};
+struct Attributes {  // cudaPointerAttributes
+  cudaMemoryType before, type;
+  int device;
+  void *device_pointer, *host_pointer;
+  int managed;
+};
+}  // namespace
+
+SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
+  cudaDeviceProp now;
+  if (cudaError_t error = properties_of(&now, device)) return error;
+  auto* then = new (out) Properties{};
+  memcpy(then->begin, &now, sizeof then->begin);
+  then->threads_per_multiprocessor = now.maxThreadsPerMultiProcessor;
+  then->stream_priorities = now.streamPrioritiesSupported;
+  then->shared_per_multiprocessor = now.sharedMemPerMultiprocessor;
+  then->registers_per_multiprocessor = now.regsPerMultiprocessor;
+  then->shared_per_block = now.sharedMemPerBlockOptin;
+  return cudaSuccess;
+}
+SIMCUDA_CUDA cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* pointer) {
+  cudaPointerAttributes now;
+  if (cudaError_t error = attributes_of(&now, pointer)) return error;
+  new (out) Attributes{now.type, now.type, now.device, now.devicePointer, now.hostPointer, 0};
+  return cudaSuccess;
+}
+#else
+// A macro for the _v2 name in CUDA 12, and its own name elsewhere.
+SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
+  return properties_of(out, device);
+}
+SIMCUDA_CUDA cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* pointer) {
+  return attributes_of(out, pointer);
+}
+#endif
 
 // ---- launches: with attributes since CUDA 11.8; CUDA 13's compiler makes a handle of the kernel
 // first

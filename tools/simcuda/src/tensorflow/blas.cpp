@@ -90,7 +90,8 @@ struct Algorithm {  // cublasLtMatmulHeuristicResult_t
 }  // namespace
 
 SIMCUDA_LIBRARY size_t cublasLtGetVersion() {
-  return static_cast<size_t>(library::kBlas[0] * 10000 + library::kBlas[1] * 100 +
+  const int major = library::kBlas[0];  // from 11 on there is room for more minor versions
+  return static_cast<size_t>(major * (major < 11 ? 1000 : 10000) + library::kBlas[1] * 100 +
                              library::kBlas[2]);
 }
 SIMCUDA_LIBRARY int cublasGetVersion_v2(void*, int* version) {

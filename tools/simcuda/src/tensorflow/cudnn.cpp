@@ -77,9 +77,11 @@ int convolution(const char* name, Handle* handle, const Tensor* filter, const Te
                           2 * taps * result->elements(), library::precision_of(filter->size()));
 }
 
+constexpr int kBest = 1;  // which algorithm of a convolution
+
 int choose(int* found, Algorithm* result) {
   *found = 1;
-  *result = {1, 0, 0.01f, library::convolution_workspace(), 1, 1, {}};
+  *result = {kBest, 0, 0.01f, library::convolution_workspace(), 1, 1, {}};
   return 0;
 }
 
@@ -92,9 +94,10 @@ int give(size_t* bytes, size_t value) {
 
 SIMCUDA_LIBRARY size_t cudnnGetVersion() {
   const int major = library::kDnn[0];  // from 9 on there is room for more minor versions
-  return static_cast<size_t>(major * (major < 9 ? 1000 : 10000) + library::kDnn[1] * 100);
+  return static_cast<size_t>(major * (major < 9 ? 1000 : 10000) + library::kDnn[1] * 100 +
+                             library::kDnn[2]);
 }
-SIMCUDA_LIBRARY size_t cudnnGetCudartVersion() { return CUDART_VERSION; }
+SIMCUDA_LIBRARY size_t cudnnGetCudartVersion() { return kCuda; }
 SIMCUDA_LIBRARY int cudnnGetProperty(int which, int* value) {
   *value = which >= 0 && which < 3 ? library::kDnn[which] : 0;
   return 0;
@@ -128,18 +131,23 @@ SIMCUDA_LIBRARY int cudnnSetFilterNdDescriptor(Tensor* filter, int type, int, in
 
 // ---- convolutions
 
-#define SIMCUDA_CONVOLUTION(way)                                                                 \
-  SIMCUDA_LIBRARY int cudnnGetConvolution##way##Algorithm_v7(void*, void*, void*, void*, void*,  \
-                                                             int, int* found, Algorithm* best) { \
-    return choose(found, best);                                                                  \
-  }                                                                                              \
-  SIMCUDA_LIBRARY int cudnnGetConvolution##way##AlgorithmMaxCount(void*, int* count) {           \
-    *count = 1;                                                                                  \
-    return 0;                                                                                    \
-  }                                                                                              \
-  SIMCUDA_LIBRARY int cudnnGetConvolution##way##WorkspaceSize(void*, void*, void*, void*, void*, \
-                                                              int, size_t* bytes) {              \
-    return give(bytes, library::convolution_workspace());                                        \
+#define SIMCUDA_CONVOLUTION(way)                                                                  \
+  SIMCUDA_LIBRARY int cudnnGetConvolution##way##Algorithm_v7(void*, void*, void*, void*, void*,   \
+                                                             int, int* found, Algorithm* best) {  \
+    return choose(found, best);                                                                   \
+  }                                                                                               \
+  SIMCUDA_LIBRARY int cudnnGetConvolution##way##Algorithm(void*, void*, void*, void*, void*, int, \
+                                                          size_t, int* best) {                    \
+    *best = kBest;                                                                                \
+    return 0;                                                                                     \
+  }                                                                                               \
+  SIMCUDA_LIBRARY int cudnnGetConvolution##way##AlgorithmMaxCount(void*, int* count) {            \
+    *count = 1;                                                                                   \
+    return 0;                                                                                     \
+  }                                                                                               \
+  SIMCUDA_LIBRARY int cudnnGetConvolution##way##WorkspaceSize(void*, void*, void*, void*, void*,  \
+                                                              int, size_t* bytes) {               \
+    return give(bytes, library::convolution_workspace());                                         \
   }
 SIMCUDA_CONVOLUTION(Forward)
 SIMCUDA_CONVOLUTION(BackwardData)
@@ -282,6 +290,17 @@ SIMCUDA_LIBRARY int cudnnSetRNNDescriptor_v8(Recurrent* layer, int, int mode, in
   *layer = {hidden, layers, direction ? 2 : 1, mode, type, input};
   return 0;
 }
+SIMCUDA_LIBRARY int cudnnSetRNNDescriptor(void*, Recurrent* layer, int hidden, int layers, void*,
+                                          int, int direction, int mode, int, int type) {
+  *layer = {hidden, layers, direction ? 2 : 1, mode, type, 0};
+  return 0;
+}
+SIMCUDA_LIBRARY int cudnnSetRNNDescriptor_v6(void* handle, Recurrent* layer, int hidden, int layers,
+                                             void* dropout, int input, int direction, int mode,
+                                             int algorithm, int type) {
+  return cudnnSetRNNDescriptor(handle, layer, hidden, layers, dropout, input, direction, mode,
+                               algorithm, type);
+}
 SIMCUDA_LIBRARY int cudnnGetRNNDescriptor_v6(void*, const Recurrent* layer, int* hidden,
                                              int* layers, void** dropout, int* input,
                                              int* direction, int* mode, int* algorithm, int* type) {
@@ -293,6 +312,12 @@ SIMCUDA_LIBRARY int cudnnGetRNNDescriptor_v6(void*, const Recurrent* layer, int*
   *mode = layer->mode;
   *type = layer->type;
   return 0;
+}
+SIMCUDA_LIBRARY int cudnnGetRNNDescriptor(void* handle, const Recurrent* layer, int* hidden,
+                                          int* layers, void** dropout, int* input, int* direction,
+                                          int* mode, int* algorithm, int* type) {
+  return cudnnGetRNNDescriptor_v6(handle, layer, hidden, layers, dropout, input, direction, mode,
+                                  algorithm, type);
 }
 SIMCUDA_LIBRARY int cudnnGetRNNDescriptor_v8(const Recurrent* layer, int* algorithm, int* mode,
                                              int* bias, int* direction, int* input_mode, int* type,

@@ -27,8 +27,9 @@ enum class Precision { kDouble, kSingle, kHalf };
 Precision precision_of(size_t element_bytes);
 
 // What the libraries say that they are: the oldest that a TensorFlow for this CUDA takes.
-constexpr int kBlas[] = {CUDART_VERSION < 12000 ? 11 : 12, CUDART_VERSION < 12000 ? 11 : 5, 3};
-constexpr int kDnn[] = {CUDART_VERSION < 12000 ? 8 : 9, CUDART_VERSION < 12000 ? 7 : 3, 0};
+constexpr int kMajor = kCuda / 1000;
+constexpr int kBlas[] = {kMajor, kMajor < 11 ? 2 : kMajor < 12 ? 11 : 5, kMajor < 11 ? 1 : 3};
+constexpr int kDnn[] = {kMajor - 3, kMajor < 11 ? 6 : kMajor < 12 ? 7 : 3, kMajor < 11 ? 5 : 0};
 
 // What a convolution asks for while it runs, as the profile has it.
 size_t convolution_workspace();
