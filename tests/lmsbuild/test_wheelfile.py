@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from lmsbuild_wheels import build_libraries, check_record, make_wheel
+from packaging.utils import parse_wheel_filename
 
 from lmsbuild.base.errors import WheelError
 from lmsbuild.wheel import elf, wheelfile
 from lmsbuild.wheel.platform_tag import platform_tag
+from lmsbuild.wheel.wheelfile import WheelName
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +123,27 @@ def test_a_member_that_leads_out_is_named(name: str, official: Path, tmp_path: P
     with pytest.raises(WheelError, match="cannot be used because it is damaged"):
         wheelfile.extract(hostile, [name], tmp_path / "deep/er")
     assert not list(tmp_path.rglob("x"))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "torch-2.10.0-3-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torch-2.6.0+cu124.lms.1-cp311-cp311-manylinux_2_34_x86_64.whl",
+        "alpha-1.0-1local-py3-none-any.whl",
+    ],
+)
+def test_the_name_of_a_wheel(file: str) -> None:
+    """Official ones may have a build number."""
+    name = WheelName.of(Path(file))
+    _, version, build, tags = parse_wheel_filename(file)
+    assert str(name) == file and name.version == str(version)
+    assert name.build == "".join(map(str, build))
+    assert {str(tag) for tag in tags} == {f"{name.python}-{name.abi}-{name.platform}"}
+    assert name.dist_info == f"{name.project}-{name.version}.dist-info"
+
+
+@pytest.mark.parametrize("file", ["a-1.0-x-py3-none-any.whl", "a-1.0-py3-none.whl", "a.zip"])
+def test_no_name_of_a_wheel(file: str) -> None:
+    with pytest.raises(WheelError, match="no wheel's name"):
+        WheelName.of(Path(file))

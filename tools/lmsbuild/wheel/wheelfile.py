@@ -66,18 +66,21 @@ class WheelName:
     python: str
     abi: str
     platform: str
+    build: str = ""  # of several wheels of one version the one with the highest counts
 
     @classmethod
     def of(cls, path: Path) -> WheelName:
         parts = path.stem.split("-")
+        build = parts.pop(2) if len(parts) == 6 and parts[2][:1].isdigit() else ""
         if path.suffix != ".whl" or len(parts) != 5:
             raise WheelError(
                 f"{path.name} cannot be used because it is no wheel's name; give a wheel"
             )
-        return cls(*parts)
+        return cls(*parts, build)
 
     def __str__(self) -> str:
-        return "-".join((self.project, self.version, self.python, self.abi, self.platform)) + ".whl"
+        version = (self.version, self.build) if self.build else (self.version,)
+        return "-".join((self.project, *version, self.python, self.abi, self.platform)) + ".whl"
 
     def is_of(self, project: str, version: str) -> bool:
         """Whether it is of this project, whose name may be written in another way."""
