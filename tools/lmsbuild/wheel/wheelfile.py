@@ -76,7 +76,7 @@ class WheelName:
             raise WheelError(
                 f"{path.name} cannot be used because it is no wheel's name; give a wheel"
             )
-        return cls(*parts, build)
+        return cls(*parts, build=build)
 
     def __str__(self) -> str:
         version = (self.version, self.build) if self.build else (self.version,)
