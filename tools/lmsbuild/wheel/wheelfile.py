@@ -76,7 +76,8 @@ class WheelName:
             raise WheelError(
                 f"{path.name} cannot be used because it is no wheel's name; give a wheel"
             )
-        return cls(*parts, build=build)
+        project, version, python, abi, platform = parts
+        return cls(project, version, python, abi, platform, build)
 
     def __str__(self) -> str:
         version = (self.version, self.build) if self.build else (self.version,)
