@@ -245,11 +245,7 @@ bool try_again(const std::function<bool()>& attempt) {
   if (capture_underway()) {  // nothing may move
     return false;
   }
-  // Before its operands leave as well: whatever was in the way may be gone.
   const auto afresh = [&attempt] {
-    if (attempt()) {
-      return true;
-    }
     const SmallSegment there(evict_for_shortage());
     return attempt();
   };

@@ -64,22 +64,6 @@ class C10_CUDA_API ShortageScope {
   static bool active() noexcept;
 };
 
-// While one lives, only what a choice of victims needs leaves for this thread: what catches the
-// shortage tries again, and may find that a workspace was all that was in the way. Not where it
-// `may_take_all`: for what cannot be sure to run again.
-class C10_CUDA_API FirstTry {
- public:
-  explicit FirstTry(bool may_take_all = false) noexcept;
-  ~FirstTry();
-  FirstTry(const FirstTry&) = delete;
-  FirstTry& operator=(const FirstTry&) = delete;
-
-  static bool active() noexcept;
-
- private:
-  const bool counted_;
-};
-
 // Whether something has had to make way since Large Model Support was first enabled.
 C10_CUDA_API bool under_pressure() noexcept;
 
@@ -89,8 +73,7 @@ C10_CUDA_API bool capture_underway() noexcept;
 C10_CUDA_API bool captured() noexcept;
 
 // For an op that lacked room, and has let go of everything: tries again until `attempt` returns
-// true, each time without cuBLAS's workspaces and, where that is not enough, with all that is idle
-// out. An op that holds nothing waits meanwhile for those of
+// true, each time with all that is idle out. An op that holds nothing waits meanwhile for those of
 // other threads to end; false when that does not help either.
 C10_CUDA_API bool try_again(const std::function<bool()>& attempt);
 

@@ -29,7 +29,6 @@ namespace {
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
 thread_local int shortage_scopes = 0;
-thread_local int first_tries = 0;
 thread_local int growth_scopes = 0;
 thread_local DeviceIndex short_device = 0;
 std::atomic<bool> pressure{false};
@@ -41,14 +40,6 @@ ShortageScope::ShortageScope() noexcept { ++shortage_scopes; }
 ShortageScope::~ShortageScope() { --shortage_scopes; }
 
 bool ShortageScope::active() noexcept { return shortage_scopes > 0; }
-
-FirstTry::FirstTry(bool may_take_all) noexcept : counted_(!may_take_all) {
-  first_tries += counted_ ? 1 : 0;
-}
-
-FirstTry::~FirstTry() { first_tries -= counted_ ? 1 : 0; }
-
-bool FirstTry::active() noexcept { return first_tries > 0; }
 
 GrowthScope::GrowthScope() noexcept { ++growth_scopes; }
 
@@ -94,9 +85,7 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   ::lms::RoomRequest request;
   request.device = device_;
   request.bytes = bytes;
-  request.whole_segments = effort == Effort::kEverything;
-  // To give everything back stops the device, and drains it of what the host has queued ahead.
-  request.everything = request.whole_segments && !FirstTry::active();
+  request.whole_segments = request.everything = effort == Effort::kEverything;
   if (!under_pressure()) {
     pressure = true;
   }
@@ -104,7 +93,7 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   if (route != Route::kNone) {
     return count(device_, route);
   }
-  if (request.whole_segments) {
+  if (request.everything) {
     short_device = device_;
     if (ShortageScope::active()) {
       C10_THROW_ERROR(OutOfMemoryError, "Large Model Support has found no room yet.");

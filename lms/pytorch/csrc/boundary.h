@@ -215,12 +215,8 @@ void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands,
                      c10::cuda::lms::describe(operands.device().index()));
   };
   const auto run = [&](Room room) { return run_pinned(call, facts, operands, room, room); };
-  {
-    // What takes random numbers may not run again when others have as well.
-    const c10::cuda::lms::FirstTry first(/*may_take_all=*/facts.random);
-    if (run(Room::kTell)) {
-      return;
-    }
+  if (run(Room::kTell)) {
+    return;
   }
   const bool done = c10::cuda::lms::try_again([&] {
     rewind();
@@ -238,11 +234,7 @@ void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
   const RandomOp random(facts.random ? &random_ops() : nullptr);
   Entered entered;
   const auto enter = [&] { return entered.enter(facts, operands, Room::kTell); };
-  const auto enter_first = [&] {
-    const c10::cuda::lms::FirstTry first;
-    return enter();
-  };
-  if (!enter_first() && !c10::cuda::lms::try_again(enter)) {
+  if (!enter() && !c10::cuda::lms::try_again(enter)) {
     entered.enter(facts, operands, Room::kThrow);
   }
   entered.run(call, facts, operands);
