@@ -574,6 +574,8 @@ def test_damage_in_the_channel_is_found(channel: Channel, box: Path, console: Co
         ("build_number", 7),
         ("size", 1),
         ("md5", "0" * 32),
+        ("features", "other"),
+        ("python_site_packages_path", "../../elsewhere"),
     ],
 )
 def test_an_index_that_says_other_than_the_package(
@@ -584,14 +586,54 @@ def test_an_index_that_says_other_than_the_package(
     place = channel.root / "linux-64"
     index = json.loads((place / "repodata.json").read_text())
     index["packages.conda"]["demo-1.0-0.conda"][key] = lie
-    text = json.dumps(index).encode()
-    (place / "repodata.json").write_bytes(text)
-    (place / "repodata.json.zst").write_bytes(zstandard.ZstdCompressor().compress(text))
+    write_index(place, index)
     (problem,) = channel.verify(console)
     assert problem.path == "linux-64/demo-1.0-0.conda"
     assert problem.why.startswith(f"has the {key} ")
     assert f"not {lie!r} as in the index" in problem.why
     channel.index(console)
+    assert channel.verify(console) == []
+
+
+def write_index(place: Path, index: dict[str, Any]) -> None:
+    text = json.dumps(index).encode()
+    (place / "repodata.json").write_bytes(text)
+    (place / "repodata.json.zst").write_bytes(zstandard.ZstdCompressor().compress(text))
+
+
+@pytest.mark.parametrize(
+    ("key", "lie"),
+    [
+        ("info", {"subdir": "linux-64", "base_url": "http://elsewhere.invalid/"}),
+        ("info", {"subdir": "linux-aarch64"}),
+        ("packages", {"other-9-0.tar.bz2": {"name": "other"}}),
+        ("repodata_version", 99),
+    ],
+)
+def test_an_index_that_leads_elsewhere(
+    channel: Channel, box: Path, console: Console, key: str, lie: object
+) -> None:
+    """Clients download from a `base_url`, and what the older format lists."""
+    channel.add([make(box)], console)
+    place = channel.root / "linux-64"
+    write_index(place, {**json.loads((place / "repodata.json").read_text()), key: lie})
+    (problem,) = channel.verify(console)
+    assert problem.path == "linux-64/repodata.json"
+    assert problem.why.startswith(f"has the {key} ")
+    channel.index(console)
+    assert channel.verify(console) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["current_repodata.json", "repodata_shards.msgpack.zst", "repodata.json.bz2"]
+)
+def test_an_index_of_another_form(channel: Channel, box: Path, console: Console, name: str) -> None:
+    """Clients that know the form read it, and never ours."""
+    channel.add([make(box)], console)
+    (channel.root / "linux-64" / name).write_text("{}")
+    (problem,) = channel.verify(console)
+    assert problem.path == f"linux-64/{name}" and problem.message.endswith("; remove it")
+    (channel.root / "linux-64" / name).unlink()
     assert channel.verify(console) == []
 
 

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import reprlib
 import shutil
 import tempfile
 import time
@@ -55,11 +56,8 @@ from lmsbuild.conda.condapackage import (
 
 REPODATA = "repodata.json"
 INDEX = (f"{REPODATA}.zst", REPODATA)  # in the order in which they are replaced
-# What an index has of a package that the package itself says.
-_OWN = (
-    "name", "version", "build", "build_number", "subdir", "depends", "constrains", "noarch",
-    "track_features", "size", "md5", "license", "timestamp",
-)  # fmt: skip
+_RECORDS = "packages.conda"
+_CAME = "indexed_timestamp"  # all that an index says of a package and the package does not
 _LOCK = ".lock"
 _STAGING = ".staging-"
 _DAY = 86400.0
@@ -167,16 +165,15 @@ class Channel:
             ) from error
 
     def _parsed(self, subdir: str) -> list[Entry]:
-        return _entries(subdir, self._records(subdir))
+        return _entries(subdir, self._whole(subdir))
 
-    def _records(self, subdir: str) -> dict[str, dict[str, Any]]:
-        """What the index says of each file, as it stands there."""
+    def _whole(self, subdir: str) -> dict[str, Any]:
+        """The index, as it stands there. Raises _DamagedError."""
         try:
-            text = _read(self.root / subdir / REPODATA).decode()
-            return dict(strictjson.loads(text)["packages.conda"])
+            return dict(strictjson.loads(_read(self.root / subdir / REPODATA).decode()))
         except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return {_RECORDS: {}}
+        except (ValueError, TypeError) as error:
             raise _DamagedError(str(error)) from error
 
     def _read(self, *, or_nothing: bool = False) -> Index:
@@ -199,12 +196,15 @@ class Channel:
         listed: list[tuple[Entry, Mapping[str, Any]]] = []
         for subdir in self.subdirs():
             try:
-                records = self._records(subdir)
-                listed += [(entry, records[entry.file]) for entry in _entries(subdir, records)]
+                index = self._whole(subdir)
+                entries = _entries(subdir, index)
+                listed += [(entry, index[_RECORDS][entry.file]) for entry in entries]
+                problems += self._check_rest(subdir, index)
             except _DamagedError as error:
                 why = f"is damaged ({error})"
                 problems.append(Problem(f"{subdir}/{REPODATA}", why, self._anew))
             problems += self._check_compressed(subdir)
+            problems += self._check_others(subdir)
         with _checking(console, [self.root / entry.path for entry, _ in listed]) as progress:
             for entry, record in listed:
                 problems += self._check_entry(entry, record, progress)
@@ -230,6 +230,32 @@ class Channel:
             why = f"cannot be read ({error})"
         return [Problem(f"{subdir}/{packed.name}", why, self._anew)]
 
+    def _check_rest(self, subdir: str, index: Mapping[str, Any]) -> list[Problem]:
+        """Beside the packages an index can have clients download them from elsewhere (`base_url`),
+        or others."""
+        plain = {"info": {"subdir": subdir}, "repodata_version": 1}
+        return [
+            Problem(
+                f"{subdir}/{REPODATA}",
+                f"has the {key} {reprlib.repr(value)}, which no index of a channel here has",
+                self._anew,
+            )
+            for key, value in sorted(index.items())
+            if key != _RECORDS and value and value != plain.get(key)
+        ]
+
+    def _check_others(self, subdir: str) -> list[Problem]:
+        """Clients ask for `current_repodata.json` or shards before they ask for ours."""
+        return [
+            Problem(
+                f"{subdir}/{file.name}",
+                "is an index that clients may read, and is not written here",
+                "remove it",
+            )
+            for file in sorted((self.root / subdir).glob("*repodata*"))
+            if file.name not in INDEX
+        ]
+
     def _check_entry(
         self, entry: Entry, record: Mapping[str, Any], progress: Callable[[int], None]
     ) -> list[Problem]:
@@ -253,7 +279,7 @@ class Channel:
                 f"has the {key} {own!r}, not {record.get(key)!r} as in the index",
                 self._anew,
             )
-            for key in _OWN
+            for key in sorted({*package.record, *record} - {_CAME})
             if ((own := package.record.get(key)) or None) != (record.get(key) or None)
         ]
 
@@ -400,17 +426,17 @@ class Channel:
         hold all of one in memory. What the index has stays, when each package came as well."""
         try:
             text = _read(self.root / subdir / REPODATA).decode()
-            before = strictjson.loads(text)["packages.conda"]
+            before = strictjson.loads(text)[_RECORDS]
             records = {name: record for name, record in before.items() if isinstance(record, dict)}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             records = {}
         for path, package in known.items():
             if package.subdir == subdir:
                 name = path.partition("/")[2]
-                came = records.get(name, {}).get("indexed_timestamp", int(time.time() * 1000))
-                records[name] = {**package.record, "indexed_timestamp": came}
+                came = records.get(name, {}).get(_CAME, int(time.time() * 1000))
+                records[name] = {**package.record, _CAME: came}
         if records:
-            index = {"info": {"subdir": subdir}, "packages": {}, "packages.conda": records}
+            index = {"info": {"subdir": subdir}, "packages": {}, _RECORDS: records}
             text = json.dumps({**index, "repodata_version": 1})
             (tree / subdir / REPODATA).write_text(text, encoding="utf-8")
 
@@ -521,9 +547,10 @@ def _flush(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _entries(subdir: str, records: Mapping[str, dict[str, Any]]) -> list[Entry]:
+def _entries(subdir: str, index: Mapping[str, Any]) -> list[Entry]:
     """Sorted. Raises _DamagedError."""
     try:
+        records = index[_RECORDS]
         return [_entry(subdir, file, record) for file, record in sorted(records.items())]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _DamagedError(str(error)) from error
@@ -534,7 +561,7 @@ def _entry(subdir: str, file: str, record: dict[str, Any]) -> Entry:
     if not file_name(file).endswith(SUFFIX):
         raise ValueError(f"{file!r} is no {SUFFIX} file")
     check_words(record)
-    milliseconds = record.get("indexed_timestamp") or record.get("timestamp") or 0
+    milliseconds = record.get(_CAME) or record.get("timestamp") or 0
     for what, number in (("size", record["size"]), ("time", milliseconds)):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST:
             raise ValueError(f"{file} has the {what} {number!r}")
