@@ -337,8 +337,8 @@ def test_out_of_memory_does_not_ask_for_what_is_set(program: Any) -> None:
         memory=20 * MIB,
         env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     )
-    said = out.splitlines()[-1].partition(". ")[0]  # some releases warn of the attempts
-    assert said == ": let go of what cannot move, as named above, or use smaller inputs"
+    said = [line.partition(". ")[0] for line in out.splitlines()]  # some releases warn, too
+    assert ": let go of what cannot move, as named above, or use smaller inputs" in said
 
 
 def test_out_of_memory_of_an_operator_that_would_not_fit_alone(lms: Any, device: Any) -> None:

@@ -381,6 +381,25 @@ def test_nccl_is_refused(dry: Program) -> None:
     assert re.search("ncclGet(Last|)Error(String|): stand-in of the simulated device", dry(code))
 
 
+def test_nested_tensors(dry: Program) -> None:
+    """Most of their operators are made of ordinary ones; attention has a kernel of its own."""
+    code = """
+    make = lambda layout: torch.nested.nested_tensor(
+        [torch.ones(3, 4), torch.ones(5, 4)], layout=layout, device="cuda")
+    jagged = torch.nn.functional.linear(make(torch.jagged) * 2, torch.ones(6, 4, device="cuda"))
+    strided = make(torch.strided) * 2
+    try:
+        torch.nn.functional.scaled_dot_product_attention(strided, strided, strided)
+        said = ""
+    except RuntimeError as error:
+        said = str(error)
+    print(json.dumps([list(jagged.values().shape), strided.size(0), said]))
+    """
+    jagged, count, said = dry(code)
+    assert jagged == [8, 6] and count == 2
+    assert "the simulated device refuses: kernel launch" in said and "add_padding" in said
+
+
 def test_more_shapes_than_are_kept(dry: Program) -> None:
     code = """
     x = torch.empty(1100, device="cuda")
