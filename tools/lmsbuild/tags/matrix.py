@@ -189,7 +189,7 @@ class Job:
     def image(self) -> str:
         """Of a tag there is one, so one cell makes it; "" for the others."""
         cell = self.cell
-        if self.plugin or not (self.newest and self.default and cell.arch == X86_64):
+        if not (self.newest and self.default and cell.arch == X86_64):
             return ""
         return image_name(self.tag, "runtime", cell.arch, cell.python, cell.cuda)
 
