@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow_large_model_support.choice import BOTH, IN, OUT, Settings, Side
 from tensorflow_large_model_support.graph import Graph
 from tensorflow_large_model_support.plan import Plan, Planner
-from tflms_graphs import Put, chain, graphs, op, values
+from tensorflow_large_model_support.simulator import Simulator
+from tflms_graphs import PREDICATES, Put, branching, chain, graphs, op, run, values
 
 NUMBERS = st.builds(
     Settings,
@@ -37,6 +40,37 @@ def swapped(graph: Graph, plan: Plan) -> dict[str, list[list[str]]]:
 def test_a_plan_closes_no_cycle_and_changes_no_value(graph, numbers, whole):
     put = Put(graph, Planner(graph, whole=whole).plan(numbers))
     assert values(graph, put) == values(graph, Put(graph, Plan(numbers)))
+
+
+@MANY
+@given(branching(), NUMBERS, st.booleans())
+def test_what_runs_in_branches_is_the_same(graph, numbers, whole):
+    """Whichever are taken: a plan keeps nothing from running that ran, nor makes more run."""
+    plain, put = Put(graph, Plan(numbers)), Put(graph, Planner(graph, whole=whole).plan(numbers))
+    for ways in product((0, 1), repeat=len(PREDICATES)):
+        taken = dict(zip(PREDICATES, ways, strict=True))
+        before, after = run(graph, plain, taken), run(graph, put, taken)
+        ops = range(len(graph.ops))
+        assert [before.get(each) for each in ops] == [after.get(each) for each in ops]
+
+
+def test_what_a_branch_reads_again_is_swapped_within_it():
+    """And what a Merge gets from it; what is triggered by is there whenever that is."""
+    ops = [op("x", "Conv2D"), op("p", "Placeholder")]
+    ops += [op("s", "Switch", [(0, 0), (1, 0)], sizes=[1024, 1024])]
+    ops += [op("no", "Conv2D", [(2, 0)]), op("yes", "Conv2D", [(2, 1)])]
+    ops += [op("yes2", "Conv2D", [(4, 0)]), op("yes3", "Conv2D", [(5, 0)])]
+    ops += [op("again", "AddV2", [(6, 0), (4, 0)]), op("merge", "Merge", [(3, 0), (7, 0)])]
+    graph = Graph(ops)
+    plan = Planner(graph).plan(Settings(1))
+    assert swapped(graph, plan) == {"no": [["merge"]], "yes": [["again"]]}
+    triggers = {swap.tensor.op: swap.ins[0].triggers for swap in plan.swaps}
+    assert triggers == {3: (), 4: (6,)}
+    # One that is known not to be taken takes nothing.
+    peak = [max(Simulator(each).run(Plan(Settings(9))).device) for each in (
+        graph, graph.without(lambda branch: branch.port == 1),
+    )]  # fmt: skip
+    assert peak == [4 * 1024, 2 * 1024]
 
 
 @MANY
@@ -120,7 +154,7 @@ def test_variables_constants_and_what_is_fed_stay():
     assert swapped(graph, Planner(graph).plan(Settings(1))) == {"o0": [["far"]]}
 
 
-def test_what_is_in_a_loop_or_a_branch_stays():
+def test_what_is_in_a_loop_stays():
     graph = Graph(
         [
             op("x", "Conv2D"),
@@ -138,10 +172,9 @@ def test_what_is_in_a_loop_or_a_branch_stays():
         ]
     )
     plan = Planner(graph).plan(Settings(1, ahead=3))
-    assert swapped(graph, plan) == {"x": [["last"]], "p": [["last"]]}
+    assert swapped(graph, plan) == {"x": [["last"]], "p": [["last"]], "switch": [["merge"]]}
     for swap in plan.swaps:
-        (trigger,) = swap.ins[0].triggers
-        assert not graph.controlled(trigger)
+        assert not any(map(graph.controlled, swap.ins[0].triggers))
 
 
 def test_readers_near_each_other_share_a_swap_in():

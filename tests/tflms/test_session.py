@@ -277,6 +277,67 @@ def test_a_while_loop_is_left_alone(said):
         lms.run(loop())
 
 
+def phases():
+    """Keras' layers of TensorFlow 1: each does one thing in training and another otherwise."""
+    graph = tf.Graph()
+    with graph.as_default():
+        v1.set_random_seed(0)
+        v1.disable_control_flow_v2()
+        phase = v1.placeholder_with_default(False, (), name="keras_learning_phase")
+        y = v1.placeholder(tf.float32, (4, 8, 8, 3), name="x")
+        for number in range(4):
+            y = layer(y, f"layer{number}")
+            scale = v1.get_variable(f"scale{number}", (8,), initializer=v1.ones_initializer())
+
+            def trained(y=y, scale=scale):
+                mean, variance = tf.nn.moments(y, (0, 1, 2))
+                early = tf.sin(y)
+                return tf.nn.batch_normalization(y, mean, variance, None, scale, 1e-3) * early
+
+            y = tf.cond(phase, trained, lambda y=y, scale=scale: tf.tanh(y * scale) + y)
+        loss = tf.reduce_mean(tf.square(y), name="loss")
+        v1.train.MomentumOptimizer(0.01, 0.9).minimize(loss, name="train")
+        v1.enable_control_flow_v2()
+    return graph
+
+
+@pytest.mark.parametrize("mode", range(4))
+@pytest.mark.parametrize("numbers", [(1, 0, 1), (4, 30, 7)])
+def test_branches_of_tensorflow_1_are_rewritten(mode, numbers):
+    """Digits are equal whichever are taken, and what is fetched alone runs alone."""
+    graph, plain = phases(), phases()
+    LMS(*numbers, sync_mode=mode).run(graph)
+    inside = [op for op in added(graph) if "Switch" in op.name or "cond" in op.name]
+    assert len(inside) > 10
+    feeds = [{"x:0": X, "keras_learning_phase:0": phase} for phase in (True, False, True)]
+
+    def run(one):
+        with v1.Session(graph=one) as session, one.as_default():
+            session.run(v1.global_variables_initializer())
+            said = [session.run(["loss:0", "train"], feed)[0] for feed in feeds]
+            said += [session.run("loss:0", feed) for feed in feeds]
+            return said, session.run(v1.trainable_variables())
+
+    (losses, weights), (expected, others) = run(graph), run(plain)
+    assert losses == expected and len({*map(float, losses)}) > 3
+    for one, other in zip(weights, others):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_phase_that_is_simulated():
+    """Training, unless `is_training` says otherwise."""
+    peaks = []
+    for training in (True, False):
+        lms = LMS(1, 0, 1)
+        lms.is_training = training
+        graph = phases()
+        lms.run(graph)
+        peaks.append(lms.simulated.before.peak)
+        reads = {source.op.name for op in added(graph) for source in op.inputs}
+        assert any("Sin" in name for name in reads) == training
+    assert peaks[0] > peaks[1]
+
+
 def test_host_memory_above_the_limit_is_said(monkeypatch):
     warned = []
     monkeypatch.setattr(v1.logging, "warning", lambda text, *parts: warned.append(text % parts))

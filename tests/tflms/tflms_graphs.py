@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import graphlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hypothesis import strategies as st
 from tensorflow_large_model_support.graph import Graph, Op, Output, Tensor
@@ -75,6 +75,42 @@ def graphs(draw: st.DrawFn, most: int = 40) -> Graph:
     return Graph(ops)
 
 
+PREDICATES = (1, 2)  # ops of `branching`
+
+
+@st.composite
+def branching(draw: st.DrawFn) -> Graph:
+    """With conditionals in conditionals, as TensorFlow 1 makes them, whose branches read what the
+    same branches made before, as those of gradients do."""
+    ops = [op(name, "Placeholder") for name in ("x", "p", "q")]
+    made: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
+
+    def add(kind: str, inputs: list[tuple[int, int]], count: int = 1) -> int:
+        ops.append(op(f"{kind}{len(ops)}", kind, inputs, sizes=[1024] * count))
+        return len(ops) - 1
+
+    def block(context: tuple[tuple[int, int], ...], entry: tuple[int, int], most: int) -> None:
+        tensors = made.setdefault(context, [])
+        tensors.append(entry)
+        for _ in range(draw(st.integers(1, most))):
+            reads = draw(st.lists(st.sampled_from(tensors), min_size=1, max_size=2))
+            left = [each for each in PREDICATES if each not in dict(context)]
+            if left and draw(st.booleans()):
+                predicate = draw(st.sampled_from(left))
+                results = []
+                for port in (0, 1):
+                    inner = (*context, (predicate, port))
+                    switch = add("Switch", [reads[0], (predicate, 0)], 2)
+                    block(inner, (switch, port), most - 1)
+                    results.append(made[inner][-1])
+                tensors.append((add("Merge", results), 0))
+            else:
+                tensors.append((add("Conv2D", reads), 0))
+
+    block((), (0, 0), 5)
+    return Graph(ops)
+
+
 class Put:
     """A graph with a plan in it: nodes are the numbers of ops, and ("out", tensor), ("in", n)."""
 
@@ -120,6 +156,36 @@ class Put:
                 seen.add(other)
                 todo.append(other)
         return seen
+
+
+def run(graph: Graph, put: Put, taken: Mapping[int, int]) -> dict[object, object]:
+    """What each op that runs computes, as `values`, with these values of the predicates: an op
+    runs if all that it waits for did, a Merge if one of its inputs is there."""
+    found: dict[object, object] = {}
+
+    def value(read: object) -> object:  # None: not there
+        if not isinstance(read, Tensor):
+            return found.get(read)
+        source = graph.ops[read.op]
+        if source.type == "Switch" and read.port != taken[source.inputs[1].op]:
+            return None
+        return (found[read.op], read.port) if read.op in found else None
+
+    for node in put.order():
+        if isinstance(node, int):
+            reads = [put.reads[node, slot] for slot in range(len(graph.ops[node].inputs))]
+        else:
+            reads = [node[1] if node[0] == "out" else ("out", put.value[node])]
+        sources = {each.op if isinstance(each, Tensor) else each for each in reads}
+        seen = [value(read) for read in reads]
+        merges = isinstance(node, int) and graph.ops[node].type == "Merge"
+        there = any(each is not None for each in seen) if merges else None not in seen
+        if there and all(other in found for other in put.waits[node] - sources):
+            if isinstance(node, int):
+                found[node] = hash((graph.ops[node].name, tuple(seen)))
+            else:
+                (found[node],) = seen
+    return found
 
 
 def values(graph: Graph, put: Put) -> dict[object, object]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
 MERGES = frozenset({"Merge", "RefMerge"})
 NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
 CONTROL_FLOW = ENTERS | EXITS | SWITCHES | MERGES | NEXT_ITERATIONS | {"LoopCond"}
+# Of control flow, what hands its input on as it is.
+PASSED_ON = CONTROL_FLOW - {"LoopCond"}
 LOOPS = ENTERS  # of which no simulation knows how much the iterations keep
 # Ops of a loop's body with which the tensors of all iterations stay.
 KEEPING = frozenset({"TensorListPushBack", "TensorListSetItem", "TensorListPopBack", "StackPushV2"})
@@ -59,6 +61,16 @@ class Op(NamedTuple):
     width: int = 4  # bytes of the numbers that it computes with
 
 
+class Branch(NamedTuple):
+    """What runs if this predicate sends its Switches this way."""
+
+    predicate: Tensor
+    port: int
+
+
+Context = frozenset[Branch]  # all of which must be taken
+
+
 class Edge(NamedTuple):
     """Where an op reads a tensor."""
 
@@ -72,7 +84,7 @@ class Graph:
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = ops
         self.order, self.level = _levels(ops)
-        self.inside = _inside_control_flow(ops, self.order)
+        self.contexts = _contexts(ops, self.order)
         self.readers: dict[Tensor, list[Edge]] = defaultdict(list)
         for number, op in enumerate(ops):
             for slot, tensor in enumerate(op.inputs):
@@ -92,10 +104,11 @@ class Graph:
         """An op of this level that `number` waits for, along its longest way; None: there is none
         that runs whenever `number` does."""
         steps = self.level[number] - level
+        found = number
         for power, above in enumerate(self._above):
             if steps >> power & 1:
-                number = above[number]
-        return None if self.controlled(number) else number
+                found = above[found]
+        return found if self.runs_with(found, number) else None
 
     @cached_property
     def _above(self) -> list[list[int]]:
@@ -113,13 +126,48 @@ class Graph:
 
     def controlled(self, number: int) -> bool:
         """Whether an op belongs to the control flow of the graph: it may not run, or run often."""
-        return self.inside[number] or self.ops[number].type in CONTROL_FLOW
+        return self.contexts[number] != frozenset() or self.ops[number].type in CONTROL_FLOW
+
+    def context_of(self, tensor: Tensor) -> Context | None:
+        """When the tensor is made; None: in a loop."""
+        context = self.contexts[tensor.op]
+        op = self.ops[tensor.op]
+        if context is not None and op.type in SWITCHES:
+            return context | {Branch(op.inputs[1], tensor.port)}
+        return context
+
+    def runs_with(self, number: int, other: int) -> bool:
+        """Whether an op runs, once, whenever `other` does, so that that may wait for it."""
+        controls = self.ops[number].type in CONTROL_FLOW
+        return not controls and self.made_with(self.contexts[number], other)
+
+    def made_with(self, context: Context | None, other: int) -> bool:
+        """Whether what is made in this context is made, once, whenever `other` runs."""
+        wanted = self.contexts[other]
+        return context is not None and wanted is not None and context <= wanted
+
+    def without(self, untaken: Callable[[Branch], bool]) -> Graph:
+        """The same, but for branches that are known not to be taken: nothing there takes memory or
+        time."""
+        ops = []
+        for number, op in enumerate(self.ops):
+            outputs = list(op.outputs)
+            for port in range(len(outputs)):
+                context = self.context_of(Tensor(number, port))
+                if context and any(map(untaken, context)):
+                    outputs[port] = Output(0, moves=False)
+            context = self.contexts[number]
+            runs = not (context and any(map(untaken, context)))
+            ops.append(op._replace(
+                outputs=tuple(outputs), on_device=op.on_device and runs, flops=op.flops * runs
+            ))  # fmt: skip
+        return Graph(ops)
 
     def sizes(self) -> list[int]:
         """The bytes that ops make in device memory, op by op."""
         return [
             sum(output.size or 0 for output in op.outputs if output.moves)
-            if op.on_device and op.type not in LEFT_ALONE | SAME_BUFFER
+            if op.on_device and op.type not in LEFT_ALONE | SAME_BUFFER | PASSED_ON
             else 0
             for op in self.ops
         ]
@@ -148,21 +196,27 @@ def _levels(ops: Sequence[Op]) -> tuple[list[int], list[int]]:
     return order, level
 
 
-def _inside_control_flow(ops: Sequence[Op], order: Sequence[int]) -> list[bool]:
-    """Whether an op lies in a loop, or in a branch that may not be taken."""
-    frames, branches = [0] * len(ops), [0] * len(ops)
+def _contexts(ops: Sequence[Op], order: Sequence[int]) -> list[Context | None]:
+    """In which branches each op lies; None: in a loop."""
+    frames = [0] * len(ops)
+    contexts: list[Context] = [frozenset()] * len(ops)
     for number in order:
         op = ops[number]
         waits_for = {tensor.op for tensor in op.inputs} | set(op.after)
         frame = max((frames[other] for other in waits_for), default=0)
-        branch = max((branches[other] for other in waits_for), default=0)
-        if op.type in ENTERS:
-            frame += 1
-        elif op.type in EXITS:
-            frame -= 1
-        elif not frame and op.type in SWITCHES:
-            branch += 1
-        elif not frame and op.type in MERGES:
-            branch -= 1
-        frames[number], branches[number] = max(frame, 0), max(branch, 0)
-    return [bool(frame or branch) for frame, branch in zip(frames, branches, strict=True)]
+        frame += (op.type in ENTERS) - (op.type in EXITS)
+        frames[number] = max(frame, 0)
+        if frames[number]:
+            continue
+        made = [contexts[other] for other in op.after]
+        for tensor in op.inputs:
+            context = contexts[tensor.op]
+            source = ops[tensor.op]
+            if source.type in SWITCHES and not frames[tensor.op]:
+                context |= {Branch(source.inputs[1], tensor.port)}
+            made.append(context)
+        if made and op.type in MERGES:  # runs when one of its inputs is there
+            contexts[number] = frozenset.intersection(*made)
+        elif made:
+            contexts[number] = frozenset().union(*made)
+    return [None if frame else each for frame, each in zip(frames, contexts, strict=True)]

@@ -237,7 +237,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         """Whether anything was to be swapped. `shapes` has the same ops, with more of the sizes."""
         began = time.perf_counter()
         seen = (shapes or graph).get_operations()
-        found = read(seen, self._gpu_device)
+        found = read(seen, self._gpu_device, training=self.is_training)
         self._tell(found, variables)
         library = Library(graph, shapes)
         main = self._read_parts(found, seen, library, whole)

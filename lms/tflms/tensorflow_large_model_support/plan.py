@@ -16,8 +16,13 @@ from typing import NamedTuple
 
 from tensorflow_large_model_support.choice import Settings
 from tensorflow_large_model_support.graph import (
+    CONTROL_FLOW,
     LEFT_ALONE,
+    MERGES,
+    PASSED_ON,
     SAME_BUFFER,
+    SWITCHES,
+    Context,
     Edge,
     Graph,
     Op,
@@ -120,8 +125,13 @@ class Planner:
         held: tuple[int, ...] = ()
         if settings.waits_out:
             ops = {edge.consumer for edge in (*candidate.near, *near)}
-            held = tuple(sorted(op for op in ops if not self.graph.controlled(op)))
+            context = self.graph.context_of(candidate.tensor)
+            held = tuple(sorted(op for op in ops if self._may_wait(op, context)))
         return Swap(candidate.tensor, tuple(ins), held)
+
+    def _may_wait(self, number: int, context: Context | None) -> bool:
+        controls = self.graph.ops[number].type in CONTROL_FLOW
+        return not controls and self.graph.made_with(context, number)
 
     def _groups(self, far: list[Edge], groupby: int) -> list[list[Edge]]:
         """Consumers within `groupby` levels of the first share a swap-in; one op is never apart."""
@@ -142,17 +152,19 @@ class Planner:
         ahead = settings.ahead
         if settings.waits_in:
             before = set(graph.previous(consumer)) - {tensor.op}
-            ran = [op for op in before if not (graph.controlled(op) or self._is_no_work(op))]
+            ran = [
+                op for op in before if graph.runs_with(op, consumer) and not self._is_no_work(op)
+            ]
             if ran:
                 return tuple(sorted(ran))
             ahead = 1
         lowest = graph.level[tensor.op] + 1
-        level = max(graph.level[consumer] - max(ahead, 1), lowest)
-        while level < graph.level[consumer]:
+        wanted = max(graph.level[consumer] - max(ahead, 1), lowest)
+        later, earlier = range(wanted, graph.level[consumer]), range(wanted - 1, lowest - 1, -1)
+        for level in (*later, *earlier):
             found = graph.ancestor(consumer, level)
             if found is not None:
                 return (found,)
-            level += 1
         return ()
 
     def _is_no_work(self, number: int) -> bool:
@@ -207,10 +219,11 @@ def _candidates(
     level = graph.level
     stays = _stays(graph)
     for tensor, readers in graph.readers.items():
-        op = graph.ops[tensor.op]
+        op, context = graph.ops[tensor.op], graph.context_of(tensor)
         if (
             tensor.op in stays
-            or graph.controlled(tensor.op)
+            or context is None
+            or op.type in CONTROL_FLOW - MERGES - SWITCHES
             or not (op.on_device and op.outputs[tensor.port].moves and outputs(op))
         ):
             continue
@@ -218,7 +231,12 @@ def _candidates(
         edges: list[Edge] = []
         for edge in readers:
             consumer = graph.ops[edge.consumer]
-            may = consumer.on_device and not graph.controlled(edge.consumer) and inputs(consumer)
+            reads_at = graph.contexts[edge.consumer]
+            if consumer.type in MERGES:  # runs without it, unless its branch is taken
+                alike = reads_at is not None and reads_at <= context
+            else:
+                alike = consumer.type not in CONTROL_FLOW and reads_at == context
+            may = alike and consumer.on_device and inputs(consumer)
             (edges if may else near).append(edge)
         if edges:
             edges.sort(key=lambda edge: (level[edge.consumer], edge))
@@ -231,9 +249,8 @@ def _stays(graph: Graph) -> set[int]:
     stays: set[int] = set()
     for number in graph.order:
         op = graph.ops[number]
-        if op.type in LEFT_ALONE or (
-            op.type in SAME_BUFFER and op.inputs and op.inputs[0].op in stays
-        ):
+        same = op.type in SAME_BUFFER | PASSED_ON and op.inputs
+        if op.type in LEFT_ALONE or (same and op.inputs[0].op in stays):
             stays.add(number)
     return stays
 

@@ -12,18 +12,25 @@ from tensorflow_large_model_support.arithmetic import flops
 from tensorflow_large_model_support.graph import (
     MERGES,
     NEXT_ITERATIONS,
+    PLACEHOLDERS,
+    SAME_BUFFER,
+    Branch,
     Graph,
     Op,
     Output,
     Tensor,
 )
 
+_LEARNING_PHASE = "keras_learning_phase"  # a placeholder, and Keras' name for it
 # int32 lies in host memory, by TensorFlow's convention; the others are not plain memory.
 _STAYS = frozenset({tf.int32, tf.string, tf.resource, tf.variant})
 
 
-def read(operations: Sequence[tf.Operation], gpu_device: str | None = None) -> Graph:
-    """`gpu_device`: of several, the one whose ops are meant; None: all that are not on a CPU."""
+def read(
+    operations: Sequence[tf.Operation], gpu_device: str | None = None, *, training: bool = True
+) -> Graph:
+    """`gpu_device`: of several, the one whose ops are meant; None: all that are not on a CPU.
+    `training`: what Keras' learning phase will be, where it is fed."""
     numbers = {operation.name: number for number, operation in enumerate(operations)}
     here = _placed_on(gpu_device)
     ops = []
@@ -40,7 +47,21 @@ def read(operations: Sequence[tf.Operation], gpu_device: str | None = None) -> G
             Op(operation.name, kind, tuple(inputs), tuple(after), outputs, on_device,
                flops(operation), width)
         )  # fmt: skip
-    return Graph(ops)
+    graph = Graph(ops)
+
+    def untaken(branch: Branch) -> bool:
+        return branch.port != training and _is_learning_phase(graph, branch.predicate)
+
+    if any(op.name.startswith(_LEARNING_PHASE) for op in ops):
+        return graph.without(untaken)
+    return graph
+
+
+def _is_learning_phase(graph: Graph, predicate: Tensor) -> bool:
+    op = graph.ops[predicate.op]
+    while op.type in SAME_BUFFER and op.inputs:
+        op = graph.ops[op.inputs[0].op]
+    return op.type in PLACEHOLDERS and op.name.startswith(_LEARNING_PHASE)
 
 
 def _output(tensor: tf.Tensor) -> Output:

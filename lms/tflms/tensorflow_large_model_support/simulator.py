@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 from tensorflow_large_model_support.graph import (
     LEFT_ALONE,
+    MERGES,
+    PASSED_ON,
     SAME_BUFFER,
+    SWITCHES,
     Edge,
     Graph,
     Tensor,
@@ -43,6 +46,16 @@ SECOND_OPERANDS = frozenset(
     {"MaxPool3D", "AvgPool3D", "MaxPool3DGrad", "AvgPool3DGrad", "AvgPoolGrad"}
 )
 
+# When a convolution of a new kind first runs, TensorFlow tries the library's algorithms for it
+# (unless TF_CUDNN_USE_AUTOTUNE is 0): into a second result, with a red zone of 8 MiB at each end
+# of that, and of what the algorithm works in. Where there is no room for them it does without.
+SEARCHED = frozenset(
+    {
+        *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+        *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
+    }
+)
+RED_ZONES = 4 * (8 << 20)
 
 # On a GPU Grappler has these compute on images with the channels first, and what follows them, as
 # far as it goes element by element: what comes from elsewhere is copied into that order.
@@ -56,7 +69,7 @@ CHANNELS_FIRST = frozenset(
         *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
     }
 )
-FOLLOWS = IN_PLACE | SAME_BUFFER - {"Reshape", "Squeeze", "ExpandDims", "Bitcast"}
+FOLLOWS = IN_PLACE | SWITCHES | MERGES | SAME_BUFFER - {"Reshape", "Squeeze", "ExpandDims", "Bitcast"}
 
 
 def rounded(size: int) -> int:
@@ -70,6 +83,7 @@ class Memory(NamedTuple):
     host: list[int]  # of what is swapped out
     swapped_out: int
     swapped_in: int
+    first_peak: int  # of a first run, in which algorithms are searched where there is room
 
     @property
     def peak(self) -> int:
@@ -86,7 +100,7 @@ class Simulator:
         self.graph = graph
         self.sizes = [
             tuple(rounded(out.size) if out.size and out.moves else 0 for out in op.outputs)
-            if op.on_device and op.type not in LEFT_ALONE
+            if op.on_device and op.type not in LEFT_ALONE | PASSED_ON
             else (0,) * len(op.outputs)
             for op in graph.ops
         ]
@@ -94,6 +108,17 @@ class Simulator:
         self.scratch = [self._scratch_of(number) for number in range(len(graph.ops))]
         for number, size in (within or {}).items():
             self.scratch[number] += size
+        self._searches = list(self._kinds().values())
+
+    def _kinds(self) -> dict[tuple[object, ...], int]:
+        """Of each kind of convolution, by what it reads and makes, the first."""
+        found: dict[tuple[object, ...], int] = {}
+        for number in self.graph.order:
+            op = self.graph.ops[number]
+            if op.type in SEARCHED and op.on_device:
+                read = tuple(self.graph.ops[each.op].outputs[each.port] for each in op.inputs)
+                found.setdefault((op.type, op.outputs, read), number)
+        return found
 
     def _channels_first(self) -> list[bool]:
         first = [op.type in CHANNELS_FIRST and op.on_device for op in self.graph.ops]
@@ -148,6 +173,10 @@ class Simulator:
             for port, size in enumerate(self.sizes[number]):
                 if op.type in SAME_BUFFER and port < len(reads) and op.on_device:
                     made = reads[port]
+                elif op.type in PASSED_ON and op.outputs[port].moves and op.on_device:
+                    made = max(
+                        reads[:1] if op.type in SWITCHES else reads, key=life.size.__getitem__
+                    )
                 else:
                     made = life.make(size, begin)
                     if in_place and size:
@@ -178,7 +207,11 @@ class Simulator:
                 host[begin] += size
                 host[min(last + 1, steps)] -= size
         device = life.memory(steps)
-        return Memory(device, list(accumulate(host))[:steps], moved_out, moved_in)
+        first_peak = max(device, default=0)
+        for number in self._searches:
+            search = sum(self.sizes[number]) + RED_ZONES
+            first_peak = max(first_peak, device[step[number]] + search)
+        return Memory(device, list(accumulate(host))[:steps], moved_out, moved_in, first_peak)
 
     def _steps(self, plan: Plan) -> tuple[list[int], int]:
         """When each op runs; a serialised level takes as many steps as it has ops in a row."""
