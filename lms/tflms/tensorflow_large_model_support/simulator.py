@@ -69,7 +69,9 @@ CHANNELS_FIRST = frozenset(
         *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
     }
 )
-FOLLOWS = IN_PLACE | SWITCHES | MERGES | SAME_BUFFER - {"Reshape", "Squeeze", "ExpandDims", "Bitcast"}
+FOLLOWS = (
+    IN_PLACE | SWITCHES | MERGES | SAME_BUFFER - {"Reshape", "Squeeze", "ExpandDims", "Bitcast"}
+)
 
 
 def rounded(size: int) -> int:
@@ -207,10 +209,16 @@ class Simulator:
                 host[begin] += size
                 host[min(last + 1, steps)] -= size
         device = life.memory(steps)
+        # Searched is before others of the step have begun.
+        before = life.memory(steps, begun=False)
         first_peak = max(device, default=0)
         for number in self._searches:
-            search = sum(self.sizes[number]) + RED_ZONES
-            first_peak = max(first_peak, device[step[number]] + search)
+            made, at = sum(self.sizes[number]), step[number]
+            slots = range(len(self.graph.ops[number].inputs))
+            came = {copies[edge] for slot in slots if (edge := Edge(number, slot)) in copies}
+            back = sum(life.size[copy] for copy in came if life.begin[copy] == at)
+            search = made + RED_ZONES
+            first_peak = max(first_peak, before[at] + back + made + self.scratch[number] + search)
         return Memory(device, list(accumulate(host))[:steps], moved_out, moved_in, first_peak)
 
     def _steps(self, plan: Plan) -> tuple[list[int], int]:
@@ -252,10 +260,11 @@ class _Lives:
         elif step == self.end[buffer]:
             self.readers[buffer] += 1
 
-    def memory(self, steps: int) -> list[int]:
+    def memory(self, steps: int, *, begun: bool = True) -> list[int]:
+        """At each step, with what begins there or before that does."""
         change = [0] * (steps + 2)
         for buffer, begin in self._begins():
-            change[begin] += self.size[buffer]
+            change[begin if begun else begin + 1] += self.size[buffer]
             end = self.end[buffer] + (buffer in self.late)
             change[min(end + 1, steps + 1)] -= self.size[buffer]
         return list(accumulate(change))[:steps]
