@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import threading
 from pathlib import Path
 
@@ -69,16 +68,3 @@ def write_atomic(path: Path, content: bytes) -> None:
         if isinstance(error, OSError) and error.filename is None:  # of a write it names no file
             error.filename = str(path)
         raise
-
-
-def write_output(path: Path, content: bytes) -> None:
-    """Write where a user says: a link's target, a FIFO or a device as it is, else write_atomic."""
-    try:
-        regular = stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:
-        regular = True
-    if regular:
-        write_atomic(Path(os.path.realpath(path)), content)
-    else:
-        with path.open("wb") as stream:
-            stream.write(content)

@@ -129,6 +129,11 @@ def fetch(
     """
     check(wanted)
     path = default_path(target, into)
+    if path.is_mount() and not is_there(path):
+        raise FileError(
+            f"{path} cannot become a checkout because a disk is mounted there; give a folder below "
+            "it with --into"
+        )
     make_folder(path.parent)
     if path.parent == target.work:
         use.hold(target.work)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,6 +18,7 @@ import click
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import UnknownTagError, UsageError
+from lmsbuild.base.outputs import check_folder
 from lmsbuild.base.project import find_project
 from lmsbuild.base.settings import without_network
 from lmsbuild.places.profile import PROFILE
@@ -26,15 +29,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UserPath(click.Path):
-    """A file or folder that a user names; `~` is the home folder also where no shell sees it."""
+    """A file or folder that a user names; `~` is the home folder also where no shell sees it.
+
+    Where only a file, or only a folder, may be, nothing else is taken: reading a FIFO or a device
+    may never end.
+    """
 
     def __init__(self, **conditions: Any) -> None:
-        super().__init__(path_type=Path, **conditions)
+        super().__init__(**{"path_type": Path, **conditions})
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty, and no name of a file or folder", param, ctx)
-        return super().convert(os.path.expanduser(value), param, ctx)  # noqa: PTH111
+        value = os.path.expanduser(value)  # noqa: PTH111
+        with contextlib.suppress(OSError, ValueError):  # of which click says what there is to say
+            mode = Path(value).stat().st_mode
+            odd = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+            if odd and not (self.file_okay and self.dir_okay):
+                what = "regular file" if self.file_okay else "folder"
+                self.fail(f"{value!r} is no {what}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class OutputFolder(UserPath):
+    """One that a command writes into, and makes if need be: told at once when it cannot."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if not (ctx and ctx.resilient_parsing):
+            check_folder(path)
+        return path
 
 
 def _console(ctx: click.Context) -> Console:
@@ -350,7 +377,7 @@ def base_image_option(function: F) -> F:
 def output_option(what: str) -> Callable[[F], F]:
     """--output, a folder for `what`, None for the tag's own."""
     return click.option(
-        "--output", "-o", metavar="DIR", type=UserPath(file_okay=False),
+        "--output", "-o", metavar="DIR", type=OutputFolder(),
         help=f"Folder for {what} [default: work/<framework>-<tag>/wheels].",
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    OutputFolder,
     UserPath,
     build_options,
     container_option,
@@ -36,7 +37,7 @@ from lmsbuild.ship.choices import Choices
 )
 @tag_argument
 @click.option(
-    "--output", "-o", metavar="DIR", type=UserPath(file_okay=False),
+    "--output", "-o", metavar="DIR", type=OutputFolder(),
     help="Folder for the packages, each in its subdir [default: work/<framework>-<tag>/conda].",
 )  # fmt: skip
 @click.option("--plugin", is_flag=True, help="The plug-in's package for the release TAG.")
@@ -65,7 +66,7 @@ from lmsbuild.ship.choices import Choices
     help="A channel for the recipe's tests. Can be given several times.",
 )  # fmt: skip
 @click.option(
-    "--test-channel", metavar="DIR", type=UserPath(),
+    "--test-channel", metavar="DIR", type=OutputFolder(),
     help="Make the TEST channel in this new folder too, and keep it: what a client needs beside "
     "the package where no other channel can be reached.",
 )  # fmt: skip

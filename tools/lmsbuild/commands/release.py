@@ -10,6 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    OutputFolder,
     UserPath,
     build_options,
     container_option,
@@ -37,7 +38,7 @@ from lmsbuild.tags.frameworks import resolve
 )
 @tag_argument
 @click.option(
-    "--output", "-o", metavar="DIR", type=UserPath(file_okay=False),
+    "--output", "-o", metavar="DIR", type=OutputFolder(),
     help="Where the release's folder goes [default: work/<framework>-<tag>/releases].",
 )  # fmt: skip
 @click.option(
