@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,22 @@ def test_one_has_it(tmp_path: Path) -> None:
         Lock(place, timeout=0).acquire()
     with Lock(place, timeout=0):
         assert place.is_file()
+
+
+def test_one_that_goes_is_nobodys(tmp_path: Path) -> None:
+    """Who waited for it takes the one that is made anew, as anybody who comes then does."""
+    place = tmp_path / ".lock"
+    holder, waiter = Lock(place), Lock(place)
+    holder.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(waiter.acquire)
+        time.sleep(0.3)
+        holder.remove()
+        holder.release()
+        waiting.result(timeout=30)
+        with pytest.raises(Timeout):
+            Lock(place, timeout=0).acquire()
+        pool.submit(waiter.release).result()  # it is the thread's
 
 
 @pytest.mark.parametrize("to", ["nowhere", "file", "folder"])

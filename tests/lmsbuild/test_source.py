@@ -126,6 +126,39 @@ def test_a_source_that_is_not_needed_is_looked_for(world: World, console: Consol
     there = fetch(world.target, str(world.upstream), None, console)
     assert there.route == "present" and "was not looked at" in there.why
     assert fetch(world.target, "auto", None, console).why == "it is there already"
+    clone = world.clone()
+    there = fetch(world.target, "auto", None, console, clone)
+    assert there.why == f"it is there already, and {clone} was not looked at"
+    both = fetch(world.target, "git", None, console, clone)
+    assert both.why.endswith(f"and git and {clone} were not looked at")
+    with pytest.raises(SourceError, match="cannot be a reference because it is no git repo"):
+        fetch(world.target, "auto", None, console, world.folder / "project")
+
+
+@pytest.mark.parametrize("kind", ["url", "clone"])
+def test_a_tag_that_the_source_lacks_is_named(world: World, console: Console, kind: str) -> None:
+    """git says nothing of it, and the code of another tag differs somewhere."""
+    plain_git(world.upstream, "tag", "-d", "v1.0")
+    other = {"core/alloc.cpp": UPSTREAM["core/alloc.cpp"].replace("20;", "0;")}
+    world.commit(world.upstream, other, "Later")
+    clone = world.folder / "shallow"
+    plain_git(world.folder, "clone", "-q", "--depth=1", world.upstream.as_uri(), str(clone))
+    source = clone.as_uri() if kind == "url" else str(clone)
+    words = "v1.0 cannot be had .* no such tag" if kind == "url" else "as it has no tag v1.0"
+    with pytest.raises((SourceError, MismatchError), match=words) as caught:
+        fetch(world.target, source, None, console)
+    assert str(clone) in caught.value.message
+
+
+def test_what_fails_leaves_nothing_beside(world: World, console: Console) -> None:
+    """Neither the lock of a checkout that is not there nor the folders above."""
+    shutil.rmtree(world.upstream)
+    before = {path.name for path in world.folder.iterdir()}
+    for place in ("new", "made/for/it", "work/alpha-v1.0/source"):
+        with pytest.raises(SourceError):
+            fetch(world.target, "git", world.folder / place, console)
+    left = {path.name for path in world.folder.iterdir()} - before
+    assert left <= {"cache", "work"} and not list((world.folder / "work").rglob(".*.lock"))
 
 
 def test_folder_in_the_way_is_left_alone(world: World, console: Console) -> None:

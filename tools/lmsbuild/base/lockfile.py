@@ -17,8 +17,24 @@ class Lock(FileLock):
     that there are too many of them. Raises FileError."""
 
     def acquire(self, *args: Any, **more: Any) -> AcquireReturnProxy[FileLock]:
-        _check(Path(self.lock_file))
-        return super().acquire(*args, **more)
+        while True:
+            _check(Path(self.lock_file))
+            held = super().acquire(*args, **more)
+            if self._is_the_file():
+                return held
+            self.release()  # it was another's to remove, and a third may have the new one
+
+    def remove(self) -> None:
+        """The file too, by who holds it: nobody else takes what is no longer there for the lock."""
+        Path(self.lock_file).unlink(missing_ok=True)
+
+    def _is_the_file(self) -> bool:
+        held = self._context.lock_file_fd
+        assert held is not None
+        try:
+            return os.path.samestat(os.fstat(held), Path(self.lock_file).stat())
+        except FileNotFoundError:
+            return False
 
 
 def _check(path: Path) -> None:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,13 +26,13 @@ from lmsbuild.base.git import (
     open_at,
 )
 from lmsbuild.base.project import full_path, make_folder
-from lmsbuild.checkout.source import Source, absent, check, obtain
+from lmsbuild.checkout.source import Source, absent, check, check_reference, obtain
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.series import check_preimage, series_of
 from lmsbuild.tags.frameworks import Target
 
 if TYPE_CHECKING:
-    from filelock import BaseFileLock
+    from lmsbuild.base.lockfile import Lock
 
 PORT = "`lmsbuild port`"
 ARRANGE = "an arrangement of patches"
@@ -128,18 +131,17 @@ def fetch(
     `reference`: see source.obtain.
     """
     check(wanted)
+    if reference is not None:
+        check_reference(reference)
     path = default_path(target, into)
     if path.is_mount() and not is_there(path):
         raise FileError(
             f"{path} cannot become a checkout because a disk is mounted there; give a folder below "
             "it with --into"
         )
-    make_folder(path.parent)
-    if path.parent == target.work:
-        use.hold(target.work)
-    with _lock(path):
+    with _place(target, path):
         if is_there(path):
-            return _present(target, path, wanted)
+            return _present(target, path, wanted, reference)
         for left in leftovers(path.parent):
             shutil.rmtree(left)
         source = obtain(target, wanted, console, reference)
@@ -151,6 +153,26 @@ def fetch(
                 path.rmdir()
             shutil.move(fresh, path)
     return Checkout(path, source.commit, source.route, source.why)
+
+
+@contextmanager
+def _place(target: Target, path: Path) -> Iterator[None]:
+    """The lock of a checkout, whose folder is made if need be. What was made for one that is not
+    there in the end goes again."""
+    made = [folder for folder in path.parents if not folder.exists()]
+    make_folder(path.parent)
+    if path.parent == target.work:
+        use.hold(target.work)
+    with _lock(path) as lock:
+        try:
+            yield
+        except BaseException:
+            if not is_there(path):
+                lock.remove()
+                with contextlib.suppress(OSError):  # it has something else by now
+                    for folder in made:
+                        folder.rmdir()
+            raise
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -173,13 +195,13 @@ def abandon(target: Target, *, dry_run: bool = False) -> list[Path]:
         return []
 
 
-def _lock(path: Path) -> BaseFileLock:
+def _lock(path: Path) -> Lock:
     from lmsbuild.base.lockfile import Lock  # of no command that finds its checkout at hand
 
     return Lock(path.parent / f".{path.name}.lock")
 
 
-def _present(target: Target, path: Path, wanted: str) -> Checkout:
+def _present(target: Target, path: Path, wanted: str, reference: Path | None) -> Checkout:
     user = checkout_git(path)
     if user is None or user.path != path.resolve() or not is_framework(target, path):
         raise TreeStateError(
@@ -193,8 +215,11 @@ def _present(target: Target, path: Path, wanted: str) -> Checkout:
         # Not made by `fetch`: it may be a clone that has the series, or a part of it, already.
         series_of(target).applied(user)
     why = "it is there already"
-    if wanted != "auto":
-        why += f", and {shlex.quote(wanted)} was not looked at"
+    unused = [wanted] if wanted != "auto" else []
+    unused += [str(reference)] if reference else []
+    if unused:
+        named = " and ".join(map(shlex.quote, unused))
+        why += f", and {named} {'was' if len(unused) == 1 else 'were'} not looked at"
     return Checkout(path, user.tip(), "present", why)
 
 

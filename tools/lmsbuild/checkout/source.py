@@ -54,8 +54,6 @@ def obtain(target: Target, wanted: str, console: Console, reference: Path | None
     Raises SourceError when no route works, MismatchError when the code is not the tag's,
     OfflineError when it would have to be downloaded and must not.
     """
-    if reference is not None:
-        _check_reference(reference)
     way = _Way(target, console, reference)
     if wanted == "auto":
         return _auto(way)
@@ -130,7 +128,8 @@ def _short(error: LmsbuildError) -> str:
     return text[-1].removeprefix("fatal: ") if text else error.message
 
 
-def _check_reference(reference: Path) -> None:
+def check_reference(reference: Path) -> None:
+    """Raise SourceError for what is no clone."""
     try:
         open_at(reference).close()
     except (GitError, TreeStateError) as error:
@@ -370,12 +369,17 @@ def ask(url: str, tag: str) -> str:
         asking = Git(Path(folder), {**TRUSTING, "GIT_DIR": os.devnull})
         try:
             name = f"refs/tags/{tag}"
-            words = ("ls-remote", "--exit-code", "--", url, name, f"{name}^{{}}")
+            words = ("ls-remote", "--", url, name, f"{name}^{{}}")
             listed = asking.run(*words, timeout=ANSWER_SECONDS).stdout.decode()
         except subprocess.TimeoutExpired as error:
             raise SourceError(
                 f"{url} gave no answer because it took over {ANSWER_SECONDS:.0f} s; try later"
             ) from error
+    if not listed:
+        raise SourceError(
+            f"{tag} cannot be had from {url} because there is no such tag; give another source, or "
+            "push the tag there"
+        )
     return listed.splitlines()[-1].split()[0]  # of an annotated tag what it points to comes last
 
 
@@ -447,7 +451,8 @@ def _from_clone(way: _Way, path: Path) -> Source:
         if not commit:
             raise SourceError(f"{path} cannot be a source because it has no commit; use another")
         _check_trees(given, commit, target.label)
-        check_preimage(target, given, commit, f"{path} ({revision})")
+        lacks = f", as it has no tag {target.tag_name}" if revision == "HEAD" else ""
+        check_preimage(target, given, commit, f"{path} ({revision}{lacks})")
         whole = not _missing(given, commit)
     why = f"asked for, at {revision}"
     if whole:
