@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -468,6 +469,24 @@ def test_a_conflict_is_foreseen(tool: Tool) -> None:
     assert snapshot(tool.checkout) == before
 
 
+def check_marks(checkout: Path, refusal: Callable[[], str]) -> None:
+    """Each of the marks is found when it is the only one left, where it is."""
+    whole = (checkout / "core/alloc.cpp").read_text()
+    lines = whole.splitlines()
+    marks = [line for line in lines if line[:7] in ("<<<<<<<", "|||||||", ">>>>>>>")]
+    assert len(marks) == 3
+    for mark in marks:
+        kept = [line for line in lines if line == mark or line not in marks]
+        write(checkout, {"core/alloc.cpp": "\n".join(kept) + "\n"})
+        plain_git(checkout, "add", "core/alloc.cpp")
+        where = (
+            f"core/alloc.cpp still has the marks of a conflict, as in line {kept.index(mark) + 1};"
+        )
+        assert where in refusal(), mark
+    write(checkout, {"core/alloc.cpp": whole})
+    plain_git(checkout, "add", "core/alloc.cpp")
+
+
 def test_a_conflict_and_continue(tool: Tool) -> None:
     before = conflict(tool)
     status = tool("status")["checkouts"][0]
@@ -476,6 +495,7 @@ def test_a_conflict_and_continue(tool: Tool) -> None:
     assert "still in conflict" in tool("apply", "--continue", code=8)["message"]
     plain_git(tool.checkout, "add", "core/alloc.cpp")
     assert "marks of a conflict" in tool("apply", "--continue", code=8)["message"]
+    check_marks(tool.checkout, lambda: tool("apply", "--continue", code=8)["message"])
     tool.resolve(("line20 = 20", "line20 = 22"))
     done = tool("apply", "--continue")
     assert states(done)[-1] == "resolved"
@@ -568,8 +588,22 @@ def test_text_for_people(tool: Tool) -> None:
     assert run(["pop", "v1.0", *tool.into]) == 0
     printed = tool.capsys.readouterr().out
     assert "popped" in printed and "lmsbuild push" in printed
+    # What is on it then is what the patches say, also when they were made of its commits.
+    refresh = "next: lmsbuild refresh"
     assert run(["push", "v1.0", *tool.into]) == 0
-    assert "next: lmsbuild refresh" in tool.capsys.readouterr().out
+    assert refresh not in tool.capsys.readouterr().out
+    tool.edit("line5 = 5", "line5 = 6")
+    plain_git(tool.checkout, "commit", "-qam", "Later\n\nBecause.")
+    tool("pop")
+    assert run(["push", "v1.0", *tool.into]) == 0
+    assert refresh in tool.capsys.readouterr().out
+    tool("refresh")
+    tool("pop", "--all")
+    assert run(["push", "v1.0", "--all", *tool.into]) == 0
+    assert refresh not in tool.capsys.readouterr().out
+    assert run(["drop", "v1.0", "5", *tool.into]) == 0
+    assert refresh in tool.capsys.readouterr().out
+    assert run(["undo", "v1.0", *tool.into]) == 0
 
 
 # kill -9

@@ -17,6 +17,7 @@ from lmsbuild_drift import commit, commit_called, make_drift
 from lmsbuild_kill import Killer, snapshot
 from lmsbuild_wheels import ENGINE, PYTHON, build_libraries, edit, make_wheel
 from lmsbuild_world import REPOSITORY, World, enter_world, examples_of, plain_git, write
+from test_arrange import check_marks
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
@@ -255,6 +256,7 @@ def test_continue_takes_what_is_staged(porting: Porting, monkeypatch: pytest.Mon
     assert "still in conflict" in porting.run("port", "--continue", code=8)["message"]
     plain_git(checkout, "add", "core/alloc.cpp")
     assert "marks of a conflict" in porting.run("port", "--continue", code=8)["message"]
+    check_marks(checkout, lambda: porting.run("port", "--continue", code=8)["message"])
     resolve_conflict(checkout)
     write(checkout, {"python/api.py": "def memory():\n    return 9\n"})
     assert "not staged" in porting.run("port", "--continue", code=8)["message"]

@@ -56,7 +56,7 @@ def write_output(path: Path, content: bytes) -> None:
     if regular:
         write_atomic(Path(os.path.realpath(path)), content)
     else:
-        with open(_opened(path), "wb") as stream:  # noqa: PTH123  # of a descriptor
+        with open(_opened(path), "wb") as stream:  # of a descriptor
             stream.write(content)
 
 

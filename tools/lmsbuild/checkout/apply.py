@@ -23,6 +23,7 @@ from lmsbuild.base.git import (
     entries,
 )
 from lmsbuild.base.transaction import Journal, check_as_left, put_back
+from lmsbuild.checkout import checkout
 from lmsbuild.checkout.arranging import check_none_popped, put_popped, restore, steps
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
 from lmsbuild.checkout.edits import holds_refreshed
@@ -264,33 +265,15 @@ def _conflict(
 
 
 def check_clean(user: Repository, shadow: Shadow) -> None:
-    """Raise TreeStateError when the checkout has changes or untracked files.
-
-    Line ends and filters of the user's can make an unchanged file look changed to one who does
-    not know them, and the other way round. So a change is what both git without settings and the
-    user's own git call one.
-    """
+    """Raise TreeStateError when the checkout has changes or untracked files."""
     index = user.file("index")
     copy = shadow.folder / "users-index"
     if index.exists():
         shutil.copy2(index, copy)
     shadow.repository.git.run("update-ref", "--no-deref", "HEAD", user.tip())
     changes = shadow.over(copy).changes()
-    if changes:
-        try:
-            theirs = {entry[3:] for entry in user.variant(as_user=True).changes()}
-            changes = [entry for entry in changes if entry[3:] in theirs]
-        except GitError as error:
-            if error.misconfigured:
-                raise
-    if changes:
-        shown = ", ".join(entry[3:] for entry in changes[:3])
-        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-        raise TreeStateError(
-            f"the series cannot be applied because {user.path} is not clean ({shown}{more}); "
-            "commit, stash or remove these changes first",
-            changes=changes,
-        )
+    remedy = "commit, stash or remove these changes first"
+    checkout.check_clean(user, changes, "the series cannot be applied", remedy)
 
 
 def _check_result(made: Repository, series: Series) -> None:

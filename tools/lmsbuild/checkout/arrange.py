@@ -20,10 +20,9 @@ from pathlib import Path
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import PatchError, TreeStateError, UsageError
-from lmsbuild.base.git import ABSENT, NOTHING, Repository, changed, checkout_git, entries
-from lmsbuild.base.project import find_project
-from lmsbuild.checkout import arranging
-from lmsbuild.checkout.apply import check_clean, open_checkout
+from lmsbuild.base.git import ABSENT, NOTHING, Repository, changed, entries
+from lmsbuild.checkout import arranging, picking
+from lmsbuild.checkout.apply import check_clean, is_own, open_checkout
 from lmsbuild.checkout.arranging import Arranging, Step, put_popped, restore
 from lmsbuild.checkout.checkout import check_nothing_under_way
 from lmsbuild.checkout.layout import Layout, lay_out, switch
@@ -53,7 +52,7 @@ from lmsbuild.series.patchstate import (
 from lmsbuild.series.scratch import Scratch, scratch
 from lmsbuild.series.series import Series, check_preimage, series_of
 from lmsbuild.series.standing import Standing, stand
-from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.tags.frameworks import Target
 
 POPPED = "popped"
 DROPPED = "dropped"
@@ -127,6 +126,7 @@ class Arranged:
     head: str
     patches: list[PatchState]
     popped: list[str]
+    in_patches: bool = False  # the patch files say just that already
     dry_run: bool = False
 
 
@@ -304,15 +304,15 @@ def arrange(
     )
     if dry_run:
         _foresee(stack, way, plan)
-        return _arranged(user, way, dry_run=True)
+        return _arranged(stack.target, user, way, dry_run=True)
     if way.tip == tip and not way.wanted and not plan.changes and plan.popped == stack.popped:
-        return _arranged(user, way)
-    with console.task(f"arranging the patches of {stack.target.label}"):
+        return _arranged(stack.target, user, way)
+    with console.task(way.title):
         with _transaction(user, way) as transaction:
             if not plan.changes:
                 check_clean(user, transaction.shadow)
             _go_on(transaction, stack.target, way, tip, plan.laid)
-        return _end(user, way)
+        return _end(stack.target, user, way)
 
 
 def _numbered(steps: Sequence[Step]) -> list[Step]:
@@ -346,10 +346,13 @@ def _foresee(stack: Stack, way: Arranging, plan: Plan) -> None:
         way.done += [PatchState(step.name, NOT_REACHED) for step in way.wanted[1:]]
 
 
-def _arranged(user: Repository, way: Arranging, *, dry_run: bool = False) -> Arranged:
+def _arranged(
+    target: Target, user: Repository, way: Arranging, *, dry_run: bool = False
+) -> Arranged:
     off = [PatchState(step.name, POPPED) for step in way.popped]
     names = [step.name for step in way.popped]
-    return Arranged(user.path, way.tip, [*way.done, *off], names, dry_run)
+    known = not dry_run and not off and is_own(target, user)
+    return Arranged(user.path, way.tip, [*way.done, *off], names, known, dry_run)
 
 
 @contextmanager
@@ -504,7 +507,7 @@ def go_on(path: Path, console: Console) -> Arranged:
         with _transaction(user, way) as transaction:
             _take_resolved(transaction, way)
             _go_on(transaction, target, way, way.tip, [])
-        return _end(user, way)
+        return _end(target, user, way)
 
 
 def skip(path: Path, console: Console) -> Arranged:
@@ -515,12 +518,12 @@ def skip(path: Path, console: Console) -> Arranged:
             since, laid = way.tip, way.laid
             _take(way, SKIPPED)
             _go_on(transaction, target, way, since, laid)
-        return _end(user, way)
+        return _end(target, user, way)
 
 
 def abort(path: Path, console: Console) -> Arranged:
     """The checkout as it was before."""
-    with _resumed(path, console) as (user, _, way):
+    with _resumed(path, console) as (user, target, way):
         before = arranging.steps(way.before)
         with _transaction(user, way) as transaction:
             check_only_laid(user, _at(way))
@@ -530,35 +533,20 @@ def abort(path: Path, console: Console) -> Arranged:
             transaction.move_refs(way.start, **way.refs)
             transaction.journal.data["stopped"] = True
             transaction.commit()
-        return Arranged(user.path, way.start, [], [step.name for step in before])
+        off = [step.name for step in before]
+        return Arranged(user.path, way.start, [], off, not off and is_own(target, user))
 
 
-@contextmanager
-def _resumed(path: Path, console: Console) -> Iterator[tuple[Repository, Target, Arranging]]:
-    user = checkout_git(path)
-    assert user is not None
-    pending = CheckoutTransaction.pending(user.path, state_of(user))
-    if pending:
-        pending.check_complete()
-    way = arranging.under_way(user)
-    if way is None:
-        raise UsageError(
-            f"nothing can be gone on with because no patch needs a person in {path}; begin with "
-            "`lmsbuild apply`, push or reorder"
-        )
-    if user.branch() != way.branch:
-        raise TreeStateError(
-            f"`lmsbuild {way.command}` in {path} cannot go on because {user.branch()} is checked "
-            f"out, and it was begun on {way.branch}; switch to that first"
-        )
-    target = resolve(find_project(), way.label)
-    with user, console.task(f"arranging the patches of {way.label}"):
-        yield user, target, way
+def _resumed(
+    path: Path, console: Console
+) -> contextlib.AbstractContextManager[tuple[Repository, Target, Arranging]]:
+    idle = "no patch needs a person; begin with `lmsbuild apply`, push or reorder"
+    return picking.resumed(path, arranging.under_way, idle, console)
 
 
 def _at(way: Arranging) -> Stop:
     patch = way.stopped.patch if way.stopped else ""
-    return Stop(f"`lmsbuild {way.command}`", "lmsbuild apply", patch, way.tip, way.laid, _OURS)
+    return Stop(way.what, "lmsbuild apply", patch, way.tip, way.laid, _OURS)
 
 
 def _take_resolved(transaction: CheckoutTransaction, way: Arranging) -> None:
@@ -573,10 +561,10 @@ def _take_resolved(transaction: CheckoutTransaction, way: Arranging) -> None:
     _take(way, RESOLVED)
 
 
-def _end(user: Repository, way: Arranging) -> Arranged:
+def _end(target: Target, user: Repository, way: Arranging) -> Arranged:
     """Say what needs a person, or what was done. Raises PatchError."""
     if way.stopped is None:
-        return _arranged(user, way)
+        return _arranged(target, user, way)
     files = ", ".join(way.laid) or "nothing"
     raise PatchError(
         f"{way.stopped.patch} needs a person because {way.notes[0]}; in {user.path}, where {files} "

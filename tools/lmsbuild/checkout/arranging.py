@@ -65,6 +65,14 @@ class Arranging:
     laid: list[str] = field(default_factory=list)  # files of it that were put into the checkout
 
     @property
+    def what(self) -> str:
+        return f"`lmsbuild {self.command}`"
+
+    @property
+    def title(self) -> str:
+        return f"arranging the patches of {self.label}"
+
+    @property
     def content(self) -> Content:
         return note(SCHEMA, dataclasses.asdict(self))
 

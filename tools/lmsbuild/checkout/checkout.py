@@ -7,7 +7,7 @@ import contextlib
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lmsbuild.base import use
 from lmsbuild.base.console import Console, Task
-from lmsbuild.base.errors import FileError, TreeStateError
+from lmsbuild.base.errors import FileError, GitError, TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
@@ -111,6 +111,25 @@ def check_nothing_under_way(user: Repository) -> None:
         raise TreeStateError(
             f"{user.path} cannot be worked on because {what} is under way there; finish or abort "
             "that first"
+        )
+
+
+def check_clean(user: Repository, changes: Sequence[str], failed: str, remedy: str) -> None:
+    """Raise TreeStateError when of `changes`, which git without settings sees, some are changes for
+    the user's own git as well: line ends and filters make an unchanged file look changed to one who
+    does not know them, and the other way round."""
+    if changes:
+        try:
+            theirs = {entry[3:] for entry in user.variant(as_user=True).changes()}
+            changes = [entry for entry in changes if entry[3:] in theirs]
+        except GitError as error:
+            if error.misconfigured:
+                raise
+    if changes:
+        shown = ", ".join(entry[3:] for entry in changes[:5])
+        more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise TreeStateError(
+            f"{failed} because {user.path} is not clean ({shown}{more}); {remedy}", changes=changes
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from lmsbuild.base.errors import ConfigError, GitError, TreeStateError
+from lmsbuild.base.errors import ConfigError, TreeStateError
 from lmsbuild.base.git import (
     NOTHING,
     Entry,
@@ -21,7 +21,7 @@ from lmsbuild.base.git import (
 from lmsbuild.base.refusals import Refusals
 from lmsbuild.checkout import made
 from lmsbuild.checkout.arranging import check_none_popped
-from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
+from lmsbuild.checkout.checkout import check_clean, check_nothing_under_way, is_framework
 from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
 from lmsbuild.series.format import fetch_blobs, format_patches, mail_of
 from lmsbuild.series.mail import Mail
@@ -176,7 +176,11 @@ def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
     check_none_popped(user, f"{user.path} cannot be refreshed from")
     refusals = Refusals(TreeStateError)
     with refusals.gathered():
-        _check_clean(user)
+        remedy = (
+            "commit what belongs to the series, stash or remove the rest (--runtime takes nothing "
+            "from there)"
+        )
+        check_clean(user, user.changes(), "nothing was refreshed", remedy)
     line = Line(target, user, _base(user, target, runtime_subject), user.tip())
     check_preimage(target, user, line.base, f"the base of {user.path}")
     merge = next((c for c in user.commits(line.base, line.tip) if user.merges(c)), None)
@@ -208,27 +212,6 @@ def _check_commits(line: Line, runtime_subject: str) -> None:
         with refusals.gathered():
             check()
     refusals.check()
-
-
-def _check_clean(user: Repository) -> None:
-    changes = user.changes()
-    if changes:
-        # Line ends and filters of the user's make an unchanged file look changed to us.
-        try:
-            theirs = {entry[3:] for entry in user.variant(as_user=True).changes()}
-            changes = [entry for entry in changes if entry[3:] in theirs]
-        except GitError as error:
-            if error.misconfigured:
-                raise
-    if changes:
-        shown = ", ".join(entry[3:] for entry in changes[:5])
-        more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-        raise TreeStateError(
-            f"{user.path} cannot be refreshed from because it is not clean ({shown}{more}); commit "
-            "what belongs to the series, stash or remove the rest (--runtime takes nothing from "
-            "there)",
-            changes=changes,
-        )
 
 
 def _base(user: Repository, target: Target, runtime_subject: str) -> str:

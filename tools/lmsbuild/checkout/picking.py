@@ -7,18 +7,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+from lmsbuild.base.console import Console
 from lmsbuild.base.errors import TreeStateError, UsageError
 from lmsbuild.base.git import Entry, Repository, checkout_git, checkout_top, has_git
-from lmsbuild.base.project import Project, full_path
+from lmsbuild.base.project import Project, find_project, full_path
 from lmsbuild.checkout.layout import bring
 from lmsbuild.checkout.shadow import Shadow
-from lmsbuild.checkout.switch import CheckoutTransaction
+from lmsbuild.checkout.switch import CheckoutTransaction, state_of
 from lmsbuild.series.mail import Mail
+from lmsbuild.series.merge import BEFORE
 from lmsbuild.series.scratch import Scratch
+from lmsbuild.tags.frameworks import Target, resolve
 
 RESOLVED = "resolved"  # by a person
 SKIPPED = "skipped"
@@ -34,6 +39,46 @@ class Stop:
     tip: str  # HEAD as it was left
     laid: Sequence[str]
     ours: str  # what the marks call the checkout's side
+
+
+class Way(Protocol):
+    """What a checkout knows of patches that are being put on it."""
+
+    branch: str
+
+    @property
+    def label(self) -> str: ...  # framework:tag of the series
+    @property
+    def what(self) -> str: ...  # what messages call it
+    @property
+    def title(self) -> str: ...  # what its progress is called
+
+
+W = TypeVar("W", bound=Way)
+
+
+@contextmanager
+def resumed(
+    path: Path, under_way: Callable[[Repository], W | None], idle: str, console: Console
+) -> Iterator[tuple[Repository, Target, W]]:
+    """What is under way in the checkout at `path`; `idle` is why nothing may be, and how one
+    begins. Raises UsageError, TreeStateError."""
+    user = checkout_git(path)
+    assert user is not None
+    pending = CheckoutTransaction.pending(user.path, state_of(user))
+    if pending:
+        pending.check_complete()
+    way = under_way(user)
+    if way is None:
+        raise UsageError(f"nothing can be gone on with in {path} because {idle}")
+    if user.branch() != way.branch:
+        raise TreeStateError(
+            f"{way.what} in {path} cannot go on because {user.branch()} is checked out, and it was "
+            f"begun on {way.branch}; switch to that first"
+        )
+    target = resolve(find_project(), way.label)
+    with user, console.task(way.title):
+        yield user, target, way
 
 
 class Writer:
@@ -127,15 +172,29 @@ def _check_resolved(user: Repository, stop: Stop) -> None:
         left = os.fsdecode(theirs.run(*words).stdout).split("\0")[:-1]
         why = "has changes that are not staged"
     if not left:
-        mark = re.compile(rb"^<<<<<<< " + re.escape(stop.ours.encode()), re.MULTILINE)
-        left = [path for path in stop.laid if mark.search(_staged(user, path) or b"")]
-        why = "still has the marks of a conflict"
+        marked = _marked(user, stop)
+        left = list(marked)
+        why = f"still has the marks of a conflict, as in line {min(marked.values(), default=0)}"
     if left:
         raise TreeStateError(
             f"{stop.what} in {user.path} cannot go on because {left[0]} {why}; edit it, `git add` "
             f"(or `git rm`) it and run `{stop.tool} --continue`",
             files=left,
         )
+
+
+def _marked(user: Repository, stop: Stop) -> dict[str, int]:
+    """What was laid out and is staged with one of the three marks that have a name: the first
+    line of such. Only these are no line of a file's own."""
+    names = f"<<<<<<< {stop.ours}", f"||||||| {BEFORE}", f">>>>>>> {stop.patch}"
+    mark = re.compile(rb"^(?:%s)\r?$" % b"|".join(re.escape(os.fsencode(n)) for n in names), re.M)
+    found = {}
+    for path in stop.laid:
+        text = _staged(user, path) or b""
+        first = mark.search(text)
+        if first:
+            found[path] = text.count(b"\n", 0, first.start()) + 1
+    return found
 
 
 def _staged(user: Repository, path: str) -> bytes | None:

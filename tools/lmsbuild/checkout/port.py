@@ -19,19 +19,16 @@ from lmsbuild.base.errors import (
     MismatchError,
     PatchError,
     TreeStateError,
-    UsageError,
 )
 from lmsbuild.base.git import (
     ABSENT,
     Repository,
-    checkout_git,
     entries,
     obstacles,
     open_at,
 )
 from lmsbuild.base.hashing import sha256_value
-from lmsbuild.base.project import find_project
-from lmsbuild.checkout import porting
+from lmsbuild.checkout import picking, porting
 from lmsbuild.checkout.apply import check_clean, open_checkout
 from lmsbuild.checkout.checkout import check_nothing_under_way, default_path, fetch, is_there
 from lmsbuild.checkout.drift import Ground, ground, home_of
@@ -65,7 +62,7 @@ from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, is_empty
 from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.series.standing import Standing
-from lmsbuild.tags.frameworks import Target, resolve
+from lmsbuild.tags.frameworks import Target
 from lmsbuild.tags.official import Wheels, look_up
 
 
@@ -188,27 +185,11 @@ def _transaction(user: Repository, target: Target, tag: str) -> Iterator[Checkou
         yield transaction
 
 
-@contextmanager
-def _resumed(path: Path, console: Console) -> Iterator[tuple[Repository, Target, Port]]:
-    user = checkout_git(path)
-    assert user is not None
-    pending = CheckoutTransaction.pending(user.path, state_of(user))
-    if pending:
-        pending.check_complete()
-    port = porting.under_way(user)
-    if port is None:
-        raise UsageError(
-            f"nothing can be gone on with because no port is under way in {path}; begin with "
-            "`lmsbuild port FROM TO`"
-        )
-    if user.branch() != port.branch:
-        raise TreeStateError(
-            f"the port in {path} cannot go on because {user.branch()} is checked out, and it was "
-            f"begun on {port.branch}; switch to that first"
-        )
-    target = resolve(find_project(), port.series)
-    with user, console.task(f"porting {port.series} to {port.tag}"):
-        yield user, target, port
+def _resumed(
+    path: Path, console: Console
+) -> contextlib.AbstractContextManager[tuple[Repository, Target, Port]]:
+    idle = "no port is under way; begin with `lmsbuild port FROM TO`"
+    return picking.resumed(path, porting.under_way, idle, console)
 
 
 def _digest(series: Series) -> str:
@@ -320,7 +301,7 @@ def _take_resolved(transaction: CheckoutTransaction, port: Port, series: Series)
 
 def _at(port: Port) -> Stop:
     patch = port.stopped.patch if port.stopped else ""
-    return Stop("the port", "lmsbuild port", patch, port.tip, port.laid, UPSTREAMS)
+    return Stop(port.what, "lmsbuild port", patch, port.tip, port.laid, UPSTREAMS)
 
 
 # The end.

@@ -51,6 +51,18 @@ class Port:
     barred: list[str] = field(default_factory=list)  # where the checkout can have no file for it
 
     @property
+    def label(self) -> str:
+        return self.series
+
+    @property
+    def what(self) -> str:
+        return "the port"
+
+    @property
+    def title(self) -> str:
+        return f"porting {self.series} to {self.tag}"
+
+    @property
     def content(self) -> Content:
         return note(SCHEMA, dataclasses.asdict(self))
 

@@ -39,7 +39,7 @@ def tell(done: Arranged, console: Console) -> None:
         console.say(f"{done.path}: at {done.head[:12]}")
     if done.popped:
         console.say("next: lmsbuild push, or push --all (puts on what is popped)")
-    elif not done.dry_run:
+    elif not (done.dry_run or done.in_patches):
         console.say("next: lmsbuild refresh (puts the commits into the patches)")
     console.result(done)
 

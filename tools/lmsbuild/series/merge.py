@@ -16,6 +16,7 @@ from lmsbuild.series.scratch import Scratch
 from lmsbuild.series.series import NO_BLOB, FileChange, Hunk, Patch, Series
 
 UPSTREAMS = "upstream"  # whose side the tree is, where nothing else is said
+BEFORE = "before the patch"  # what the marks of a conflict call the version that it was made for
 _FAILED = 255  # of `git merge-file`, which else gives the number of conflicts
 
 
@@ -70,7 +71,7 @@ class Versions:
     def merge(self, patch: Patch, change: FileChange, ours: str) -> Merged:
         """What `change` makes of the blob `ours`."""
         there = self.room.repository.blob(ours)
-        names = self.ours, "before the patch", patch.name
+        names = self.ours, BEFORE, patch.name
         base, theirs = self.content(change.before), self.content(change.after)
         if change.before == NO_BLOB:
             base = b""
