@@ -44,6 +44,7 @@ from lmsbuild.base.errors import (
     SubdirError,
     UsageError,
 )
+from lmsbuild.conda import channel as channels
 from lmsbuild.conda.channel import Channel, Rule
 from lmsbuild.conda.channelserver import server
 from lmsbuild.conda.condapackage import inspect
@@ -635,6 +636,56 @@ def test_an_index_of_another_form(channel: Channel, box: Path, console: Console,
     assert problem.path == f"linux-64/{name}" and problem.message.endswith("; remove it")
     (channel.root / "linux-64" / name).unlink()
     assert channel.verify(console) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("channeldata.json", "clients may read"),
+        ("win-64/repodata.json", "subdir of a platform that no packages here are for"),
+        ("linux-65/demo-1.0-0.conda", "does not belong"),
+        ("noarch.txt", "does not belong"),
+        ("linux-ppc64le", "does not belong"),
+        (".staging", "does not belong"),
+        ("linux-64/demo-0.9-0.tar.bz2", "is no package"),
+        ("linux-64/demo-1.0-0.conda.part", "is no package"),
+        ("noarch/folder/file", "is no package"),
+    ],
+)
+def test_what_no_writer_put_there(
+    channel: Channel, box: Path, console: Console, name: str, words: str
+) -> None:
+    channel.add([make(box)], console)
+    (channel.root / ".staging-killed").mkdir()  # the next writer's to remove
+    assert channel.verify(console) == []
+    stray = channel.root / name
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text("{}")
+    (problem,) = channel.verify(console)
+    inside = name.startswith(("linux-64/", "noarch/"))
+    assert problem.path == "/".join(name.split("/")[: 2 if inside else 1])
+    assert words in problem.why and problem.remedy == "remove it"
+    code, _, err = run("channel", "verify", str(channel.root))
+    assert code == ChannelError.exit_code and problem.path in err
+    assert stray.read_text() == "{}"
+
+
+def test_an_index_is_read_once(
+    channel: Channel, box: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what is compared is what was checked, also beside a writer."""
+    channel.add([make(box)], console)
+    there = channels._read
+    read: list[str] = []
+
+    def noted(path: Path) -> bytes:
+        read.append(path.relative_to(channel.root).as_posix())
+        return there(path)
+
+    monkeypatch.setattr(channels, "_read", noted)
+    assert channel.verify(console) == []
+    subdirs = ("linux-64", "noarch")
+    assert sorted(read) == sorted(f"{s}/repodata.json{x}" for s in subdirs for x in ("", ".zst"))
 
 
 def test_progress_is_of_bytes(box: Path) -> None:

@@ -58,6 +58,7 @@ REPODATA = "repodata.json"
 INDEX = (f"{REPODATA}.zst", REPODATA)  # in the order in which they are replaced
 _RECORDS = "packages.conda"
 _CAME = "indexed_timestamp"  # all that an index says of a package and the package does not
+_DATA = "channeldata.json"
 _LOCK = ".lock"
 _STAGING = ".staging-"
 _DAY = 86400.0
@@ -157,23 +158,20 @@ class Channel:
     def _indexed(self, subdir: str) -> list[Entry]:
         """What the index of `subdir` has. Raises ChannelError."""
         try:
-            return self._parsed(subdir)
+            return _entries(subdir, self._whole(subdir))
         except _DamagedError as error:
             raise ChannelError(
                 f"{self.root / subdir / REPODATA} cannot be used because it is damaged ({error}); "
                 f"{self._anew}"
             ) from error
 
-    def _parsed(self, subdir: str) -> list[Entry]:
-        return _entries(subdir, self._whole(subdir))
-
     def _whole(self, subdir: str) -> dict[str, Any]:
         """The index, as it stands there. Raises _DamagedError."""
         try:
-            return dict(strictjson.loads(_read(self.root / subdir / REPODATA).decode()))
+            return _parsed(_read(self.root / subdir / REPODATA))
         except FileNotFoundError:
             return {_RECORDS: {}}
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise _DamagedError(str(error)) from error
 
     def _read(self, *, or_nothing: bool = False) -> Index:
@@ -196,14 +194,20 @@ class Channel:
         listed: list[tuple[Entry, Mapping[str, Any]]] = []
         for subdir in self.subdirs():
             try:
-                index = self._whole(subdir)
-                entries = _entries(subdir, index)
-                listed += [(entry, index[_RECORDS][entry.file]) for entry in entries]
-                problems += self._check_rest(subdir, index)
-            except _DamagedError as error:
-                why = f"is damaged ({error})"
-                problems.append(Problem(f"{subdir}/{REPODATA}", why, self._anew))
-            problems += self._check_compressed(subdir)
+                text = _read(self.root / subdir / REPODATA)
+            except FileNotFoundError:
+                problems.append(Problem(f"{subdir}/{REPODATA}", "is not there", self._anew))
+            except ValueError as error:
+                problems.append(self._damaged(subdir, error))
+            else:
+                try:
+                    index = _parsed(text)
+                    entries = _entries(subdir, index)
+                    listed += [(entry, index[_RECORDS][entry.file]) for entry in entries]
+                    problems += self._check_rest(subdir, index)
+                except _DamagedError as error:
+                    problems.append(self._damaged(subdir, error))
+                problems += self._check_compressed(subdir, text)
             problems += self._check_others(subdir)
         with _checking(console, [self.root / entry.path for entry, _ in listed]) as progress:
             for entry, record in listed:
@@ -214,16 +218,16 @@ class Channel:
                 if f"{subdir}/{file.name}" not in known:
                     path = f"{subdir}/{file.name}"
                     problems.append(Problem(path, "is not in the index", self._anew))
-        return problems
+        return [*problems, *self._check_strays()]
 
-    def _check_compressed(self, subdir: str) -> list[Problem]:
-        plain, packed = self.root / subdir / REPODATA, self.root / subdir / f"{REPODATA}.zst"
-        if not plain.exists():
-            return [Problem(f"{subdir}/{REPODATA}", "is not there", self._anew)]
+    def _damaged(self, subdir: str, error: Exception) -> Problem:
+        return Problem(f"{subdir}/{REPODATA}", f"is damaged ({error})", self._anew)
+
+    def _check_compressed(self, subdir: str, plain: bytes) -> list[Problem]:
+        packed = self.root / subdir / f"{REPODATA}.zst"
         try:
             stream = io.BytesIO(_read(packed))
-            same = zstandard.ZstdDecompressor().stream_reader(stream).read()
-            if same == _read(plain):
+            if zstandard.ZstdDecompressor().stream_reader(stream).read() == plain:
                 return []
             why = f"differs from {REPODATA}"
         except (OSError, ValueError, zstandard.ZstdError) as error:
@@ -244,16 +248,36 @@ class Channel:
             if key != _RECORDS and value and value != plain.get(key)
         ]
 
+    def _check_strays(self) -> list[Problem]:
+        """A client reads the folder of its platform, and `channeldata.json`, whoever made them."""
+        found = []
+        for file in sorted(self.root.iterdir()):
+            if file.name in SUBDIRS and file.is_dir():
+                continue
+            if file.name == _LOCK or file.name.startswith(_STAGING):
+                continue  # of a writer at work, or of a killed one, after whom the next tidies
+            why = "does not belong to a channel"
+            if (file / REPODATA).exists():
+                why = (
+                    "is the subdir of a platform that no packages here are for, and clients read it"
+                )
+            elif file.name == _DATA:
+                why = "is what clients may read of all packages, and is not written here"
+            found.append(Problem(file.name, why, "remove it"))
+        return found
+
     def _check_others(self, subdir: str) -> list[Problem]:
         """Clients ask for `current_repodata.json` or shards before they ask for ours."""
         return [
             Problem(
                 f"{subdir}/{file.name}",
-                "is an index that clients may read, and is not written here",
+                "is an index that clients may read, and is not written here"
+                if "repodata" in file.name
+                else "is no package, and does not belong to a channel",
                 "remove it",
             )
-            for file in sorted((self.root / subdir).glob("*repodata*"))
-            if file.name not in INDEX
+            for file in sorted((self.root / subdir).iterdir())
+            if file.name not in INDEX and not file.name.endswith(SUFFIX)
         ]
 
     def _check_entry(
@@ -540,6 +564,14 @@ def _read(path: Path) -> bytes:
     """Raises ValueError for what never ends."""
     filenames.check_regular(path)
     return path.read_bytes()
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """An index. Raises _DamagedError."""
+    try:
+        return dict(strictjson.loads(text.decode()))
+    except (ValueError, TypeError) as error:
+        raise _DamagedError(str(error)) from error
 
 
 def _flush(path: Path) -> None:
