@@ -6,8 +6,11 @@
 Prints a table beside what each may cost, and what it cost on 6e513ce. With --before each command is
 run in turn in another clone of the project, too. Exit status: 0, or 1 when one costs more than it
 may. Processes are counted by strace, where it is. `apply` is measured with --before only: it is
-taken off the checkout of TAG in work/ and put there again. What needs a checkout, or a wheel that
-can be unchanged, is measured where there is one.
+taken off the checkout of TAG and put there again. What needs a checkout, or a wheel that can be
+unchanged, is measured where there is one in work/.
+
+Everything runs in copies, of the project's files and of what of work/ it needs: a refresh takes
+what a checkout has into lms/, and no measurement may.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +53,7 @@ class Cost:
     clock: float
 
 
-def bounds(tag: str, *, changing: bool) -> list[Bound]:
+def bounds(root: Path, tag: str, *, changing: bool) -> list[Bound]:
     found = [
         Bound(("--help",), processor=0.3, once="1.5 s"),
         Bound(("tags",), processor=0.3),
@@ -63,7 +67,45 @@ def bounds(tag: str, *, changing: bool) -> list[Bound]:
         Bound(("refresh", tag), processes=10, clock=0.7, once="181 processes", needs=source),
         Bound(("wheel", tag), clock=1.5, once="2.5 s", needs=wheel),
     ]
-    return [bound for bound in found if there(bound, ROOT)]
+    return [bound for bound in found if there(bound, root)]
+
+
+@contextmanager
+def copied(root: Path, tag: str) -> Iterator[Path]:
+    """A copy of the project at `root`, with the checkout and the wheels of `tag` that its work/
+    has; on the same disk, so that the wheels need no room."""
+    work = root / "work"
+    work.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=work, prefix="bench-tool-") as place:
+        copy = Path(place) / "project"
+        subprocess.run(["git", "clone", "-q", "--shared", str(root), str(copy)], check=True)
+        _copy_files(root, copy)
+        for folder in work.glob(f"*-{tag}"):
+            to = copy / "work" / folder.name
+            if (folder / "source/.git").is_dir():
+                shutil.copytree(folder / "source", to / "source", symlinks=True)
+                # The index knows the files by their inodes, which are others now.
+                refresh = ["git", "update-index", "-q", "--refresh"]
+                subprocess.run(refresh, cwd=to / "source", check=False)
+            if (folder / "wheels").is_dir():
+                shutil.copytree(folder / "wheels", to / "wheels", copy_function=os.link)
+        yield copy
+
+
+def _copy_files(root: Path, copy: Path) -> None:
+    """What is not committed, too."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listed, cwd=root, check=True, capture_output=True)
+    names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+    for file in [path for path in copy.rglob("*") if ".git" not in path.parts]:
+        if not file.is_dir() and file.relative_to(copy).as_posix() not in names:
+            file.unlink()
+    for name in names:
+        if (root / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, copy / name, follow_symlinks=False)
+        else:
+            (copy / name).unlink(missing_ok=True)
 
 
 def there(bound: Bound, root: Path) -> bool:
@@ -97,6 +139,8 @@ def processes(bound: Bound, root: Path) -> int | None:
 def run(command: Sequence[str], root: Path) -> None:
     """Ends the program with what the command said, if it fails."""
     variables = {**os.environ, "PYTHONPATH": str(root / "tools")}
+    for name in ("LMSBUILD_ROOT", "LMSBUILD_WORK"):  # which lead out of the copy
+        variables.pop(name, None)
     done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} in {root} ended with {done.returncode}:\n{done.stderr}")
@@ -135,12 +179,19 @@ def within(bound: Bound, cost: Cost) -> bool:
 
 
 def main(tag: str, before: Path | None) -> int:
-    roots = [ROOT] if before is None else [before, ROOT]
+    with ExitStack() as stack:
+        roots = [ROOT] if before is None else [before, ROOT]
+        copies = [stack.enter_context(copied(root, tag)) for root in roots]
+        return compare(copies, tag)
+
+
+def compare(roots: Sequence[Path], tag: str) -> int:
+    """The table of what each command costs in `roots`, of which the last is judged."""
     print(f"{platform.machine()}, {platform.system()} {platform.release()}, {os.cpu_count()} CPUs")
     print("\n| command | on 6e513ce | processes | processor, s | clock, s | within |")
     print("|---|---|---|---|---|---|")
     kept = True
-    for bound in bounds(tag, changing=before is not None):
+    for bound in bounds(roots[-1], tag, changing=len(roots) > 1):
         found = costs(bound, roots)
         good = within(bound, found[-1])
         kept = kept and good
