@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -12,21 +13,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 from docker.errors import ContainerError as DockerContainerError
 from lmsbuild_conda import give_conda
 from lmsbuild_engine import Engine
 from lmsbuild_processes import run
 from lmsbuild_training import LIMIT, QUIET, TENSORFLOW
 from lmsbuild_wheels import PYTHON, start
-from lmsbuild_world import World, real_checkout
+from lmsbuild_world import World, real_checkout, write
 
 from lmsbuild.base.cache import scratch
 from lmsbuild.base.console import Console
-from lmsbuild.base.errors import CompileError, RebuildError
+from lmsbuild.base.errors import (
+    CompileError,
+    ConfigError,
+    EngineError,
+    OfflineError,
+    RebuildError,
+    UsageError,
+)
 from lmsbuild.base.project import Project, cache_dir
 from lmsbuild.places.docker import OWNER
 from lmsbuild.places.tagcontainer import compiler
 from lmsbuild.tags.frameworks import resolve
+from lmsbuild.wheel import plugin, wheelfile
 from lmsbuild.wheel.headers import header_folders
 
 pytestmark = [pytest.mark.net, pytest.mark.default]
@@ -138,6 +148,93 @@ def test_abandoned_container_is_removed(
     finally:
         elsewhere.remove()
     assert gone.id not in [container.id for container in ours(engine)]
+
+
+PLUGIN = """
+name = "torch_lms"
+version = "0.1"
+sources = "lms/plugin"
+include = ["tree:"]
+flags = ["-O1", "-fPIC"]
+layout = [{ source = "lms/plugin/csrc", target = "plugin", patterns = ["*.cpp"] }]
+[images.compiler]
+base = { x86_64 = "no-such-image:1" }
+compilers = ["/nowhere/g++", "g++"]
+packages = { apt-get = ["g++"] }
+[releases."1.0"]
+requires = ">=1,<2"
+cxx_standard = "gnu++17"
+"""
+
+
+@pytest.fixture
+def plugged(world: World, official: Path) -> World:
+    """With a package beside the official wheel, of which one file is compiled."""
+    tag = tomli.loads(world.tag_file.read_text())
+    about = tag["cuda"]["0"]["wheel"]
+    release = (
+        '[releases."1.0".cuda."0"]\nabi = 1\nheaders = []\n'
+        + '[releases."1.0".cuda."0".wheel]\n'
+        + "".join(f"{key} = {json.dumps(about[key])}\n" for key in about if key != "sha256")
+        + '[releases."1.0".cuda."0".wheel.sha256]\n'
+        + "".join(f'"{key}" = "{value}"\n' for key, value in about["sha256"].items())
+    )
+    write(world.project.root, {
+        "patches/alpha/plugin.toml": PLUGIN + release,
+        "lms/plugin/csrc/plug.cpp": "#include <string>\nstd::string plugged() { return {}; }\n",
+        "lms/plugin/package/torch_lms.pth": "",
+        "LICENSE": "mine",
+    })  # fmt: skip
+    return world
+
+
+def test_plugin_of_an_older_system(
+    plugged: World, engine: Engine, debian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    contained = ["plugin", "v1.0", "--container", "--base-image", debian]
+    code, out, err = run(*contained, "--output", "dist", "--json")
+    assert code == 0, err
+    first = json.loads(out)
+    wheel = Path(first["wheel"])
+    manifest = json.loads(
+        wheelfile.read(wheel, f"torch_lms-0.1+torch1.0.dist-info/{plugin.MANIFEST}")
+    )
+    assert "system" in manifest["toolchain"] and first["compiled"] == 2
+    assert not ours(engine)
+    again = json.loads(run(*contained, "--output", "dist", "--json")[1])
+    assert again["reused"] and again["sha256"] == first["sha256"]
+    # On this machine it is another.
+    code, out, err = run("plugin", "v1.0", "--output", "here", "--json")
+    assert code == 0 and json.loads(out)["sha256"] != first["sha256"], err
+    assert {path.stat().st_uid for path in plugged.folder.rglob("*")} == {os.getuid()}
+
+
+def test_the_image_of_a_plugin_is_the_one_it_names(
+    plugged: World, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dry run pulls nothing, and makes no container."""
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    code, _, err = run("plugin", "v1.0", "--container", "--offline")
+    assert code == OfflineError.exit_code and "the image no-such-image:1" in err, err
+    code, out, err = run("plugin", "v1.0", "--container", "--dry-run")
+    assert code == 0 and "would write" in out, err
+
+
+def test_a_plugin_without_an_engine_or_an_image(plugged: World, engine: Engine) -> None:
+    nowhere = {"DOCKER_HOST": f"unix://{plugged.folder}/no.sock"}
+    code, _, err = run("plugin", "v1.0", "--container", env=nowhere)
+    assert code == EngineError.exit_code and "no.sock" in err and "Traceback" not in err
+    file = plugged.project.patches / "alpha/plugin.toml"
+    kept = file.read_text()
+    images, _, rest = kept.partition("[images.compiler]")
+    file.write_text(images + "[releases" + rest.partition("[releases")[2])
+    code, _, err = run("plugin", "v1.0", "--container", env={"DOCKER_HOST": engine.host})
+    assert code == ConfigError.exit_code
+    assert "because patches/alpha/plugin.toml has no images; add it to `images`" in err
+    file.write_text(re.sub("(?m)^layout = .*$", "", kept))
+    code, _, err = run("plugin", "v1.0", "--container", env=nowhere)
+    assert code == UsageError.exit_code and "nothing of torch_lms is compiled" in err, err
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from lmsbuild.commands.matrix import command
 from lmsbuild.tags import matrix
 from lmsbuild.tags.frameworks import load
 from lmsbuild.tags.matrix import Cell
+from lmsbuild.wheel.plugin import releases
 
 GITHUB = ("github", "github-release")
 RUNNERS = """
@@ -292,7 +293,8 @@ def test_a_pushed_tag_makes_a_release() -> None:
     wheels = [name for name in commands("github") if not name.endswith(("ppc64le", "-plugin"))]
     assert [cell["name"] for cell in cells] == wheels
     for cell in plugins:
-        assert cell["image"] == "" and cell["test"].strip().endswith("--plugin")
+        assert cell["image"] == ""
+        assert cell["test"].strip().endswith("--plugin --wheel release/*/*.whl")
     for cell in cells:
         assert "--container" in cell["release"]
         assert '${LMS_KEY:+--sign "$LMS_KEY"}' in cell["release"]
@@ -317,8 +319,12 @@ def test_every_release_of_a_plugin_is_tested(name: str) -> None:
     for label, script in zip(known, scripts.values(), strict=True):
         lines = [line.split() for line in script.splitlines() if line.startswith("lmsbuild ")]
         assert all(line[2] == label for line in lines)
-        assert lines[0][1] == "plugin" and lines[-1][1] == "test" and "--plugin" in lines[-1]
+        assert lines[0][1] == "plugin" and lines[-1][1] == "test"
         assert {line[1] for line in lines[1:-1]} == {"conda"}
+        # What is compiled needs the container's libraries, not the runner's; that is what goes on.
+        assert ("--container" in lines[0]) == label.startswith("pytorch:")
+        for line in lines[1:]:
+            assert "--plugin" in line and line[line.index("--wheel") + 1] == "dist/*.whl"
 
 
 def test_what_a_release_has_of_the_plugins() -> None:
@@ -331,7 +337,13 @@ def test_what_a_release_has_of_the_plugins() -> None:
     assert plugin is not None
     torch = [cell for cell in made if cell["name"].startswith("pytorch")]
     assert len(torch) == len(plugin.releases) and len(made) == len(torch) + 1
+    for found in releases(Project(REPOSITORY)):  # each has a pinned image to be compiled in
+        image = found.target.tag.images.get("compiler")
+        if found.plugin.compiled and not found.release.tag:
+            assert image is not None and "@sha256:" in image.base["x86_64"]
+        assert not found.plugin.compiled or (image and image.base["x86_64"])
     for cell in made:
+        assert ("--container" in cell["release"]) == (cell in torch)
         lines = cell["release"].split("\n")
         folders = {line.rpartition(" ")[2] for line in lines if line}
         assert len(folders) == 1 and next(iter(folders)).startswith("release/")

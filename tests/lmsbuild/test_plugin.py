@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lmsbuild_world import REPOSITORY
+from lmsbuild_processes import run as run_lmsbuild
+from lmsbuild_world import REPOSITORY, World
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import ConfigError, DownloadError, UnknownTagError, UsageError
@@ -100,6 +101,16 @@ def test_a_new_release_is_added_untested(own_project: Project, cuda: str, versio
     assert headers == [f"{version}.77"] * 3
     with pytest.raises(UsageError, match="is for all of"):
         new_release.add(own_project, "pytorch", "9.16.1", Console(), ask=index(cuda))
+
+
+def test_a_project_without_a_plugin(world: World) -> None:
+    for command in (
+        ["plugin", "v1.0"],
+        ["test", "v1.0", "--plugin"],
+        ["conda", "v1.0", "--plugin"],
+    ):
+        code, _, err = run_lmsbuild(*command)
+        assert code == UnknownTagError.exit_code and "because no framework here has one" in err, err
 
 
 def test_a_release_between_known_ones_has_the_abi_of_the_later(own_project: Project) -> None:

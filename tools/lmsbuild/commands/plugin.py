@@ -10,6 +10,7 @@ import click
 from lmsbuild.base.console import Console
 from lmsbuild.base.project import find_project
 from lmsbuild.cli.options import (
+    container_option,
     dry_run_option,
     examples,
     jobs_option,
@@ -21,7 +22,7 @@ from lmsbuild.cli.options import (
     tag_argument,
 )
 from lmsbuild.ship.choices import Choices
-from lmsbuild.ship.pipeline import plugin_wheel
+from lmsbuild.ship.pipeline import container_for, plugin_wheel
 from lmsbuild.tags.new_release import add
 from lmsbuild.wheel.plugin import resolve
 
@@ -31,6 +32,7 @@ from lmsbuild.wheel.plugin import resolve
     epilog=examples(
         "lmsbuild plugin v2.11.0",
         "lmsbuild plugin v2.6.0 --output dist --jobs 4",
+        "lmsbuild plugin v2.11.0 --container     # runs on older systems than this one",
         "lmsbuild test v2.11.0 --plugin",
         "lmsbuild plugin tensorflow:2.21.0",
         "lmsbuild plugin 2.16.0 --new && lmsbuild test 2.16.0 --plugin",
@@ -42,6 +44,7 @@ from lmsbuild.wheel.plugin import resolve
     help="Add the release to plugin.toml first, untested, with what the package index says of it.",
 )  # fmt: skip
 @output_option("the wheel and the sdist")
+@container_option
 @python_option
 @jobs_option
 @offline_option
@@ -53,6 +56,8 @@ def command(
     tag: str,
     new: bool,
     output: Path | None,
+    in_container: bool,
+    base_image: str | None,
     python: str,
     jobs: int | None,
     dry_run: bool,
@@ -73,7 +78,10 @@ def command(
             return
     found = resolve(project, tag)
     choices = Choices("auto", None, None, python, None, jobs)
-    done = plugin_wheel(found, choices, console, output, dry_run=dry_run)
+    container = container_for(
+        found.target, wanted=in_container, base_image=base_image, choices=choices, console=console
+    )
+    done = plugin_wheel(found, choices, console, output, dry_run=dry_run, container=container)
     what = "unchanged" if done.reused else "would write" if dry_run else "wrote"
     console.say(f"{what} {done.wheel}")
     console.say(f"sdist {done.sdist}")

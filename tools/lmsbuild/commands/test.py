@@ -89,7 +89,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--wheel", "given", metavar="FILE", type=UserPath(exists=True, dir_okay=False),
-    help="Test this wheel of TAG, such as one that is to be shipped, instead of building it.",
+    help="Test this wheel of TAG, or of the plug-in, such as one that is to be shipped, instead of "
+    "building it.",
 )  # fmt: skip
 @click.option(
     "--container", "in_container", is_flag=True,
@@ -140,13 +141,15 @@ def command(
         found = replace(found, target=found.target.for_cuda(choices.cuda))
     target = found.target if found else resolve(find_project(), tag).for_cuda(choices.cuda)
     if given:
-        if plugin or record:
+        if record:
             raise UsageError(
-                "--wheel cannot go with --plugin or --record because these are about what is built "
-                "here; leave one of them out"
+                "--wheel cannot go with --record because that is about what is built here; leave "
+                "one of them out"
             )
         python = target.python(choices.python)
         project, version = target.wheel.project, target.version
+        if found:
+            project, version = found.plugin.name, found.version
         why = why_not(given, project, version, python, Compiler.find().machine)
         if why:
             raise MismatchError(

@@ -83,10 +83,10 @@ def build(
         )
     target, plan, file = _plan(project, order, choices)
     native = MACHINES.get(plan.subdir, Compiler.find().machine) == Compiler.find().machine
-    if (order.in_container or order.base_image) and (order.plugin or order.wheel or target is None):
+    if (order.in_container or order.base_image) and (order.wheel or target is None):
         raise UsageError(
-            "--container cannot be used here because only a tag's own wheel is built in one; leave "
-            "it out"
+            "--container cannot be used here because only the wheels of a tag and of a plug-in are "
+            "built in one; leave it out"
         )
     if not native and order.wheel is None:
         raise UsageError(
@@ -184,8 +184,6 @@ def _wheel(
 ) -> Path:
     if target is None:
         return _own_wheel(project, console)
-    if order.plugin:
-        return plugin_wheel(resolve_plugin(project, order.tag), choices, console).wheel
     container = container_for(
         target,
         wanted=order.in_container,
@@ -193,6 +191,9 @@ def _wheel(
         choices=choices,
         console=console,
     )
+    if order.plugin:
+        found = resolve_plugin(project, order.tag)
+        return plugin_wheel(found, choices, console, container=container).wheel
     return wheel(target, choices, console, container=container)[1].wheel
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from lmsbuild.base import cache, use
 from lmsbuild.base.console import Console, counted
+from lmsbuild.base.errors import UsageError
+from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import make_folder
 from lmsbuild.checkout.checkout import is_there, working_path
 from lmsbuild.places import device as devices
@@ -100,9 +102,17 @@ def wheel(
 
 def plugin_wheel(
     found: PluginTarget, choices: Choices, console: Console, output: Path | None = None,
-    *, dry_run: bool = False,
+    *, dry_run: bool = False, container: Container | None = None,
 ) -> plugin.Built:  # fmt: skip
-    """The plug-in for one release, in `output`."""
+    """The plug-in for one release, in `output`, compiled in a `container`. Raises UsageError for
+    one that nothing is compiled of."""
+    if container and not found.plugin.compiled:
+        raise UsageError(
+            f"--container cannot be used because nothing of {found.plugin.name} is compiled, and "
+            "its wheel runs on every system; leave it out"
+        )
+    if dry_run:
+        container = None  # which would be made
     if output is None and not dry_run:
         make_folder(found.target.work)
         use.hold(found.target.work)
@@ -110,7 +120,19 @@ def plugin_wheel(
         folder = output.absolute() if output else found.target.work / "wheels"
         python = found.target.python(choices.python)
         if found.plugin.compiled:
-            done = plugin.build(found, python, folder, console, choices.jobs, dry_run=dry_run)
+            place = plugin.workplace(found.target)
+            if container:
+                make_folder(place)
+            with container(place) if container else contextlib.nullcontext() as compiler:
+                done = plugin.build(
+                    found,
+                    python,
+                    folder,
+                    console,
+                    choices.jobs,
+                    dry_run=dry_run,
+                    compiler=compiler,
+                )
             step.note = "unchanged" if done.reused else f"{counted(done.compiled, 'file')} compiled"
         else:
             done = pureplugin.build(found, folder, dry_run=dry_run)
@@ -118,6 +140,15 @@ def plugin_wheel(
         if done.wheel.is_file() and not dry_run:
             step.size, step.digest = done.wheel.stat().st_size, done.sha256
     return done
+
+
+def plugin_sdist(found: PluginTarget) -> Path:
+    """The plug-in's sources, in its folder."""
+    of = plugin if found.plugin.compiled else pureplugin
+    folder = found.target.work / "wheels"
+    make_folder(folder)
+    with Lock(folder / ".lock"):
+        return plugin.write_sdist(found, of.source_files(found), folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +164,7 @@ class Wanted:
     alone: Sequence[str] = ()  # more of them, without what they require
     stock: bool = True  # an environment with the official wheel alone, too
     inside: Inside | None = None  # a container that all of it is made in, and runs in
-    wheel: Path | None = None  # that of the series; None: to be built
+    wheel: Path | None = None  # that of the series or the plug-in; None: to be built
 
     @property
     def python(self) -> str:
@@ -183,15 +214,27 @@ def _with_series(wanted: Wanted, console: Console) -> Prepared:
 
 def _with_plugin(wanted: Wanted, console: Console) -> Prepared:
     """The plug-in lies beside the official wheel; the source is a checkout of the tag, if any."""
-    found = wanted.plugin
+    found, inside = wanted.plugin, wanted.inside
     assert found is not None
-    built = plugin_wheel(found, wanted.choices, console)
+    built: plugin.Built | None = None
+    if wanted.wheel:
+        ours, sdist = wanted.wheel, plugin_sdist(found)
+    else:
+        if inside and found.plugin.compiled:
+            compiler = contextlib.nullcontext(inside.compiler)
+            folder = found.target.work / "wheels-container"
+            built = plugin_wheel(
+                found, wanted.choices, console, folder, container=lambda _: compiler
+            )
+        else:
+            built = plugin_wheel(found, wanted.choices, console)
+        ours, sdist = built.wheel, built.sdist
     official = wanted.official(console)
-    wheels: dict[str, tuple[Path, Path | None]] = {"plugin": (official, built.wheel)}
+    wheels: dict[str, tuple[Path, Path | None]] = {"plugin": (official, ours)}
     if wanted.stock:
         wheels["stock"] = (official, None)
     ready = _ready(wanted, wheels, wanted.target.work / "source", built, console)
-    more = {"LMS_SDIST": str(built.sdist)}
+    more = {"LMS_SDIST": str(sdist)}
     if not found.release.tested:
         more["TORCH_LMS_FORCE" if found.plugin.compiled else "TFLMS_FORCE"] = "1"
     return replace(ready, variables={**ready.variables, **more})

@@ -291,6 +291,7 @@ class Plugin(Model):
     include: list[Include] = []
     flags: Flags = []
     link: list[Word] = []
+    images: dict[Literal["compiler"], Image] = {}  # of releases that are no tag here
     releases: dict[VersionText, Release]
 
     @property

@@ -105,6 +105,7 @@ class Job:
     companions: bool = False  # go beside its wheel
     gpu: bool = False  # runs the suites on a GPU, and nothing else
     package: str = ""  # with the version, of a plug-in's cell
+    compiled: bool = True  # of Python alone it runs everywhere
     others: tuple[str, ...] = ()  # Pythons of which it makes conda packages as well
     ships: bool = True  # a release has what this makes
 
@@ -149,14 +150,15 @@ class Job:
 
     @property
     def commands(self) -> list[str]:
-        """An overlay is compiled in the tag's container, so that it runs where the official wheel
-        does and not only where this runner's libraries are; tested and packaged is that wheel."""
+        """An overlay or a plug-in is compiled in a container, so that it runs where the official
+        wheel does and not only where this runner's libraries are; tested and packaged is that
+        wheel."""
         if self.gpu:
             return [self._command("test", "--device cuda")]
         if self.full:
             return [self._command("wheel", "--full --output dist")]  # for the runner's machine
         if self.plugin:
-            return [*self._plugin_commands("dist"), self.test_command]
+            return [*self._plugin_commands("dist"), self._plugin_test("dist")]
         return [
             self._command("wheel", "--container --output dist"),
             self._command("test", "--wheel dist/*.whl"),
@@ -182,7 +184,7 @@ class Job:
     def test_command(self) -> str:
         """Of the wheel that is released."""
         if self.plugin:
-            return self._command("test", "--plugin")
+            return self._plugin_test("release/*")
         return self._command("test", "--wheel release/*/*.whl")
 
     @property
@@ -201,13 +203,18 @@ class Job:
 
     def _plugin_commands(self, output: str) -> list[str]:
         """Wheel, sdist and conda packages into one folder."""
+        container = "--container " if self.compiled else ""
+        wheel = f"--wheel {output}/*.whl"
         return [
-            self._command("plugin", f"--output {output}"),
+            self._command("plugin", f"{container}--output {output}"),
             *(
-                self._command("conda", f"--plugin --output {output}", python)
+                self._command("conda", f"--plugin {wheel} --output {output}", python)
                 for python in self.pythons
             ),
         ]
+
+    def _plugin_test(self, folder: str) -> str:
+        return self._command("test", f"--plugin --wheel {folder}/*.whl")
 
     def _command(self, name: str, more: str, python: str = "") -> str:
         cell = self.cell
@@ -337,7 +344,7 @@ def _plugin_job(framework: Framework, cell: Cell, runner: Runner) -> Job:
         package = f"{plugin.name}-{plugin.version}-{cell.tag}"
         return Job(cell, runner, package=package, others=others)
     last = release == list(plugin.releases)[-1]
-    return Job(cell, runner, package=f"{plugin.name}-{plugin.version}", ships=last)
+    return Job(cell, runner, package=f"{plugin.name}-{plugin.version}", compiled=False, ships=last)
 
 
 def render(project: Project, format: str, work: Sequence[Job]) -> str:

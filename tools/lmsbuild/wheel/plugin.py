@@ -69,6 +69,14 @@ class Built:
     sha256: str = ""  # of the wheel
 
 
+class ReleaseTarget(Target):
+    """An official release that is no tag here."""
+
+    @property
+    def file(self) -> str:
+        return f"patches/{self.framework_name}/plugin.toml"
+
+
 def releases(project: Project) -> list[PluginTarget]:
     """Every release that the plug-in is built for, in the order of plugin.toml."""
     found = []
@@ -80,7 +88,8 @@ def releases(project: Project) -> list[PluginTarget]:
             beside = framework.model_copy(update={"shows": shows})
             for version, release in framework.plugin.releases.items():
                 tag = _tag(framework, version, release)
-                target = Target(name, f"v{version}", beside, tag, project, next(iter(tag.cuda)))
+                kind = Target if release.tag else ReleaseTarget
+                target = kind(name, f"v{version}", beside, tag, project, next(iter(tag.cuda)))
                 found.append(PluginTarget(target, framework.plugin, release))
     return found
 
@@ -96,8 +105,9 @@ def tested(found: PluginTarget) -> bytes:
 def _tag(framework: Framework, version: str, release: Release) -> Tag:
     """The tag of a release; without a series of its own, only what names its official wheels."""
     if release.tag is None:
+        images = framework.plugin.images if framework.plugin else {}
         return Tag.model_construct(
-            version=version, commit=_NO_COMMIT, cuda=release.cuda, preimage={}
+            version=version, commit=_NO_COMMIT, cuda=release.cuda, preimage={}, images=images
         )
     if release.tag not in framework.tags:
         raise ConfigError(
@@ -128,6 +138,11 @@ def resolve(project: Project, spec: str) -> PluginTarget:
             version.rpartition(".")[0],
         ):
             return found
+    if not known:
+        raise UnknownTagError(
+            f"no plug-in can be built for {spec} because no framework here has one (a plugin.toml "
+            "with releases); use the project that has it"
+        )
     meant = framework or known[0].target.framework_name
     alike = [found for found in known if found.target.framework_name == meant] or known
     nearest = sorted(alike, key=lambda found: _distance(wanted, found.target.tag.version))
@@ -227,13 +242,19 @@ def build(
     jobs: int | None = None,
     *,
     dry_run: bool = False,
+    compiler: Compiler | None = None,
 ) -> Built:
-    """Make the sdist, and the wheel for one release, in `output`.
+    """Make the sdist, and the wheel for one release, in `output`. A `compiler` of a container must
+    be able to read `workplace`.
 
     Raises CompileError, DownloadError, MissingToolError or WheelError.
     """
     files = source_files(found)
-    compiler = Compiler.find()
+    name = f"{NAME}-{found.version}-py3-none"
+    sdist = output / f"{NAME}-{found.plugin.version}.tar.gz"
+    if dry_run:
+        return Built(output / f"{name}-*.whl", sdist, reused=False)
+    compiler = compiler or Compiler.find()
     key = sha256_value(
         {
             "files": {name: sha256_bytes(content) for name, content in files.items()},
@@ -243,10 +264,6 @@ def build(
             "toolchain": compiler.identity,
         }
     )
-    name = f"{NAME}-{found.version}-py3-none"
-    sdist = output / f"{NAME}-{found.plugin.version}.tar.gz"
-    if dry_run:
-        return Built(output / f"{name}-*.whl", sdist, reused=False)
     make_folder(output)
     with Lock(output / ".lock"):
         for wheel in output.glob(f"{name}-*.whl"):
@@ -352,10 +369,15 @@ def _is_installed(path: str) -> bool:
     return path.startswith(f"{NAME}/") or path in ("_torch_lms_switch.py", "torch_lms.pth")
 
 
+def workplace(target: Target) -> Path:
+    """What is compiled is put into a folder there."""
+    return target.work / "plugin"
+
+
 def _roots(found: PluginTarget, files: dict[str, bytes], python: str, console: Console) -> Roots:
     """The sources, the headers and the libraries to link to, unpacked."""
     target = found.target
-    tree = target.work / "plugin" / CODE
+    tree = workplace(target) / CODE
     shutil.rmtree(tree, ignore_errors=True)
     for name, content in files.items():
         if name.startswith(f"{CODE}/"):

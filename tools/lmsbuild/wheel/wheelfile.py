@@ -106,8 +106,10 @@ def why_not(path: Path, project: str, version: str, python: str, machine: str) -
     abi = f"cp{python.replace('.', '')}"
     if not name.is_of(project, version):
         return f"it is {name.project} {name.version}, not {project} {version}"
-    if not name.platform.endswith(f"_{machine}"):
+    if name.platform != "any" and not name.platform.endswith(f"_{machine}"):
         return f"it is for {name.platform}, not {machine}"
+    if name.python.startswith("py3"):  # every one
+        return ""
     return "" if name.abi.rstrip("m") == abi else f"it is for {name.abi}, not {abi}"
 
 
