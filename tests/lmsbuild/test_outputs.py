@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from lmsbuild_processes import run
+from lmsbuild_wheels import PYTHON
 from lmsbuild_world import World, leave, small_disk
 from test_cli import LEAVES, ROOT
 
@@ -169,3 +170,19 @@ def test_a_checkout_where_a_disk_is_mounted(world: World) -> None:
         assert list(disk.iterdir()) == [] and not list((world.folder / "cache").glob("rep*"))
         assert not list(world.folder.glob(".disk*")) and not list(world.folder.glob(".lmsbuild*"))
         assert run("apply", "v1.0", "--into", "disk/source")[0] == 0
+
+
+def test_a_release_on_a_full_disk(world: World, official: Path) -> None:
+    """What is full is named, and nothing is left there but the lock."""
+    command = ["release", "v1.0", "--python", PYTHON, "--no-conda", "--source", "git", "-o", "disk"]
+    with small_disk(world.folder / "disk", "64k") as disk:
+        leave(disk, 4096)
+        code, _, err = run(*command)
+        assert code == FileError.exit_code, err
+        said = err.splitlines()[-1]
+        assert said.startswith(f"error: {disk}")
+        assert "cannot be read or written because No space left on device" in said
+        assert {path.name for path in disk.iterdir()} <= {"filler", ".lock"}
+        leave(disk, 65536)
+        code, _, err = run(*command)
+        assert code == 0, err

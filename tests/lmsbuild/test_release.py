@@ -27,6 +27,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import (
     ConfigError,
     EngineError,
+    FileError,
     RebuildError,
     SignError,
     UsageError,
@@ -227,7 +228,7 @@ def test_what_a_killed_run_left_goes(made: Release, world: World, console: Conso
 def test_full_disk_leaves_no_release(world: World, official: Path, console: Console) -> None:
     with small_disk(world.folder / "disk", "64k") as disk:
         leave(disk, 16_384)
-        with pytest.raises(OSError, match="No space left on device"):
+        with pytest.raises(FileError, match=rf"{disk}.* No space left on device"):
             release(world.target, CHOICES, console, disk / "releases")
         assert [path.name for path in (disk / "releases").iterdir()] == [".lock"]
 

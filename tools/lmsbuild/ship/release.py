@@ -115,19 +115,21 @@ def release(
         names += [*(file.name for file in more), MANIFEST, SUMS]
         return Release(folder, [], folder.exists(), names)
     make_folder(place)
-    with console.step("release") as step, _room(place) as fresh:
-        artefacts = _fill(fresh, target, built, own=own, more=more, images=images, console=console)
-        step.note = counted(len(artefacts), "file")
-        step.size = sum(artefact.bytes for artefact in artefacts)
-        if folder.exists():
-            with console.task(f"comparing with {folder.name}"):
-                _check_same(folder, fresh)
-            step.note = "unchanged"
-            return Release(folder, artefacts, reused=True)
-        try:
+    try:
+        with console.step("release") as step, _room(place) as fresh:
+            artefacts = _fill(
+                fresh, target, built, own=own, more=more, images=images, console=console
+            )
+            step.note = counted(len(artefacts), "file")
+            step.size = sum(artefact.bytes for artefact in artefacts)
+            if folder.exists():
+                with console.task(f"comparing with {folder.name}"):
+                    _check_same(folder, fresh)
+                step.note = "unchanged"
+                return Release(folder, artefacts, reused=True)
             fresh.rename(folder)
-        except OSError as error:
-            raise FileError.of(error, str(folder)) from error
+    except OSError as error:  # of a write it names no file
+        raise FileError.of(error, "" if error.filename else str(place)) from error
     return Release(folder, artefacts, reused=False)
 
 
