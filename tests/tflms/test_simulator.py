@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from tensorflow_large_model_support.choice import BOTH, OUT, Settings
 from tensorflow_large_model_support.graph import Graph
-from tensorflow_large_model_support.plan import Planner
+from tensorflow_large_model_support.plan import Plan, Planner
 from tensorflow_large_model_support.simulator import RED_ZONES, Simulator
 from tflms_graphs import chain, graphs, op
 
@@ -75,17 +75,24 @@ def test_what_a_kernel_works_in_is_there_while_it_runs(kind, on_device, scratch)
 
 
 def test_the_first_convolution_of_a_kind_searches_an_algorithm():
-    """In a second result and four red zones, beside what is there; for which nothing else must
-    make room."""
+    """In a second result and four red zones, for which nothing else must make room."""
     ops = [op("x", "MatMul"), op("a", "Conv2D", [(0, 0)]), op("b", "Conv2D", [(1, 0)])]
     ops += [op("c", "Conv2DBackpropInput", [(2, 0)]), op("d", "MatMul", [(3, 0)])]
-    run = Simulator(graph := Graph(ops)).run(Planner(graph).plan(Settings(graph.depth)))
-    image_in_order = 1024
-    assert run.peak == 3 * 1024
-    assert run.first_peak == 2 * 1024 + image_in_order + 1024 + RED_ZONES
-    none = Graph([each._replace(type="MatMul") for each in ops])
-    run = Simulator(none).run(Planner(none).plan(Settings(none.depth)))
-    assert run.first_peak == run.peak
+    unchanged = Plan(Settings(9))
+    simulator = Simulator(Graph(ops))
+    assert simulator.run(unchanged).peak == 3 * 1024  # the second has its image in order
+    assert simulator.first_peak(unchanged) == 3 * 1024 + 1024 + RED_ZONES
+    none = Simulator(Graph([each._replace(type="MatMul") for each in ops]))
+    assert none.first_peak(unchanged) == none.run(unchanged).peak
+
+
+def test_a_first_run_has_op_after_op():
+    """What one reads is gone before the next of its level begins."""
+    ops = [op("a", "MatMul"), op("b", "MatMul")]
+    ops += [op("c", "MatMul", [(0, 0)], sizes=[4096]), op("d", "MatMul", [(1, 0)], sizes=[4096])]
+    simulator, unchanged = Simulator(Graph(ops)), Plan(Settings(9))
+    assert simulator.run(unchanged).peak == 10 * 1024
+    assert simulator.first_peak(unchanged) == 6 * 1024
 
 
 def test_a_larger_ahead_or_groupby_takes_more():

@@ -84,8 +84,8 @@ def main():
     said["peak"] = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     if lms:
         seen = lms.simulated
-        said["predicted"] = seen.after.first_peak + seen.variables
-        said["without"] = seen.before.first_peak + seen.variables
+        said["predicted"] = seen.first_after + seen.variables
+        said["without"] = seen.first_before + seen.variables
         said["moved"] = seen.after.swapped_out
         said["settings"] = seen.plan.described
     print(json.dumps(said))

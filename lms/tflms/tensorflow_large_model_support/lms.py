@@ -67,6 +67,8 @@ class Simulated(NamedTuple):
     plan: Plan
     distances: list[int]  # of each edge that may be swapped
     variables: int
+    first_before: int  # the peaks of a first run, in bytes, op by op
+    first_after: int
 
 
 class LMS(tf.keras.callbacks.Callback, SessionRunHook):
@@ -321,7 +323,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             swapped_in=sum(each.swapped_in for each in (after, *others)),
         )
         distances = [each for part in main.all() for each in part.planner.distances()]
-        self._simulated = Simulated(before, after, plans[main], distances, variables)
+        first = parts.first_peak(main, {}), parts.first_peak(main, plans)
+        self._simulated = Simulated(before, after, plans[main], distances, variables, *first)
         if self.autotune_plot:
             files = pictures.save(self.plan())
             self._simulator(f"Pictures: {', '.join(map(str, files))}")

@@ -41,6 +41,12 @@ def run(part: Part, plans: Plans) -> Memory:
     return simulator(part, plans).run(plan)
 
 
+def first_peak(part: Part, plans: Plans) -> int:
+    """As of `run`, in bytes, the first time and op by op."""
+    plan = plans.get(part) or Plan(Settings(part.planner.graph.depth))
+    return simulator(part, plans).first_peak(plan)
+
+
 def simulator(part: Part, plans: Plans) -> Simulator:
     peaks = {number: max(run(each, plans).peak for each in parts)
              for number, parts in part.within.items()}  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 from tensorflow_large_model_support.graph import (
@@ -85,7 +86,6 @@ class Memory(NamedTuple):
     host: list[int]  # of what is swapped out
     swapped_out: int
     swapped_in: int
-    first_peak: int  # of a first run, in which algorithms are searched where there is room
 
     @property
     def peak(self) -> int:
@@ -99,6 +99,7 @@ class Memory(NamedTuple):
 class Simulator:
     def __init__(self, graph: Graph, within: Mapping[int, int] | None = None) -> None:
         """`within`: what the functions take that an op runs."""
+        self.within = dict(within or {})
         self.graph = graph
         self.sizes = [
             tuple(rounded(out.size) if out.size and out.moves else 0 for out in op.outputs)
@@ -108,9 +109,7 @@ class Simulator:
         ]
         self._first = self._channels_first()
         self.scratch = [self._scratch_of(number) for number in range(len(graph.ops))]
-        for number, size in (within or {}).items():
-            self.scratch[number] += size
-        self._searches = list(self._kinds().values())
+        self._searches = set(self._kinds().values())
 
     def _kinds(self) -> dict[tuple[object, ...], int]:
         """Of each kind of convolution, by what it reads and makes, the first."""
@@ -154,7 +153,34 @@ class Simulator:
 
     def run(self, plan: Plan) -> Memory:
         step, steps = self._steps(plan)
+        seen = self._run(plan, step, steps)
+        # A kernel's scratch goes when it was launched, and the next of the stream takes its place.
+        scratch = [0] * steps
+        for number, at in enumerate(step):
+            scratch[at] = max(scratch[at], seen.scratch[number])
+        device = list(map(add, seen.life.memory(steps), scratch))
+        return Memory(device, list(accumulate(seen.host))[:steps], seen.moved_out, seen.moved_in)
+
+    def first_peak(self, plan: Plan) -> int:
+        """What an allocator sees at most, in bytes, of a first run, in which algorithms are
+        searched where there is room for that. As a stream runs one op after the other, each op is
+        taken for the first of its step."""
+        step, steps = self._steps(plan)
+        seen = self._run(plan, step, steps)
+        before, begins = seen.life.memory(steps, begun=False), dict(seen.life.begins())
+        most = 0
+        for number, at in enumerate(step):
+            own = sum(seen.life.size[each] for each in seen.own[number] if begins.get(each) == at)
+            own += seen.scratch[number]
+            if number in self._searches:
+                own += sum(self.sizes[number]) + RED_ZONES
+            most = max(most, before[at] + own)
+        return most
+
+    def _run(self, plan: Plan, step: list[int], steps: int) -> _Run:
         life = _Lives()
+        scratch = list(self.scratch)
+        own: list[list[int]] = [[] for _ in self.graph.ops]
         buffer: list[list[int]] = [[] for _ in self.graph.ops]
         swaps = {swap.tensor: swap for swap in plan.swaps}
         copies: dict[Edge, int] = {}
@@ -170,7 +196,7 @@ class Simulator:
                 if reads[slot] < 0:
                     reads[slot] = buffer[tensor.op][tensor.port]
                 life.read(reads[slot], begin)
-            life.make(self.scratch[number], begin)
+            own[number].append(life.make(self.within.get(number, 0), begin))
             in_place = op.type in IN_PLACE
             for port, size in enumerate(self.sizes[number]):
                 if op.type in SAME_BUFFER and port < len(reads) and op.on_device:
@@ -181,6 +207,7 @@ class Simulator:
                     )
                 else:
                     made = life.make(size, begin)
+                    own[number].append(made)
                     if in_place and size:
                         life.over[made] = tuple(reads)
                 buffer[number].append(made)
@@ -200,26 +227,16 @@ class Simulator:
                         at = min(max(ran, default=begin + 1), first)
                     copy = life.make(size, at)
                     for reader in {edge.consumer for edge in swap_in.edges}:
-                        if self._first[reader]:  # what it makes comes when the copy has been read
-                            again = size - sum(self.sizes[reader])
-                            life.make(max(again, 0), step[reader])
+                        own[reader].append(copy)
+                        # What it makes comes when the copy has been read.
+                        if self._first[reader] and self._first[number]:
+                            scratch[reader] += max(size - sum(self.sizes[reader]), 0)
                     moved_in += size
                     last = max(last, at)
                     copies.update(dict.fromkeys(swap_in.edges, copy))
                 host[begin] += size
                 host[min(last + 1, steps)] -= size
-        device = life.memory(steps)
-        # Searched is before others of the step have begun.
-        before = life.memory(steps, begun=False)
-        first_peak = max(device, default=0)
-        for number in self._searches:
-            made, at = sum(self.sizes[number]), step[number]
-            slots = range(len(self.graph.ops[number].inputs))
-            came = {copies[edge] for slot in slots if (edge := Edge(number, slot)) in copies}
-            back = sum(life.size[copy] for copy in came if life.begin[copy] == at)
-            search = made + RED_ZONES
-            first_peak = max(first_peak, before[at] + back + made + self.scratch[number] + search)
-        return Memory(device, list(accumulate(host))[:steps], moved_out, moved_in, first_peak)
+        return _Run(life, scratch, own, host, moved_out, moved_in)
 
     def _steps(self, plan: Plan) -> tuple[list[int], int]:
         """When each op runs; a serialised level takes as many steps as it has ops in a row."""
@@ -263,13 +280,13 @@ class _Lives:
     def memory(self, steps: int, *, begun: bool = True) -> list[int]:
         """At each step, with what begins there or before that does."""
         change = [0] * (steps + 2)
-        for buffer, begin in self._begins():
+        for buffer, begin in self.begins():
             change[begin if begun else begin + 1] += self.size[buffer]
             end = self.end[buffer] + (buffer in self.late)
             change[min(end + 1, steps + 1)] -= self.size[buffer]
         return list(accumulate(change))[:steps]
 
-    def _begins(self) -> Iterator[tuple[int, int]]:
+    def begins(self) -> Iterator[tuple[int, int]]:
         for buffer, begin in enumerate(self.begin):
             if not self.size[buffer]:
                 continue
@@ -285,3 +302,12 @@ class _Lives:
                     begin += 1  # what was there until then has gone
                     break
             yield buffer, begin
+
+
+class _Run(NamedTuple):
+    life: _Lives
+    scratch: list[int]  # of each op
+    own: list[list[int]]  # the buffers that each op makes, and those that come back for it
+    host: list[int]  # what changes at each step
+    moved_out: int
+    moved_in: int
