@@ -192,6 +192,16 @@ def test_what_a_library_keeps_is_not_in_the_way(child: Any) -> None:
     assert child(PRODUCT.format(before=""), 316 * MIB, dry=True) == ""
 
 
+def test_what_a_library_keeps_leaves_before_the_operands(child: Any) -> None:
+    """Where it alone is in the way, nothing has to move, and nobody waits for the device."""
+    program = PRODUCT.format(before="").replace(
+        'print(json.dumps(""))',
+        "stats = torch.cuda.lms.stats()\n"
+        "        print(json.dumps([stats['lms.paged_out_bytes'], stats['lms.clean_bytes']]))",
+    )
+    assert child(program, 316 * MIB, dry=True) == [0, 0]
+
+
 @pytest.mark.parametrize(
     "before",
     [

@@ -246,6 +246,10 @@ bool try_again(const std::function<bool()>& attempt) {
     return false;
   }
   const auto afresh = [&attempt] {
+    // With the operands where they are, as if the first try had gone on and spared nothing.
+    if (was_spared() && attempt()) {
+      return true;
+    }
     const SmallSegment there(evict_for_shortage());
     return attempt();
   };

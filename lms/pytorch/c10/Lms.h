@@ -56,12 +56,17 @@ class C10_CUDA_API OpGuard {
 // room ends by OutOfMemoryError, and what catches it tries again.
 class C10_CUDA_API ShortageScope {
  public:
-  ShortageScope() noexcept;
+  // A `sparing` one ends already when no choice of victims makes room, with all else that is idle
+  // where it was: what catches it may find that a workspace alone was in the way.
+  explicit ShortageScope(bool sparing = false) noexcept;
   ~ShortageScope();
   ShortageScope(const ShortageScope&) = delete;
   ShortageScope& operator=(const ShortageScope&) = delete;
 
   static bool active() noexcept;
+
+ private:
+  const bool sparing_;
 };
 
 // Whether something has had to make way since Large Model Support was first enabled.
@@ -73,7 +78,8 @@ C10_CUDA_API bool capture_underway() noexcept;
 C10_CUDA_API bool captured() noexcept;
 
 // For an op that lacked room, and has let go of everything: tries again until `attempt` returns
-// true, each time with all that is idle out. An op that holds nothing waits meanwhile for those of
+// true, each time without cuBLAS's workspaces and with all that is idle out; before that, if it was
+// spared, with its operands where they are. An op that holds nothing waits meanwhile for those of
 // other threads to end; false when that does not help either.
 C10_CUDA_API bool try_again(const std::function<bool()>& attempt);
 

@@ -29,15 +29,23 @@ namespace {
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
 thread_local int shortage_scopes = 0;
+thread_local int sparing_scopes = 0;
 thread_local int growth_scopes = 0;
 thread_local DeviceIndex short_device = 0;
+thread_local bool spared = false;  // something, in the last shortage
 std::atomic<bool> pressure{false};
 
 }  // namespace
 
-ShortageScope::ShortageScope() noexcept { ++shortage_scopes; }
+ShortageScope::ShortageScope(bool sparing) noexcept : sparing_(sparing) {
+  ++shortage_scopes;
+  sparing_scopes += sparing_ ? 1 : 0;
+}
 
-ShortageScope::~ShortageScope() { --shortage_scopes; }
+ShortageScope::~ShortageScope() {
+  --shortage_scopes;
+  sparing_scopes -= sparing_ ? 1 : 0;
+}
 
 bool ShortageScope::active() noexcept { return shortage_scopes > 0; }
 
@@ -65,6 +73,8 @@ DeviceIndex evict_for_shortage() {
   return short_device;
 }
 
+bool was_spared() noexcept { return std::exchange(spared, false); }
+
 FreeRoomOnly::FreeRoomOnly() noexcept { free_room_only = true; }
 
 FreeRoomOnly::~FreeRoomOnly() { free_room_only = false; }
@@ -85,7 +95,12 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   ::lms::RoomRequest request;
   request.device = device_;
   request.bytes = bytes;
-  request.whole_segments = request.everything = effort == Effort::kEverything;
+  request.whole_segments = effort == Effort::kEverything;
+  // To give everything back stops the device, and drains it of what the host has queued ahead. In
+  // chaos mode there is nothing to spare, and operands do not stay where they are until the op
+  // tries again: where they come to lie then may be worse.
+  const bool spare = sparing_scopes > 0 && request.whole_segments && !state().engine.chaos();
+  request.everything = request.whole_segments && !spare;
   if (!under_pressure()) {
     pressure = true;
   }
@@ -93,8 +108,9 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   if (route != Route::kNone) {
     return count(device_, route);
   }
-  if (request.everything) {
+  if (request.whole_segments) {
     short_device = device_;
+    spared = spare;
     if (ShortageScope::active()) {
       C10_THROW_ERROR(OutOfMemoryError, "Large Model Support has found no room yet.");
     }

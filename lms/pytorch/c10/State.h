@@ -92,6 +92,8 @@ const ::lms::Engine::Frame& current_frame();
 // On the device where this thread was last short, which it returns: all that is idle leaves, and
 // free segments go back.
 DeviceIndex evict_for_shortage();
+// Whether that shortage was within a sparing scope. It says so once.
+bool was_spared() noexcept;
 
 // Makes known what ops have made while it was off. While none runs without pins.
 void note_made_while_off();

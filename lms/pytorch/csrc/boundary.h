@@ -74,7 +74,7 @@ bool finds_room(Room room, const Step& step) {
     step();
     return true;
   }
-  const c10::cuda::lms::ShortageScope scope;
+  const c10::cuda::lms::ShortageScope scope(/*sparing=*/room == Room::kSpare);
   try {
     step();
   } catch (const c10::OutOfMemoryError&) {
@@ -215,7 +215,8 @@ void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands,
                      c10::cuda::lms::describe(operands.device().index()));
   };
   const auto run = [&](Room room) { return run_pinned(call, facts, operands, room, room); };
-  if (run(Room::kTell)) {
+  // What takes random numbers may not run again when others have as well.
+  if (run(facts.random ? Room::kTell : Room::kSpare)) {
     return;
   }
   const bool done = c10::cuda::lms::try_again([&] {
@@ -234,7 +235,7 @@ void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
   const RandomOp random(facts.random ? &random_ops() : nullptr);
   Entered entered;
   const auto enter = [&] { return entered.enter(facts, operands, Room::kTell); };
-  if (!enter() && !c10::cuda::lms::try_again(enter)) {
+  if (!entered.enter(facts, operands, Room::kSpare) && !c10::cuda::lms::try_again(enter)) {
     entered.enter(facts, operands, Room::kThrow);
   }
   entered.run(call, facts, operands);

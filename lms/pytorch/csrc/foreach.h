@@ -10,8 +10,9 @@
 
 namespace torch::lms {
 
-// What a call does when its operands find no room together.
-enum class Room : uint8_t { kTell, kThrow };
+// What a call does when its operands find no room together: it tells, once all that is idle has
+// left or, sparing that, before; or it throws.
+enum class Room : uint8_t { kSpare, kTell, kThrow };
 
 // Optimisers pass all parameters, gradients and moments in one call, which would pin them all.
 // Runs such a call in parts of at most `part_bytes` of tensors (at least one of each list), each by
