@@ -163,9 +163,15 @@ class Simulator:
 
     def first_peak(self, plan: Plan) -> int:
         """What an allocator sees at most, in bytes, of a first run, in which algorithms are
-        searched where there is room for that. As a stream runs one op after the other, each op is
-        taken for the first of its step."""
-        step, steps = self._steps(plan)
+        searched where there is room for that. A stream runs one op after the other, in an order
+        that is not known: once as they become ready, once each as the first of its step."""
+        place = [0] * len(self.graph.ops)
+        for at, number in enumerate(self.graph.order):
+            place[number] = at
+        return max(self._one_by_one(plan, *self._steps(plan)),
+                   self._one_by_one(plan, place, len(place)))  # fmt: skip
+
+    def _one_by_one(self, plan: Plan, step: list[int], steps: int) -> int:
         seen = self._run(plan, step, steps)
         before, begins = seen.life.memory(steps, begun=False), dict(seen.life.begins())
         most = 0

@@ -540,8 +540,8 @@ def abort(path: Path, console: Console) -> Arranged:
 def _resumed(
     path: Path, console: Console
 ) -> contextlib.AbstractContextManager[tuple[Repository, Target, Arranging]]:
-    idle = "no patch needs a person; begin with `lmsbuild apply`, push or reorder"
-    return picking.resumed(path, arranging.under_way, idle, console)
+    idle, begin = "no patch needs a person", "begin with `lmsbuild apply`, push or reorder"
+    return picking.resumed(path, arranging.under_way, idle, begin, console)
 
 
 def _at(way: Arranging) -> Stop:

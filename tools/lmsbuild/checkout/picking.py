@@ -59,10 +59,14 @@ W = TypeVar("W", bound=Way)
 
 @contextmanager
 def resumed(
-    path: Path, under_way: Callable[[Repository], W | None], idle: str, console: Console
+    path: Path,
+    under_way: Callable[[Repository], W | None],
+    idle: str,
+    begin: str,
+    console: Console,
 ) -> Iterator[tuple[Repository, Target, W]]:
-    """What is under way in the checkout at `path`; `idle` is why nothing may be, and how one
-    begins. Raises UsageError, TreeStateError."""
+    """What is under way in the checkout at `path`; `idle` is why nothing may be, `begin`
+    how one begins. Raises UsageError, TreeStateError."""
     user = checkout_git(path)
     assert user is not None
     pending = CheckoutTransaction.pending(user.path, state_of(user))
@@ -70,7 +74,7 @@ def resumed(
         pending.check_complete()
     way = under_way(user)
     if way is None:
-        raise UsageError(f"nothing can be gone on with in {path} because {idle}")
+        raise UsageError(f"nothing can be gone on with in {path} because {idle}; {begin}")
     if user.branch() != way.branch:
         raise TreeStateError(
             f"{way.what} in {path} cannot go on because {user.branch()} is checked out, and it was "

@@ -188,8 +188,8 @@ def _transaction(user: Repository, target: Target, tag: str) -> Iterator[Checkou
 def _resumed(
     path: Path, console: Console
 ) -> contextlib.AbstractContextManager[tuple[Repository, Target, Port]]:
-    idle = "no port is under way; begin with `lmsbuild port FROM TO`"
-    return picking.resumed(path, porting.under_way, idle, console)
+    idle, begin = "no port is under way", "begin with `lmsbuild port FROM TO`"
+    return picking.resumed(path, porting.under_way, idle, begin, console)
 
 
 def _digest(series: Series) -> str:
