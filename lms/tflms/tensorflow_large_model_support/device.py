@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a simulated run may take."""
+"""The device, and how much memory a simulated run may take."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def ratio() -> float:
             "1"
         ) from None
     return share
+
+
+def threads() -> int:
+    """That launch ops beside each other."""
+    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
 
 
 def host_bytes() -> int:

@@ -67,7 +67,7 @@ class Simulated(NamedTuple):
     plan: Plan
     distances: list[int]  # of each edge that may be swapped
     variables: int
-    first_before: int  # the peaks of a first run, in bytes, op by op
+    first_before: int  # the peaks of a first run, in bytes
     first_after: int
 
 
@@ -323,7 +323,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             swapped_in=sum(each.swapped_in for each in (after, *others)),
         )
         distances = [each for part in main.all() for each in part.planner.distances()]
-        first = parts.first_peak(main, {}), parts.first_peak(main, plans)
+        threads = device.threads()
+        first = [parts.first_peak(main, each, threads) for each in ({}, plans)]
         self._simulated = Simulated(before, after, plans[main], distances, variables, *first)
         if self.autotune_plot:
             files = pictures.save(self.plan())

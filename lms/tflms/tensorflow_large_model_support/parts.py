@@ -41,10 +41,10 @@ def run(part: Part, plans: Plans) -> Memory:
     return simulator(part, plans).run(plan)
 
 
-def first_peak(part: Part, plans: Plans) -> int:
-    """As of `run`, in bytes, the first time and op by op."""
+def first_peak(part: Part, plans: Plans, threads: int) -> int:
+    """Of a first run, in bytes, with so many threads that launch ops."""
     plan = plans.get(part) or Plan(Settings(part.planner.graph.depth))
-    return simulator(part, plans).first_peak(plan)
+    return simulator(part, plans).first_peak(plan, threads)
 
 
 def simulator(part: Part, plans: Plans) -> Simulator:

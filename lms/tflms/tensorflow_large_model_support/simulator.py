@@ -10,6 +10,7 @@ the swap-in, or where it is waited for that of its reader, to the last op that r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from heapq import nlargest
 from itertools import accumulate
 from operator import add
 from typing import NamedTuple
@@ -161,27 +162,35 @@ class Simulator:
         device = list(map(add, seen.life.memory(steps), scratch))
         return Memory(device, list(accumulate(seen.host))[:steps], seen.moved_out, seen.moved_in)
 
-    def first_peak(self, plan: Plan) -> int:
+    def first_peak(self, plan: Plan, threads: int = 1) -> int:
         """What an allocator sees at most, in bytes, of a first run, in which algorithms are
-        searched where there is room for that. A stream runs one op after the other, in an order
-        that is not known: once as they become ready, once each as the first of its step."""
+        searched where there is room for that, and as many ops begin at once as there are threads
+        to launch them. Their order is not known: once it is that in which they become ready, once
+        those of a step that take most come first."""
         place = [0] * len(self.graph.ops)
         for at, number in enumerate(self.graph.order):
             place[number] = at
-        return max(self._one_by_one(plan, *self._steps(plan)),
-                   self._one_by_one(plan, place, len(place)))  # fmt: skip
+        return max(self._begun(plan, *self._steps(plan), threads),
+                   self._begun(plan, place, len(place), 1))  # fmt: skip
 
-    def _one_by_one(self, plan: Plan, step: list[int], steps: int) -> int:
+    def _begun(self, plan: Plan, step: list[int], steps: int, threads: int) -> int:
+        """The most when so many ops of a step have begun, and none of them has ended."""
         seen = self._run(plan, step, steps)
         before, begins = seen.life.memory(steps, begun=False), dict(seen.life.begins())
-        most = 0
+        taken: list[list[int]] = [[] for _ in range(steps)]  # by the ops of each step
+        search = [0] * steps
         for number, at in enumerate(step):
             own = sum(seen.life.size[each] for each in seen.own[number] if begins.get(each) == at)
-            own += seen.scratch[number]
+            taken[at].append(own + seen.scratch[number])
             if number in self._searches:
-                own += sum(self.sizes[number]) + RED_ZONES
-            most = max(most, before[at] + own)
-        return most
+                search[at] = max(search[at], sum(self.sizes[number]) + RED_ZONES)
+        return max(
+            (
+                already + sum(nlargest(threads, ops)) + more
+                for already, ops, more in zip(before, taken, search, strict=True)
+            ),
+            default=0,
+        )
 
     def _run(self, plan: Plan, step: list[int], steps: int) -> _Run:
         life = _Lives()
