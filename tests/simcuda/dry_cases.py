@@ -36,6 +36,12 @@ def trained(function: Callable[..., Any], *inputs: torch.Tensor) -> list[Any]:
     return [result, [x.grad for x in leaves]]
 
 
+def gradients(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """As the operator lays them out: `grad` of a leaf is laid out as the leaf is."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    return torch.autograd.grad(function(*leaves).sum(), leaves)
+
+
 def unary(name: str, function: Callable[[torch.Tensor], Any]) -> None:
     CASES[name] = lambda: trained(function, rand(4, 8, 16, 16))
 
@@ -80,6 +86,9 @@ def convolutions() -> Any:
         trained(lambda x, w: F.conv_transpose2d(x, w, stride=2), x, rand(8, 6, 2, 2)),
         trained(F.conv3d, rand(2, 3, 8, 8, 8), rand(4, 3, 3, 3, 3)),
         trained(F.conv1d, rand(2, 3, 9), rand(4, 3, 3)),
+        gradients(F.conv2d, x.contiguous(**last), w.contiguous(**last)),
+        gradients(F.conv2d, x.contiguous(**last), w),
+        gradients(F.conv_transpose2d, x, rand(8, 6, 2, 2).contiguous(**last)),
     ]
 
 

@@ -126,10 +126,13 @@ MODELS = """
     "model",
     [
         "train(models.ResNet50(8), *models._image(64, 8), SGD)",
+        """last = {"memory_format": torch.channels_last}
+    image, label = models._image(64, 8)
+    train(models.ResNet50(8).to(**last), image.to(**last), label, SGD)""",
         "train(models.UNet3d(8), *models._volume(32, 8), SGD)",
         'train(models.WORKLOADS["gpt2"].build(16), *models._text(2, 16), torch.optim.AdamW)',
     ],
-    ids=["resnet", "unet", "gpt"],
+    ids=["resnet", "channels-last", "unet", "gpt"],
 )
 def test_the_allocator_does_the_same_as_when_it_is_computed(
     dry: Program, computing: Program, model: str
@@ -352,6 +355,25 @@ def test_a_line_that_reads_a_value_is_named_once(
     assert dry(READS, values=values) == lines
 
 
+def test_a_module_of_torchs_that_reads_a_value_is_named_where_it_is_used(dry: Program) -> None:
+    """Not the moves of modules, which copy their numbers one by one."""
+    code = """
+    import contextlib, io
+    layer = torch.nn.BatchNorm1d(3, momentum=None).cuda()
+
+    def train():
+        with contextlib.suppress(ZeroDivisionError):
+            layer(torch.ones(2, 3, device="cuda"))
+        layer.cpu().cuda()
+
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        train()
+    print(json.dumps([said.getvalue(), train.__code__.co_firstlineno]))
+    """
+    said, first = dry(code)
+    assert f"line {first + 2} in train reads a value" in said and said.count("simcuda:") == 1
+
+
 def test_what_needs_values_is_refused(dry: Program) -> None:
     code = """
     import os
@@ -457,6 +479,33 @@ def test_an_operator_without_a_shape_is_refused_by_name(dry: Program) -> None:
     assert 'torch.library.impl("aten::_to_sparse", "Meta")' in said
 
 
+def test_an_embedding_with_a_sparse_gradient_is_refused_where_it_is_used(dry: Program) -> None:
+    """In the backward pass no line of the program is known. Without gradients nothing is sparse."""
+    code = """
+    def use(layer):
+        return layer(torch.zeros(2, 3, dtype=torch.long, device="cuda"))
+
+    said, first = [], use.__code__.co_firstlineno
+    layers = [make(9, 4, sparse=sparse).cuda() for sparse in (True, False)
+              for make in (torch.nn.Embedding, torch.nn.EmbeddingBag)]
+    for layer in layers:
+        try:
+            use(layer).sum().backward()
+            said.append(list(layer.weight.grad.shape))
+        except NotImplementedError as error:
+            said.append(str(error).replace(f"line {first + 1} in use", "its line"))
+    with torch.no_grad():
+        said += [list(use(layer).shape) for layer in layers]
+    print(json.dumps(said))
+    """
+    embedding, bag, *shapes = dry(code)
+    assert shapes == [[9, 4], [9, 4], [2, 3, 4], [2, 4], [2, 3, 4], [2, 4]]
+    for said, name in ((embedding, "embedding"), (bag, "embedding_bag")):
+        assert said.startswith(f"the dry device refuses: {name} with sparse=True, at File")
+        assert "its line, because its gradient is a sparse tensor" in said
+        assert "give sparse=False" in said
+
+
 def test_an_empty_out_gets_no_size_from_nowhere(dry: Program) -> None:
     """`out=` of the right size keeps it; an empty one gets the result's, which nobody knows."""
     code = """
@@ -496,6 +545,37 @@ def test_a_shape_can_be_registered(dry: Program) -> None:
     assert "aten::_sample_dirichlet" in said and shape == [3]
 
 
+def test_what_only_a_kernel_would_refuse_is_taken(dry: Program) -> None:
+    code = """
+    x = torch.ones(4, device="cuda")
+    results = [
+        x.to(torch.float8_e5m2).sum(), x[:1].expand(4).add_(1),
+        x[torch.tensor([9], device="cuda")],
+    ]
+    print(json.dumps([list(r.shape) for r in results]))
+    """
+    assert dry(code) == [[], [4], [1]]
+
+
+def test_a_tensor_that_is_not_dense_is_refused_by_name(dry: Program) -> None:
+    code = """
+    said = []
+    at, values = torch.tensor([[0, 1], [1, 0]]), torch.ones(2)
+    coo = torch.sparse_coo_tensor(at, values, (3, 3)).cuda()
+    csr = torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), at[0], values, (2, 2)).cuda()
+    for work in (coo.to_dense, coo.coalesce, lambda: csr @ torch.ones(2, device="cuda")):
+        try:
+            work()
+        except NotImplementedError as error:
+            said.append(str(error))
+    print(json.dumps(said))
+    """
+    said = dry(code)
+    assert len(said) == 3
+    assert all("the dry device refuses: aten::" in one for one in said), said
+    assert all("because it has shapes of dense tensors only" in one for one in said)
+
+
 def test_attention_without_gradients_has_its_shape(dry: Program) -> None:
     code = """
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16).cuda().eval()
@@ -506,14 +586,25 @@ def test_attention_without_gradients_has_its_shape(dry: Program) -> None:
 
 
 def test_a_graph_is_refused(dry: Program) -> None:
+    """And nothing else: the program goes on on its stream, and its allocator is as it was."""
     code = """
-    try:
+    def graphed():
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             pass
-    except RuntimeError as error:
-        print(json.dumps(str(error)))
+
+    said, before = [], torch.cuda.current_stream()
+    for capture in (graphed, torch.cuda.CUDAGraph().capture_begin):
+        try:
+            capture()
+        except NotImplementedError as error:
+            said.append(str(error))
+    pool = torch.cuda.MemPool()
+    del pool  # frees what nobody uses, which torch refuses within a capture
+    print(json.dumps([said, torch.cuda.current_stream() == before]))
     """
-    assert "the capture of a CUDA graph: a dry device has none" in dry(code)
+    said, same = dry(code)
+    assert len(said) == 2 and same
+    assert all("refuses: the capture of a CUDA graph, because" in one for one in said)
 
 
 @pytest.mark.parametrize(("name", "flash"), [(PROFILE, False), ("a100-80gb-pcie4", True)])

@@ -71,16 +71,25 @@ def listen(kernels: ctypes.CDLL, policy: str, refuse: Callable[[str], object]) -
 
 
 def _line(frame: FrameType | None) -> str | None:
-    """Where the program itself is; None for what knows that there are no values."""
+    """Where the program itself is; None where what reads knows that there are no values."""
     torch = str(Path(sys.modules["torch"].__file__ or "").parent)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.endswith(_KNOWING) and code.co_name != _TELLING:
-            return None
-        if not code.co_filename.startswith((_OURS, torch)):
-            return f'File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}'
+    frame = _outside(frame, (_OURS,))
+    if frame is None:
+        return None
+    code = frame.f_code
+    if code.co_filename.endswith(_KNOWING) and code.co_name != _TELLING:
+        return None
+    frame = _outside(frame, (_OURS, torch))
+    if frame is None:
+        return None
+    code = frame.f_code
+    return f'File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}'
+
+
+def _outside(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | None:
+    while frame is not None and frame.f_code.co_filename.startswith(folders):
         frame = frame.f_back
-    return None
+    return frame
 
 
 def prepare() -> None:
@@ -90,6 +99,8 @@ def prepare() -> None:
     torch.backends.mha.set_fastpath_enabled(False)  # fused for inference, without a shape
     torch.distributions.Distribution.set_default_validate_args(False)
     torch.distributed._verify_params_across_processes = _refuse_ddp
+    # Before torch tells its allocator, for which the capture would never end.
+    torch.cuda.graph.__enter__ = torch.cuda.CUDAGraph.capture_begin = _refuse_graph
     tolist, formatted = torch.Tensor.tolist, torch._tensor_str._tensor_str
 
     def read_list(self: Any) -> Any:
@@ -104,6 +115,8 @@ def prepare() -> None:
         return str(formatted(self, indent))
 
     torch.Tensor.tolist, torch._tensor_str._tensor_str = read_list, zeros_as_text
+    for name, place in (("embedding", 4), ("embedding_bag", 5)):
+        setattr(torch, name, _without_sparse_gradient(getattr(torch, name), place))
     for name, shape in _SHAPES.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
             torch.library.impl(name, "Meta", shape)
@@ -115,6 +128,31 @@ def _refuse_ddp(*_: Any) -> None:
         "on what they send, and every value is 0; run the model without it, in one process: memory "
         "and time of a GPU are those, but for the buckets of gradients and their exchange"
     )
+
+
+def _refuse_graph(*_: Any, **__: Any) -> None:
+    raise NotImplementedError(
+        "the dry device refuses: the capture of a CUDA graph, because it has none; run the same "
+        "without one: kernels and memory are those, but the host issues each"
+    )
+
+
+def _without_sparse_gradient(function: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Refuses where the line of the program is known: in the backward pass none is."""
+    import torch
+
+    def checked(weight: Any, *more: Any, **named: Any) -> Any:
+        sparse = more[place - 1] if len(more) >= place else named.get("sparse", False)
+        if sparse and weight.is_cuda and weight.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(
+                f"the dry device refuses: {function.__name__} with sparse=True, at "
+                f"{_line(sys._getframe(1))}, because its gradient is a sparse tensor, and there "
+                "are shapes of dense ones only; give sparse=False, whose gradient is as large as "
+                "the weight"
+            )
+        return function(weight, *more, **named)
+
+    return checked
 
 
 def _like(*places: int) -> Callable[..., Any]:

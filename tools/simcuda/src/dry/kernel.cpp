@@ -3,6 +3,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/copy_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -126,13 +127,14 @@ void DryKernel::call_meta(const c10::OperatorHandle& op, torch::jit::Stack& stac
 
 namespace {
 
-// Newer kernels for Meta leave the layout of a convolution to whoever knows the device.
-void lay_out_as_cudnn(const std::vector<IValue>& inputs, IValue& result) {
-  if (!result.isTensor() || result.toTensor().dim() < 4) return;
-  for (size_t i : {0, 1}) {  // the image, else the weight
-    const c10::MemoryFormat format = inputs[i].toTensor().suggest_memory_format();
+// Kernels for Meta leave the layout of a convolution's results to whoever knows the device.
+void lay_out_as_cudnn(const Tensor& image, const Tensor& weight, IValue& result) {
+  if (!result.isTensor() || !result.toTensor().defined() || result.toTensor().dim() < 4) return;
+  for (const Tensor& t : {image, weight}) {
+    const c10::MemoryFormat format = t.suggest_memory_format();
     if (format == c10::MemoryFormat::Contiguous) continue;
-    result = result.toTensor().contiguous(format);
+    const Tensor made = result.toTensor();
+    result = at::empty(made.sizes(), made.options().memory_format(format));
     return;
   }
 }
@@ -157,7 +159,13 @@ PlanPtr DryKernel::infer(const c10::OperatorHandle& op, const IValue* values, bo
   }
   std::vector<IValue> inputs(stack.begin(), stack.end());
   call_meta(op, stack);
-  if (operands_.op() == "aten::convolution") lay_out_as_cudnn(inputs, stack.back());
+  const bool backward = operands_.op() == "aten::convolution_backward";
+  if (backward || operands_.op() == "aten::convolution") {
+    const size_t image = backward ? 1 : 0;  // after the gradient of the result
+    for (IValue& result : stack) {
+      lay_out_as_cudnn(inputs[image].toTensor(), inputs[image + 1].toTensor(), result);
+    }
+  }
   lasts = !metas.resize_written();
 
   auto plan = std::make_shared<Plan>();

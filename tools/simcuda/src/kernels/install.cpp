@@ -131,13 +131,13 @@ namespace {
 
 int install(bool dry) {
   int installed = install_key(DispatchKey::CUDA, DispatchKey::CPU, dry);
+  installed += install_key(DispatchKey::SparseCUDA, DispatchKey::SparseCPU, dry);
+  installed += install_key(DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU, dry);
   auto& special = library(DispatchKey::CUDA);
   if (dry) {
     dry::register_copy(special);
     dry::register_reads(special);
   } else {
-    installed += install_key(DispatchKey::SparseCUDA, DispatchKey::SparseCPU, false);
-    installed += install_key(DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU, false);
     register_copy(special);
     register_dropout(special);
   }
