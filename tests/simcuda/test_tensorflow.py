@@ -60,6 +60,7 @@ def package(tmp_path: Path) -> Path:
 def test_an_installed_tensorflow_is_found(package: Path) -> None:
     found = find_tensorflow(package)
     assert found is not None and found.version == "2.14.1"
+    assert found.xla == ("--xla_gpu_graph_level=0",)
     assert found.names() == {"cudnnCreate", "cublasSgemm_v2"}
     official = package / "libtensorflow_framework_official.so.2"
     official.write_text("")  # an overlay lies before it

@@ -122,6 +122,50 @@ def test_small_values_come_back_until_a_kernel_may_have_written_them(dry):
     }  # fmt: skip
 
 
+def test_shapes_are_right_that_kernels_make_of_shapes(dry):
+    """Of a batch that is not known before it comes: what `tensordot`, and so a Dense layer on three
+    dimensions, takes from one and multiplies."""
+    said = dry(
+        """
+        @tf.function(input_signature=[tf.TensorSpec([None, None, 8])])
+        def product(x):
+            return tf.tensordot(x, tf.ones((8, 2)), [[2], [0]])
+        shape = tf.shape(tf.ones((2, 6, 8)))
+        rows = tf.reshape(tf.range(12), (4, 3))
+        say(product=product(tf.ones((2, 6, 8))).shape.as_list(), places=shape.device[-5:],
+            gathered=tf.gather(shape, [2, 0]).numpy().tolist(),
+            wide=tf.gather(shape, tf.constant([1], tf.int64)).numpy().tolist(),
+            rows=tf.gather(rows, [3, 1]).numpy().tolist(),
+            multiplied=int(tf.reduce_prod(shape)),
+            # Where longer values lay before: what a kernel writes leaves none of them.
+            cast=tf.cast(shape, tf.int64).numpy().tolist())
+        """,
+        *DRY, wheel="stock",
+    )  # fmt: skip
+    assert said.pop("cast") == [0, 0, 0]
+    assert said == {
+        "product": [2, 6, 2], "places": "GPU:0", "gathered": [8, 2], "wide": [6],
+        "rows": [[9, 10, 11], [3, 4, 5]], "multiplied": 96,
+    }  # fmt: skip
+
+
+def test_xla_makes_no_graph_of_many_kernels(dry):
+    """Which a dry device refuses: Keras' Adafactor is one function of more kernels than a graph
+    needs to be worth it."""
+    said = dry(
+        """
+        @tf.function(jit_compile=True)
+        def many(x):
+            for _ in range(8):
+                x = tf.nn.softmax(x @ x) + tf.reduce_mean(x)
+            return x
+        say(shape=many(tf.ones((8, 8))).shape.as_list(), where=many(tf.ones((8, 8))).device[-5:])
+        """,
+        *DRY, wheel="stock",
+    )  # fmt: skip
+    assert said == {"shape": [8, 8], "where": "GPU:0"}
+
+
 def test_what_does_not_fit_is_out_of_memory_unless_it_moves(dry):
     """Convolutions, batch normalisation and Adam in three quarters of a GiB."""
     options = [*DRY, "--memory", "768M"]

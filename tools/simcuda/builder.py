@@ -53,7 +53,7 @@ class Build:
     def xla_flags(self) -> list[str]:
         """What XLA is told, if it is TensorFlow's, beside what the user tells it."""
         told: list[str] = json.loads((self.path / MANIFEST).read_text()).get("xla", [])
-        return [f"--xla_gpu_cuda_data_dir={self.path}", *told] if told else []
+        return [flag.format(build=self.path) for flag in told]
 
     @property
     def statics(self) -> list[tuple[int, int, str]]:

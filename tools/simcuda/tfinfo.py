@@ -19,8 +19,8 @@ NVML = "libnvidia-ml.so.1"
 class Release:
     """What a release that the front is written for opens by name, the runtime first, and what its
     XLA is told: with nothing computed there is nothing to choose between by its time, and a graph
-    of commands is refused. It also looks for `bin/ptxas` in the folder of the build. `cuda` is the
-    number of the version where the wheel has none of its headers: those of 11.8 stand in."""
+    of commands is refused. The newest looks for `bin/ptxas` in the folder of the build, too. `cuda`
+    is the number of the version where the wheel has none of its headers: those of 11.8 stand in."""
 
     sonames: tuple[str, ...]
     xla: tuple[str, ...] = ()
@@ -38,11 +38,14 @@ RELEASES = {
     "2.14.1": Release((
         "libcudart.so.11.0", "libcuda.so.1", "libcublas.so.11", "libcublasLt.so.11",
         "libcudnn.so.8", "libcufft.so.10", "libcusolver.so.11", "libcusparse.so.11",
-    )),
+    ), ("--xla_gpu_graph_level=0",)),
     "2.21.0": Release((
         "libcudart.so.12", "libcuda.so.1", "libcublas.so.12", "libcublasLt.so.12",
         "libcudnn.so.9", "libcufft.so.11", "libcusolver.so.11", "libcusparse.so.12", NVML,
-    ), ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_command_buffer=")),
+    ), (
+        "--xla_gpu_cuda_data_dir={build}", "--xla_gpu_autotune_level=0",
+        "--xla_gpu_enable_command_buffer=",
+    )),
 }  # fmt: skip
 REQUIREMENT = " or ".join(f"tensorflow=={version}" for version in RELEASES)
 HEADERS = ("cuda_runtime_api.h", "cuda.h", "crt/host_defines.h")

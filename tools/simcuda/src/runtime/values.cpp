@@ -15,7 +15,8 @@
 namespace simcuda {
 namespace {
 
-constexpr size_t kArguments = 64;  // of a launch; no more are looked at
+constexpr uintptr_t kGranule = 256;  // of TensorFlow's allocator
+constexpr size_t kArguments = 64;    // of a launch; no more are looked at
 
 uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -137,9 +138,13 @@ void Values::computed(const void* at, size_t bytes) {
   }
 }
 
-// How much of it was written, nobody has said.
+// How much of it was written, nobody has said: what was there, and what is left of others in as
+// much as an allocation has at least.
 void Values::forget_whole(uintptr_t at) {
   auto found = known_.upper_bound(at);
+  while (found != known_.end() && found->first / kGranule == at / kGranule) {
+    found = known_.erase(found);
+  }
   if (found == known_.begin()) return;
   --found;
   if (at < found->first + found->second.size()) known_.erase(found);
