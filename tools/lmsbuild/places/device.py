@@ -65,7 +65,9 @@ def choose(target: Target, wanted: str | None, profile: str | None = None) -> De
 def _dry(target: Target, profile: str) -> Device:
     if target.framework.shows.device != "simcuda":
         raise UsageError(
-            f"{target.label} cannot run dry because the dry device is PyTorch's; leave --dry out"
+            f"{target.label} cannot run dry because what runs here is its wheel for the CPU, which "
+            f"has no GPU device; leave --dry out, or test the wheel that has one: lmsbuild test "
+            f"{target.label} --cuda X.Y dry"
         )
     if profile.endswith(".toml"):  # of a GPU that was calibrated
         if not Path(profile).is_file():
