@@ -240,6 +240,7 @@ def test_the_share_of_the_memory(monkeypatch, said):
 def loop():
     graph = tf.Graph()
     with graph.as_default():
+        v1.set_random_seed(0)
         v1.disable_control_flow_v2()
         x = v1.placeholder(tf.float32, (4, 4), name="x")
         y = layer(tf.reshape(x, (1, 4, 4, 1)), "before")

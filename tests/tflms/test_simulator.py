@@ -65,6 +65,7 @@ def test_what_is_swapped_is_away_meanwhile():
         ("Conv2DBackpropInput", True, 256),
         ("MaxPool3DGrad", True, 256 + 1024),
         ("MaxPool3DGrad", False, 0),
+        ("Einsum", True, 256),
     ],
 )
 def test_what_a_kernel_works_in_is_there_while_it_runs(kind, on_device, scratch):

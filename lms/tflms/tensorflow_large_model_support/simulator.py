@@ -48,6 +48,10 @@ SECOND_OPERANDS = frozenset(
     {"MaxPool3D", "AvgPool3D", "MaxPool3DGrad", "AvgPool3DGrad", "AvgPoolGrad"}
 )
 
+# Puts what it reads and makes in the order of a product of matrices, but for the largest.
+IN_ORDER = frozenset({"Einsum"})
+
+
 # When a convolution of a new kind first runs, TensorFlow tries the library's algorithms for it
 # (unless TF_CUDNN_USE_AUTOTUNE is 0): into a second result, with a red zone of 8 MiB at each end
 # of that, and of what the algorithm works in. Where there is no room for them it does without.
@@ -143,6 +147,8 @@ class Simulator:
         ]
         if op.type in SECOND_OPERANDS:
             return made + sum(read)
+        if op.type in IN_ORDER:
+            return made + sum(read) - max(made, *read, 0)
         scratch = made if op.type in SECOND_RESULT else 0
         if self._first[number]:
             scratch += sum(
@@ -177,25 +183,30 @@ class Simulator:
         """The most when so many ops of a step have begun, and none of them has ended."""
         seen = self._run(plan, step, steps)
         before, begins = seen.life.memory(steps, begun=False), dict(seen.life.begins())
-        taken: list[list[int]] = [[] for _ in range(steps)]  # by the ops of each step
+        # What waits for a tensor to come back begins when others of its step have ended.
+        waiting, ready = [0] * steps, [[0] for _ in range(steps)]
         search = [0] * steps
         for number, at in enumerate(step):
             own = sum(seen.life.size[each] for each in seen.own[number] if begins.get(each) == at)
-            taken[at].append(own + seen.scratch[number])
+            own += seen.scratch[number]
+            if seen.back[number] == at:
+                waiting[at] = max(waiting[at], own)
+            else:
+                ready[at].append(own)
             if number in self._searches:
                 search[at] = max(search[at], sum(self.sizes[number]) + RED_ZONES)
-        return max(
-            (
-                already + sum(nlargest(threads, ops)) + more
-                for already, ops, more in zip(before, taken, search, strict=True)
-            ),
-            default=0,
-        )
+        most = 0
+        for at in range(steps):
+            first = [*nlargest(threads, ready[at]), 0]
+            begun = max(sum(first), waiting[at] + sum(first[: threads - 1]))
+            most = max(most, before[at] + begun + search[at])
+        return most
 
     def _run(self, plan: Plan, step: list[int], steps: int) -> _Run:
         life = _Lives()
         scratch = list(self.scratch)
         own: list[list[int]] = [[] for _ in self.graph.ops]
+        back = [-1] * len(self.graph.ops)
         buffer: list[list[int]] = [[] for _ in self.graph.ops]
         swaps = {swap.tensor: swap for swap in plan.swaps}
         copies: dict[Edge, int] = {}
@@ -243,6 +254,7 @@ class Simulator:
                     copy = life.make(size, at)
                     for reader in {edge.consumer for edge in swap_in.edges}:
                         own[reader].append(copy)
+                        back[reader] = max(back[reader], at)
                         # What it makes comes when the copy has been read.
                         if self._first[reader] and self._first[number]:
                             scratch[reader] += max(size - sum(self.sizes[reader]), 0)
@@ -251,7 +263,7 @@ class Simulator:
                     copies.update(dict.fromkeys(swap_in.edges, copy))
                 host[begin] += size
                 host[min(last + 1, steps)] -= size
-        return _Run(life, scratch, own, host, moved_out, moved_in)
+        return _Run(life, scratch, own, back, host, moved_out, moved_in)
 
     def _steps(self, plan: Plan) -> tuple[list[int], int]:
         """When each op runs; a serialised level takes as many steps as it has ops in a row."""
@@ -323,6 +335,7 @@ class _Run(NamedTuple):
     life: _Lives
     scratch: list[int]  # of each op
     own: list[list[int]]  # the buffers that each op makes, and those that come back for it
+    back: list[int]  # the step at which the last of those does; -1: there is none
     host: list[int]  # what changes at each step
     moved_out: int
     moved_in: int
