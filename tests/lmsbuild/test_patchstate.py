@@ -92,6 +92,26 @@ def test_a_line_that_only_moved_is_no_reason(
     assert [line.number for line in conflict.found if line.differs] == found
 
 
+@pytest.mark.parametrize("place", ["beginning", "end"])
+def test_what_goes_to_an_end_of_a_file_does_not_move(
+    world: World, console: Console, place: str
+) -> None:
+    """git takes a hunk without lines before it at the first line alone, likewise at the end."""
+    patch = series_of(world.target).patches[1].path
+    clone = world.clone("develop")
+    plain_git(clone, "am", "-q", "--keep-cr", str(series_of(world.target).patches[0].path))
+    ours, theirs = "int ours;\n", "int theirs;\n"
+    first = place == "beginning"
+    changed = ours + ALLOC if first else ALLOC + ours
+    world.commit(clone, {"core/alloc.cpp": changed}, "Call the engine\n\nThere.")
+    patch.write_text(plain_git(clone, "format-patch", "-1", "--full-index", "--stdout") + "\n")
+    tree = world.clone()
+    moved = theirs + ALLOC if first else ALLOC + theirs
+    world.commit(tree, {"core/alloc.cpp": moved}, "Other")
+    found = conflict_of(failure(world, console, tree))
+    assert f"expects its lines at the {place} of the file, where the tree has more" in found.why
+
+
 def test_the_second_hunk_is_counted(world: World, console: Console) -> None:
     patch = series_of(world.target).patches[1].path
     clone = world.clone("develop")

@@ -35,11 +35,12 @@ def tell(done: Arranged, console: Console) -> None:
     show(done.patches, console)
     if done.dry_run:
         console.say(f"{done.path}: this would be so, and is not changed")
-    else:
-        console.say(f"{done.path}: at {done.head[:12]}")
+        console.result(done)
+        return
+    console.say(f"{done.path}: at {done.head[:12]}")
     if done.popped:
         console.say("next: lmsbuild push, or push --all (puts on what is popped)")
-    elif not (done.dry_run or done.in_patches):
+    elif not done.in_patches:
         console.say("next: lmsbuild refresh (puts the commits into the patches)")
     console.result(done)
 

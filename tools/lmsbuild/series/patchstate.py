@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 
 from lmsbuild.base.errors import ConfigError, GitError, PatchError
 from lmsbuild.base.git import Git
+from lmsbuild.series import series
 from lmsbuild.series.series import Patch
 
 APPLIED = "applied"
@@ -110,7 +111,8 @@ def explain(git: Git, patch: Patch, output: str) -> Conflict | None:
 
 
 def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
-    number, header, wanted = _source(patch, file, line)
+    number, header, lines = _source(patch, file, line)
+    wanted = [each.text for each in lines if each.kind != "+"]
     where = f"hunk {number} of {file} (line {line}: {header})"
     done = git.run("cat-file", "blob", f":{file}", check=False)
     if done.returncode != 0:
@@ -137,17 +139,22 @@ def _hunk(git: Git, patch: Patch, file: str, line: int) -> Conflict:
         )
     elif start + len(wanted) == len(tree):  # all but what ends the last line
         why = f"{where} expects a line break at the end of the file, where the tree has none"
+    elif line <= 1 and start > 0:  # git takes it nowhere else
+        why = f"{where} expects its lines at the beginning of the file, where the tree has more"
+    elif lines and lines[-1].kind != " " and start + len(wanted) < len(tree):
+        why = f"{where} expects its lines at the end of the file, where the tree has more"
     else:
         why = f"{where} does not fit there, though its lines do (the patch file is damaged)"
     return Conflict(patch.name, file, number, header, why, expected, found)
 
 
-def _source(patch: Patch, file: str, line: int) -> tuple[int, str, list[str]]:
-    """Number, header and expected lines of the hunk of `file` that starts at `line`."""
+def _source(patch: Patch, file: str, line: int) -> tuple[int, str, Sequence[series.Line]]:
+    """Number, header and lines of the hunk of `file` that starts at `line`."""
     with contextlib.suppress(ConfigError):
         for hunk in patch.hunks_of(file):
             if hunk.source_start == line:
-                return hunk.number, hunk.header, hunk.texts(" ", "-")
+                lines = [each for each in hunk.lines if each.kind in " -+"]
+                return hunk.number, hunk.header, lines
     return 1, "no text hunk", []
 
 
