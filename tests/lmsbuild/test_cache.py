@@ -292,6 +292,13 @@ def test_clean_cache_by_age_and_tag(used: World) -> None:
     source = next((used.folder / "cache/repositories").glob("*.git")).name
     result = cleaned("--cache", "--older-than", "5", "--dry-run")
     assert "other" in names(result) and source in names(result, kept=True)
+    # People read one line for all that stays for a reason.
+    kept = [item for item in result["items"] if item["kept"]]  # type: ignore[attr-defined]
+    said = run("clean", "--cache", "--older-than", "5", "--dry-run")[1].splitlines()
+    lines = [line for line in said if line.startswith("kept ")]
+    assert len(lines) == len({item["what"] for item in kept}) < len(kept)
+    assert all(line.endswith(": used within the last 5 days") for line in lines)
+    assert any(" items in " in line for line in lines), said
     assert source in names(cleaned("v1.0", "--cache"))
     assert (used.folder / "cache/downloads/other").exists()
     assert names(cleaned("--cache")) == {"other"}

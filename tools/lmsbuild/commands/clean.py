@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -68,9 +69,8 @@ def command(
     gone = [item for item in done if not item.kept]
     if gone:
         console.table("", ["", "what", "items", "size", "in"], _rows(gone))
-    for item in done:
-        if item.kept:
-            console.say(f"kept {item.path} ({filesize.decimal(item.bytes)}): {item.kept}")
+    for line in _kept([item for item in done if item.kept]):
+        console.say(line)
     total = sum(item.bytes for item in gone)
     did = "would remove" if dry_run else "removed"
     console.say(f"{did} {len(gone)} items, {filesize.decimal(total)}")
@@ -84,6 +84,20 @@ def command(
             **facts,
         )
     console.result(facts)
+
+
+def _kept(items: list[Item]) -> list[str]:
+    """One line for all that stays for a reason: a cache has hundreds of entries."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        groups.setdefault((item.what, item.kept), []).append(item)
+    lines = []
+    for (_, why), found in groups.items():
+        paths = [str(item.path) for item in found]
+        what = paths[0] if len(paths) == 1 else f"{len(paths)} items in {os.path.commonpath(paths)}"
+        size = filesize.decimal(sum(item.bytes for item in found))
+        lines.append(f"kept {what} ({size}): {why}")
+    return lines
 
 
 def _rows(items: list[Item]) -> list[list[str]]:
