@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from lmsbuild.base.project import Project
 from lmsbuild.ship.choices import Choices
 from lmsbuild.ship.pipeline import plugin_wheel
 from lmsbuild.tags import new_release
+from lmsbuild.tags.frameworks import Target, targets
+from lmsbuild.tags.runtimefiles import source_of
 from lmsbuild.wheel import plugin, wheelfile
 
 PROJECT = Project(REPOSITORY)
@@ -101,6 +103,28 @@ def test_a_new_release_is_added_untested(own_project: Project, cuda: str, versio
     assert headers == [f"{version}.77"] * 3
     with pytest.raises(UsageError, match="is for all of"):
         new_release.add(own_project, "pytorch", "9.16.1", Console(), ask=index(cuda))
+
+
+def test_what_asks_the_dynamic_linker_links_to_it() -> None:
+    """Before glibc 2.34 that is a library of its own, which older systems' compilers need named."""
+
+    def asks(target: Target, sources: Iterable[str]) -> bool:
+        ours = [source_of(target, each) for each in sources]
+        texts = [(REPOSITORY / name).read_text() for name in ours if name]
+        assert texts
+        return any("#include <dlfcn.h>" in text or "#include <link.h>" in text for text in texts)
+
+    found = plugin.resolve(PROJECT, "v2.6.0")
+    code = [name for name in plugin.source_files(found) if name.startswith("csrc/")]
+    assert asks(found.target, [name.removeprefix("csrc/") for name in code])
+    assert "dl" in found.plugin.link
+    assert '"dl"' in (REPOSITORY / found.plugin.sources / "package/setup.py").read_text()
+    checked = 0
+    for target in targets(PROJECT):
+        for library in target.tag.overlay.libraries:
+            checked += asks(target, library.sources)
+            assert "dl" in library.link or not asks(target, library.sources), target.label
+    assert checked >= 6
 
 
 def test_a_project_without_a_plugin(world: World) -> None:

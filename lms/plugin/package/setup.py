@@ -82,7 +82,7 @@ setup(
             "torch_lms.libtorch_lms",
             sorted(str(file.relative_to(HERE)) for file in HERE.glob("csrc/**/*.cpp")),
             include_dirs=[str(HERE / "csrc"), *cuda_folders()],
-            libraries=["c10_cuda"],
+            libraries=["c10_cuda", "dl"],
             extra_compile_args=[
                 *FLAGS["flags"],
                 f"-std={FLAGS['standards'].get(f'{MAJOR}.{MINOR}', 'gnu++20')}",
