@@ -101,11 +101,10 @@ def _copy_files(root: Path, copy: Path) -> None:
         if not file.is_dir() and file.relative_to(copy).as_posix() not in names:
             file.unlink()
     for name in names:
-        if (root / name).is_file():
+        (copy / name).unlink(missing_ok=True)
+        if os.path.lexists(root / name):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, copy / name, follow_symlinks=False)
-        else:
-            (copy / name).unlink(missing_ok=True)
 
 
 def there(bound: Bound, root: Path) -> bool:

@@ -37,6 +37,7 @@ def test_a_checkout_of_another_state_changes_nothing(
     # The tool that is measured is the copy's own.
     (project / "tools").symlink_to(REPOSITORY / "tools")
     write(project, {".gitignore": "work\n.lmsbuild\n"})
+    (project / "link").symlink_to("lms/core/engine.h")
     plain_git(project, "init", "-q")
     plain_git(project, "add", "-A")
     plain_git(project, "commit", "-qm", "Project")
@@ -49,6 +50,7 @@ def test_a_checkout_of_another_state_changes_nothing(
         assert (copy / "work/alpha-v1.0/wheels/x.whl").samefile(
             project / "work/alpha-v1.0/wheels/x.whl"
         )
+        assert (copy / "link").is_symlink()
         words = bench.bounds(copy, "v1.0", changing=False)
         assert {bound.words[0] for bound in words} >= {"refresh", "wheel"}
         bench.run([*bench._command(("refresh", "v1.0"))], copy)
