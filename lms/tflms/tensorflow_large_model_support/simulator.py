@@ -170,43 +170,36 @@ class Simulator:
 
     def first_peak(self, plan: Plan, threads: int = 1) -> int:
         """What an allocator sees at most, in bytes, of a first run, in which algorithms are
-        searched where there is room for that, and as many ops begin at once as there are threads
-        to launch them. Their order is not known: once it is that in which they become ready, once
-        those of a step that take most come first."""
+        searched where there is room for that. The order of a step's ops is not known: each is taken
+        for the first, and all as they become ready. Nor is it whether threads launch several of
+        them at once, which goes by chance: half of what more that would take is taken."""
         place = [0] * len(self.graph.ops)
         for at, number in enumerate(self.graph.order):
             place[number] = at
-        return max(self._begun(plan, *self._steps(plan), threads),
-                   self._begun(plan, place, len(place), 1))  # fmt: skip
+        search = [0] * len(self.graph.ops)
+        for number in self._searches:
+            search[number] = sum(self.sizes[number]) + RED_ZONES
+        by_level = self._steps(plan)
+        alone = max(self._begun(plan, *by_level, 1, search),
+                    self._begun(plan, place, len(place), 1, search))  # fmt: skip
+        together = self._begun(plan, *by_level, threads, [0] * len(search))
+        return alone + max(together - alone, 0) // 2
 
-    def _begun(self, plan: Plan, step: list[int], steps: int, threads: int) -> int:
-        """The most when so many ops of a step have begun, and none of them has ended."""
+    def _begun(self, plan: Plan, step: list[int], steps: int, threads: int, more: list[int]) -> int:
+        """The most when so many ops of a step have begun, and none of them has ended. `more`: what
+        each takes besides."""
         seen = self._run(plan, step, steps)
         before, begins = seen.life.memory(steps, begun=False), dict(seen.life.begins())
-        # What waits for a tensor to come back begins when others of its step have ended.
-        waiting, ready = [0] * steps, [[0] for _ in range(steps)]
-        search = [0] * steps
+        taken: list[list[int]] = [[] for _ in range(steps)]
         for number, at in enumerate(step):
             own = sum(seen.life.size[each] for each in seen.own[number] if begins.get(each) == at)
-            own += seen.scratch[number]
-            if seen.back[number] == at:
-                waiting[at] = max(waiting[at], own)
-            else:
-                ready[at].append(own)
-            if number in self._searches:
-                search[at] = max(search[at], sum(self.sizes[number]) + RED_ZONES)
-        most = 0
-        for at in range(steps):
-            first = [*nlargest(threads, ready[at]), 0]
-            begun = max(sum(first), waiting[at] + sum(first[: threads - 1]))
-            most = max(most, before[at] + begun + search[at])
-        return most
+            taken[at].append(own + seen.scratch[number] + more[number])
+        return max(map(add, before, (sum(nlargest(threads, ops)) for ops in taken)), default=0)
 
     def _run(self, plan: Plan, step: list[int], steps: int) -> _Run:
         life = _Lives()
         scratch = list(self.scratch)
         own: list[list[int]] = [[] for _ in self.graph.ops]
-        back = [-1] * len(self.graph.ops)
         buffer: list[list[int]] = [[] for _ in self.graph.ops]
         swaps = {swap.tensor: swap for swap in plan.swaps}
         copies: dict[Edge, int] = {}
@@ -254,7 +247,6 @@ class Simulator:
                     copy = life.make(size, at)
                     for reader in {edge.consumer for edge in swap_in.edges}:
                         own[reader].append(copy)
-                        back[reader] = max(back[reader], at)
                         # What it makes comes when the copy has been read.
                         if self._first[reader] and self._first[number]:
                             scratch[reader] += max(size - sum(self.sizes[reader]), 0)
@@ -263,7 +255,7 @@ class Simulator:
                     copies.update(dict.fromkeys(swap_in.edges, copy))
                 host[begin] += size
                 host[min(last + 1, steps)] -= size
-        return _Run(life, scratch, own, back, host, moved_out, moved_in)
+        return _Run(life, scratch, own, host, moved_out, moved_in)
 
     def _steps(self, plan: Plan) -> tuple[list[int], int]:
         """When each op runs; a serialised level takes as many steps as it has ops in a row."""
@@ -335,7 +327,6 @@ class _Run(NamedTuple):
     life: _Lives
     scratch: list[int]  # of each op
     own: list[list[int]]  # the buffers that each op makes, and those that come back for it
-    back: list[int]  # the step at which the last of those does; -1: there is none
     host: list[int]  # what changes at each step
     moved_out: int
     moved_in: int
