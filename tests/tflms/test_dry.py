@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tflms_dry import MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -43,9 +44,9 @@ def run(wanted="null", *options):
     return json.loads(simulated(PROGRAM, wanted, options=options).stdout.splitlines()[-1])
 
 
-def synchronous():
+def synchronous(model="convolutions"):
     numbers = {"swapout_threshold": 20, "swapin_groupby": 0, "swapin_ahead": 1, "sync_mode": 3}
-    return run(json.dumps({"options": numbers}))
+    return run(json.dumps({"model": model, "options": numbers}))
 
 
 @pytest.mark.slow
@@ -56,10 +57,10 @@ def test_what_is_swapped_is_out_of_the_gpus_memory():
 
 
 @pytest.mark.slow
-def test_the_peak_is_as_simulated():
-    """Where computing waits for the copies; otherwise it runs ahead of them. With swapping, the
-    measured peak is another in each run, by a tenth."""
-    plain, swapped = run(), synchronous()
+@pytest.mark.parametrize("model", MODELS)
+def test_the_peak_is_as_simulated(model):
+    """Where computing waits for the copies; otherwise it runs ahead of them."""
+    plain, swapped = run(json.dumps({"model": model})), synchronous(model)
     assert swapped["without"] == pytest.approx(plain["peak"], rel=0.1)
     assert swapped["predicted"] == pytest.approx(swapped["peak"], rel=0.1)
 
