@@ -80,7 +80,7 @@ PREDICATES = (1, 2)  # ops of `branching`
 
 @st.composite
 def branching(draw: st.DrawFn) -> Graph:
-    """With conditionals in conditionals, as TensorFlow 1 makes them, whose branches read what the
+    """With loops, and conditionals in conditionals, as TensorFlow 1 makes them, whose branches read what the
     same branches made before, as those of gradients do."""
     ops = [op(name, "Placeholder") for name in ("x", "p", "q")]
     made: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
@@ -104,6 +104,8 @@ def branching(draw: st.DrawFn) -> Graph:
                     block(inner, (switch, port), most - 1)
                     results.append(made[inner][-1])
                 tensors.append((add("Merge", results), 0))
+            elif draw(st.integers(0, 4)) == 0:  # a loop, as it looks without the way back
+                tensors.append((add("Exit", [(add("Enter", reads), 0)]), 0))
             else:
                 tensors.append((add("Conv2D", reads), 0))
 

@@ -206,8 +206,6 @@ def _contexts(ops: Sequence[Op], order: Sequence[int]) -> list[Context | None]:
         frame = max((frames[other] for other in waits_for), default=0)
         frame += (op.type in ENTERS) - (op.type in EXITS)
         frames[number] = max(frame, 0)
-        if frames[number]:
-            continue
         made = [contexts[other] for other in op.after]
         for tensor in op.inputs:
             context = contexts[tensor.op]
