@@ -86,8 +86,7 @@ def main():
     said["peak"] = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     if lms:
         seen = lms.simulated
-        said["predicted"] = seen.first_after + seen.variables
-        said["without"] = seen.first_before + seen.variables
+        said["without"], said["predicted"] = seen.first_peaks()
         said["moved"] = seen.after.swapped_out
         said["settings"] = seen.plan.described
     print(json.dumps(said))

@@ -80,8 +80,8 @@ PREDICATES = (1, 2)  # ops of `branching`
 
 @st.composite
 def branching(draw: st.DrawFn) -> Graph:
-    """With loops, and conditionals in conditionals, as TensorFlow 1 makes them, whose branches read what the
-    same branches made before, as those of gradients do."""
+    """With loops, and conditionals in conditionals, as TensorFlow 1 makes them, whose branches read
+    what the same branches made before, as those of gradients do."""
     ops = [op(name, "Placeholder") for name in ("x", "p", "q")]
     made: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
 

@@ -198,6 +198,8 @@ def _levels(ops: Sequence[Op]) -> tuple[list[int], list[int]]:
 
 def _contexts(ops: Sequence[Op], order: Sequence[int]) -> list[Context | None]:
     """In which branches each op lies; None: in a loop."""
+    if not any(op.type in SWITCHES | ENTERS for op in ops):
+        return [frozenset()] * len(ops)
     frames = [0] * len(ops)
     contexts: list[Context] = [frozenset()] * len(ops)
     for number in order:

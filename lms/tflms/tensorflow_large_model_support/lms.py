@@ -67,8 +67,15 @@ class Simulated(NamedTuple):
     plan: Plan
     distances: list[int]  # of each edge that may be swapped
     variables: int
-    first_before: int  # the peaks of a first run, in bytes
-    first_after: int
+    run: tuple[Part, Plans]
+
+    def first_peaks(self) -> tuple[int, int]:
+        """What TensorFlow's allocator will see at most, in bytes, without and with swapping."""
+        main, plans = self.run
+        before, after = (
+            parts.first_peak(main, each, device.threads()) + self.variables for each in ({}, plans)
+        )
+        return before, after
 
 
 class LMS(tf.keras.callbacks.Callback, SessionRunHook):
@@ -323,9 +330,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             swapped_in=sum(each.swapped_in for each in (after, *others)),
         )
         distances = [each for part in main.all() for each in part.planner.distances()]
-        threads = device.threads()
-        first = [parts.first_peak(main, each, threads) for each in ({}, plans)]
-        self._simulated = Simulated(before, after, plans[main], distances, variables, *first)
+        run = main, plans
+        self._simulated = Simulated(before, after, plans[main], distances, variables, run)
         if self.autotune_plot:
             files = pictures.save(self.plan())
             self._simulator(f"Pictures: {', '.join(map(str, files))}")

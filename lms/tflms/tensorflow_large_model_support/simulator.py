@@ -215,7 +215,8 @@ class Simulator:
                 if reads[slot] < 0:
                     reads[slot] = buffer[tensor.op][tensor.port]
                 life.read(reads[slot], begin)
-            own[number].append(life.make(self.within.get(number, 0), begin))
+            if number in self.within:
+                own[number].append(life.make(self.within[number], begin))
             in_place = op.type in IN_PLACE
             for port, size in enumerate(self.sizes[number]):
                 if op.type in SAME_BUFFER and port < len(reads) and op.on_device:
