@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from conftest import ROOT
 from tensorflow_large_model_support import profiles
 from tensorflow_large_model_support.profiles import PROFILES, Profile
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_figures_are_those_of_the_simulated_device(monkeypatch):
