@@ -34,6 +34,8 @@ SAME_BUFFER = frozenset(
         *("PreventGradient", "Snapshot", "Bitcast", "CheckNumerics", "EnsureShape"),
     }
 )
+# Of these no kernel makes anything.
+NO_WORK = LEFT_ALONE | SAME_BUFFER | PASSED_ON
 
 
 class Tensor(NamedTuple):
@@ -167,7 +169,7 @@ class Graph:
         """The bytes that ops make in device memory, op by op."""
         return [
             sum(output.size or 0 for output in op.outputs if output.moves)
-            if op.on_device and op.type not in LEFT_ALONE | SAME_BUFFER | PASSED_ON
+            if op.on_device and op.type not in NO_WORK
             else 0
             for op in self.ops
         ]

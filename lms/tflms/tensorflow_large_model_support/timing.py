@@ -11,18 +11,11 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from tensorflow_large_model_support.graph import (
-    LEFT_ALONE,
-    PASSED_ON,
-    SAME_BUFFER,
-    Graph,
-    Op,
-)
+from tensorflow_large_model_support.graph import NO_WORK, Graph, Op
 from tensorflow_large_model_support.plan import Plan
 from tensorflow_large_model_support.profiles import Profile
 
 SECOND = 10**9
-_NO_WORK = LEFT_ALONE | SAME_BUFFER | PASSED_ON
 _KERNELS, _OUT, _IN, _NO_LINE = range(4)
 
 
@@ -119,7 +112,7 @@ class Timer:
         return Timing(max(ends, default=0), busy[_KERNELS], busy[_OUT], busy[_IN], ends[:count])
 
     def _cost(self, op: Op) -> int:
-        if not op.on_device or op.type in _NO_WORK:
+        if not op.on_device or op.type in NO_WORK:
             return 0
         if op.outputs and not any(output.moves for output in op.outputs):
             return 0  # a shape, or another thing of the host's
