@@ -179,22 +179,13 @@ class Simulator:
         search = [0] * len(self.graph.ops)
         for number in self._searches:
             search[number] = sum(self.sizes[number]) + RED_ZONES
-        by_level = self._steps(plan)
-        alone = max(self._begun(plan, *by_level, 1, search),
-                    self._begun(plan, place, len(place), 1, search))  # fmt: skip
-        together = self._begun(plan, *by_level, threads, [0] * len(search))
-        return alone + max(together - alone, 0) // 2
-
-    def _begun(self, plan: Plan, step: list[int], steps: int, threads: int, more: list[int]) -> int:
-        """The most when so many ops of a step have begun, and none of them has ended. `more`: what
-        each takes besides."""
+        step, steps = self._steps(plan)
         seen = self._run(plan, step, steps)
-        before, begins = seen.life.memory(steps, begun=False), dict(seen.life.begins())
-        taken: list[list[int]] = [[] for _ in range(steps)]
-        for number, at in enumerate(step):
-            own = sum(seen.life.size[each] for each in seen.own[number] if begins.get(each) == at)
-            taken[at].append(own + seen.scratch[number] + more[number])
-        return max(map(add, before, (sum(nlargest(threads, ops)) for ops in taken)), default=0)
+        in_order = self._run(plan, place, len(place))
+        alone = max(_begun(seen, step, steps, 1, search),
+                    _begun(in_order, place, len(place), 1, search))  # fmt: skip
+        together = _begun(seen, step, steps, threads, [0] * len(search))
+        return alone + max(together - alone, 0) // 2
 
     def _run(self, plan: Plan, step: list[int], steps: int) -> _Run:
         life = _Lives()
@@ -331,3 +322,14 @@ class _Run(NamedTuple):
     host: list[int]  # what changes at each step
     moved_out: int
     moved_in: int
+
+
+def _begun(seen: _Run, step: list[int], steps: int, threads: int, more: list[int]) -> int:
+    """The most when so many ops of a step have begun, and none of them has ended. `more`: what
+    each takes besides."""
+    before, begins = seen.life.memory(steps, begun=False), dict(seen.life.begins())
+    taken: list[list[int]] = [[] for _ in range(steps)]
+    for number, at in enumerate(step):
+        own = sum(seen.life.size[each] for each in seen.own[number] if begins.get(each) == at)
+        taken[at].append(own + seen.scratch[number] + more[number])
+    return max(map(add, before, (sum(nlargest(threads, ops)) for ops in taken)), default=0)
