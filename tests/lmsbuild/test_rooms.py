@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages of lmsbuild import one way, and no modules import each other in a circle."""
+"""The packages of lmsbuild import one way, no modules import each other in a circle, and what an
+option means is handed on, not left in the environment."""
 
 from __future__ import annotations
 
@@ -107,3 +108,39 @@ def test_a_circle_within_a_room(tmp_path: Path) -> None:
     (tmp_path / "wheel" / "two.py").write_text("from lmsbuild.wheel.one import late")
     (found,) = wrong_ways(tmp_path)
     assert found.startswith("in a circle: wheel.")
+
+
+CHANGES = {"clear", "pop", "popitem", "setdefault", "update"}
+# Around the import of GitPython, which looks there.
+PUT_BACK = {"base.git.command"}
+
+
+def changes_environment(tree: ast.Module) -> bool:
+    changed = {"os.putenv", "os.unsetenv"}
+    changed |= {f"{name}.{how}" for name in ("environ", "os.environ") for how in CHANGES}
+    return any(
+        ast.unparse(node.value).endswith("environ") and not isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Subscript)
+        else isinstance(node, ast.Attribute) and ast.unparse(node) in changed
+        for node in ast.walk(tree)
+    )
+
+
+def test_no_module_changes_the_environment() -> None:
+    known = modules(PACKAGE)
+    assert {name for name, tree in known.items() if changes_environment(tree)} == PUT_BACK
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("os.environ['A'] = 'b'", True),
+        ("del os.environ['A']", True),
+        ("os.environ.setdefault('A', 'b')", True),
+        ("os.putenv('A', 'b')", True),
+        ("a = {**os.environ, 'A': 'b'}", False),
+        ("a = os.environ['A'] + os.environ.get('B')", False),
+    ],
+)
+def test_how_a_change_of_the_environment_is_found(line: str, changes: bool) -> None:
+    assert changes_environment(ast.parse(line)) == changes
