@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from simcuda import Settings, SimcudaError, parse_bytes
+import simcuda
+from simcuda import COUNTERS, Settings, SimcudaError, parse_bytes
+from simcuda.device import ORDER_SIZE, STREAM_COPIES, TIMES
 from simcuda.dry import require_shapes
 from simcuda.stubs import Library, api_functions, api_source, library_source, version_script
 from simcuda.torchinfo import Torch, cuda_includes, find_torch
@@ -18,6 +21,25 @@ from simcuda.torchinfo import Torch, cuda_includes, find_torch
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("struct", "names"),
+    [
+        ("Counters", COUNTERS),
+        ("StreamCopies", STREAM_COPIES),
+        ("Times", TIMES),
+        ("OrderSize", ORDER_SIZE),
+    ],
+)
+def test_the_numbers_of_the_device_have_the_names_of_its_structs(
+    struct: str, names: tuple[str, ...]
+) -> None:
+    """Where one had more than the other, it would be written beyond what Python made for it."""
+    header = (Path(simcuda.__file__).parent / "src/runtime/simcuda.h").read_text()
+    (members,) = re.findall(rf"struct Simcuda{struct} \{{(.*?)\}};", header, re.S)
+    assert members.count("int64_t") == members.count(";")
+    assert tuple(re.findall(r"(\w+)[,;]", members)) == names
 
 
 @pytest.mark.parametrize("text", ["", "M", "-1", "64X", "1e3"])

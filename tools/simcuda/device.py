@@ -27,9 +27,11 @@ COUNTERS = (
     *("ops", "mapped_accesses", "refused_launches", "unsupported_calls"),
 )
 
-_STREAM_COPIES = ("h2d", "h2d_bytes", "d2h", "d2h_bytes", "d2d", "d2d_bytes")
+STREAM_COPIES = ("h2d", "h2d_bytes", "d2h", "d2h_bytes", "d2d", "d2d_bytes")
 
-_TIMES = ("now", "waited", "compute", "in", "out")
+TIMES = ("now", "waited", "compute", "in", "out")
+
+ORDER_SIZE = ("operations", "ranges", "dropped")
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "device_count": (ctypes.c_int, []),
@@ -104,6 +106,12 @@ class Device:
         function = getattr(self._runtime, f"simcuda_{name}")
         function.restype, function.argtypes = _SIGNATURES[name]
         return function(*arguments)
+
+    def _numbers(self, names: tuple[str, ...], function: str, *arguments: Any) -> dict[str, int]:
+        """What `function` writes into the struct whose members `names` names, as many as it has."""
+        values = (ctypes.c_int64 * len(names))()  # nothing counts to 2**63
+        self._call(function, *arguments, values)
+        return {name: values[at] for at, name in enumerate(names)}
 
     def __getitem__(self, index: int) -> Device:
         """Another device of the same simulation."""
@@ -197,9 +205,7 @@ class Device:
 
     def counters(self) -> dict[str, int]:
         """What the device has done since the start or the last reset, by `COUNTERS`."""
-        values = (ctypes.c_uint64 * len(COUNTERS))()
-        self._call("counters", values)
-        return dict(zip(COUNTERS, values))
+        return self._numbers(COUNTERS, "counters")
 
     @property
     def dry(self) -> bool:
@@ -212,9 +218,7 @@ class Device:
         ``out``) have run."""
         if not self.dry:
             raise SimcudaError("only a dry device has times; load it with dry=True")
-        values = (ctypes.c_int64 * len(_TIMES))()
-        self._call("times", self.index, values)
-        return dict(zip(_TIMES, values))
+        return self._numbers(TIMES, "times", self.index)
 
     def unmodelled_calls(self) -> dict[str, int]:
         """Of TensorFlow: how often it called which function of NVIDIA's libraries that takes the
@@ -230,9 +234,7 @@ class Device:
 
     def stream_copies(self, stream: int) -> dict[str, int]:
         """Copies issued on a stream, by its handle (``torch.cuda.Stream.cuda_stream``)."""
-        values = (ctypes.c_uint64 * len(_STREAM_COPIES))()
-        self._call("stream_copies", stream or None, self.index, values)
-        return dict(zip(_STREAM_COPIES, values))
+        return self._numbers(STREAM_COPIES, "stream_copies", stream or None, self.index)
 
     def _order(self) -> Checker:
         if self._checker is None:
@@ -259,6 +261,4 @@ class Device:
     def order_size(self) -> dict[str, int]:
         """Operations noted, ranges of memory remembered, accesses forgotten for lack of room."""
         self._order()
-        values = (ctypes.c_uint64 * 3)()
-        self._call("order_size", values)
-        return dict(zip(("operations", "ranges", "dropped"), values))
+        return self._numbers(ORDER_SIZE, "order_size")
