@@ -229,6 +229,8 @@ def test_ambiguous_tag_needs_its_framework(world: World) -> None:
         ("plugin.toml", "", PLUGIN + 'requires = "; evil"\n', r"releases\.1\.0\.requires: "),
         ("plugin.toml", "", PLUGIN.replace("[r", 'flags = ["-fplugin=x"]\n[r'), "flags: .*no flag"),
         ("plugin.toml", "", PLUGIN + 'requires = ""\ntag = "../x"\n', r"releases\.1\.0\.tag: "),
+        ("plugin.toml", "", PLUGIN + 'requires = ""\ntag = "v9"\n', r"releases\.1\.0 is of v9, "),
+        ("plugin.toml", "", PLUGIN + 'requires = ""\n', r"releases\.1\.0: .*either the tag"),
         ("plugin.toml", "", PLUGIN.replace("1.0", "1.0 x", 1), "version: .*no version"),
         ("plugin.toml", "", PLUGIN.replace("[r", 'packages = ["-r x"]\n[r'), r"packages\.0: "),
     ],

@@ -400,6 +400,16 @@ def test_a_new_tag_is_data(shipped: World) -> None:
     assert b"alpha-v1.0-py312-cu0" in (project.root / "ci/jenkins/Jenkinsfile").read_bytes()
 
 
+def test_a_release_whose_wheels_nobody_looked_up_has_no_cell_yet(shipped: World) -> None:
+    """As `port` leaves the tag that it is of."""
+    toml = shipped.tag_file
+    toml.write_text(re.sub("(?m)^sha256 = .*$", "sha256 = {}", toml.read_text(), count=1))
+    plugin = 'name = "x"\nversion = "1"\nsources = "lms/x"\n[releases."1.0"]\n'
+    (toml.parents[1] / "plugin.toml").write_text(f'{plugin}requires = ""\ntag = "v1.0"\n')
+    shown = CliRunner().invoke(command, ["--json"])
+    assert shown.exit_code == 0 and json.loads(shown.stdout) == []
+
+
 @pytest.mark.parametrize("form", matrix.PIPELINES)
 def test_printed_is_what_is_written(shipped: World, form: str) -> None:
     CliRunner().invoke(command, ["--write"])

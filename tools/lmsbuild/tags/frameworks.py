@@ -11,6 +11,7 @@ import difflib
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatchcase
@@ -19,7 +20,7 @@ from typing import Annotated, Literal, TypeVar
 
 import tomli
 from packaging.version import InvalidVersion, Version
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, model_validator
 
 from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
 from lmsbuild.base.filenames import check_regular
@@ -278,6 +279,12 @@ class Release(Model):
     tag: FileName | None = None  # whose variants these are
     cuda: dict[CudaVersion, Variant] = {}
 
+    @model_validator(mode="after")
+    def _has_variants(self) -> Release:
+        if (self.tag is None) != bool(self.cuda):
+            raise ValueError("a release has either the tag whose variants it has, or its own cuda")
+        return self
+
 
 class Plugin(Model):
     """What is in plugin.toml: Large Model Support as a package beside an official wheel."""
@@ -342,6 +349,10 @@ class FrameworkFile(Model):
 class Framework(FrameworkFile):
     tags: dict[str, Tag]  # newest first
     plugin: Plugin | None
+
+    def variants(self, release: Release) -> Mapping[str, Variant]:
+        """Of a release, by CUDA version: its own, or those of its tag."""
+        return self.tags[release.tag].cuda if release.tag else release.cuda
 
 
 @dataclass(frozen=True)
@@ -502,12 +513,15 @@ def _framework(path: Path) -> Framework:
             ) from error
     tags = {file.parent.name: read(Tag, file) for file in files}
     newest_first = sorted(tags.items(), key=lambda each: Version(each[1].version), reverse=True)
-    plugin = folder / PLUGIN_FILE
-    return Framework(
-        **dict(read(FrameworkFile, path)),
-        tags=dict(newest_first),
-        plugin=read(Plugin, plugin) if plugin.exists() else None,
-    )
+    file = folder / PLUGIN_FILE
+    plugin = read(Plugin, file) if file.exists() else None
+    for version, release in plugin.releases.items() if plugin else ():
+        if release.tag is not None and release.tag not in tags:
+            raise ConfigError(
+                f"{file} is invalid because releases.{version} is of {release.tag}, which is no "
+                "tag here; correct the entry"
+            )
+    return Framework(**dict(read(FrameworkFile, path)), tags=dict(newest_first), plugin=plugin)
 
 
 def targets(project: Project) -> list[Target]:

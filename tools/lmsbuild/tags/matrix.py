@@ -26,8 +26,6 @@ from lmsbuild.tags.frameworks import (
     X86_64,
     Framework,
     Model,
-    Release,
-    Variant,
     image_name,
     load,
     read,
@@ -271,16 +269,14 @@ def cells(frameworks: Mapping[str, Framework], rules: Matrix) -> list[Cell]:
     return [*kept, *rules.include]
 
 
-def _variants(framework: Framework, release: Release) -> Mapping[str, Variant]:
-    return framework.tags[release.tag].cuda if release.tag else release.cuda
-
-
 def _plugins(frameworks: Mapping[str, Framework]) -> list[Cell]:
     """One cell for each release, with its newest Python: the wheel is for all of them."""
     found = []
     for name, framework in frameworks.items():
         for version, release in framework.plugin.releases.items() if framework.plugin else ():
-            cuda, variant = next(iter(_variants(framework, release).items()))
+            cuda, variant = next(iter(framework.variants(release).items()))
+            if not variant.wheel.sha256:
+                continue  # of a tag that was ported and whose wheels nobody has looked up yet
             python = max(variant.wheel.sha256, key=_version)
             found.append(
                 Cell(
@@ -339,7 +335,7 @@ def _plugin_job(framework: Framework, cell: Cell, runner: Runner) -> Job:
     assert plugin is not None, "its cells are made of it"
     release = cell.tag.removeprefix("v")
     if plugin.compiled:
-        wheel = _variants(framework, plugin.releases[release])[cell.cuda].wheel
+        wheel = framework.variants(plugin.releases[release])[cell.cuda].wheel
         others = tuple(each for each in sorted(wheel.sha256, key=_version) if each != cell.python)
         package = f"{plugin.name}-{plugin.version}-{cell.tag}"
         return Job(cell, runner, package=package, others=others)

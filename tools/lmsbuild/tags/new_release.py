@@ -108,9 +108,7 @@ def entry(framework: Framework, name: str, version: str, ask: Ask) -> str:
     known = {
         Version(each): (each_cuda, variant, release.cxx_standard)
         for each, release in framework.plugin.releases.items()
-        for each_cuda, variant in (
-            framework.tags[release.tag].cuda if release.tag else release.cuda
-        ).items()
+        for each_cuda, variant in framework.variants(release).items()
     }
     _, newest, standard = known[max(known)]
     (platform,) = newest.wheel.platforms

@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console, counted
-from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError, WheelError
+from lmsbuild.base.errors import UnknownTagError, UsageError, WheelError
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value, write_atomic
 from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import Project, make_folder
@@ -104,17 +104,12 @@ def tested(found: PluginTarget) -> bytes:
 
 def _tag(framework: Framework, version: str, release: Release) -> Tag:
     """The tag of a release; without a series of its own, only what names its official wheels."""
-    if release.tag is None:
-        images = framework.plugin.images if framework.plugin else {}
-        return Tag.model_construct(
-            version=version, commit=_NO_COMMIT, cuda=release.cuda, preimage={}, images=images
-        )
-    if release.tag not in framework.tags:
-        raise ConfigError(
-            f"the plug-in cannot be built for {version} because there is no tag {release.tag}; "
-            "correct the release's entry in plugin.toml"
-        )
-    return framework.tags[release.tag]
+    if release.tag:
+        return framework.tags[release.tag]
+    images = framework.plugin.images if framework.plugin else {}
+    return Tag.model_construct(
+        version=version, commit=_NO_COMMIT, cuda=release.cuda, preimage={}, images=images
+    )
 
 
 def _distance(wanted: str, version: str) -> int:
