@@ -80,6 +80,16 @@ def test_wheel_of_an_older_system(world: World, engine: Engine, contained: list[
     assert {path.stat().st_uid for path in world.folder.rglob("*")} == {os.getuid()}
 
 
+def test_a_dry_run_builds_no_image(world: World, contained: list[str]) -> None:
+    """It asks no engine for anything, with a checkout and without one."""
+    nowhere = {"DOCKER_HOST": f"unix://{world.folder}/no.sock"}
+    for _ in range(2):
+        code, out, err = run(*contained, "--dry-run", env=nowhere)
+        assert code == 0 and "would write " in out, err
+        assert not list(world.project.root.rglob("*.whl"))
+        assert run("apply", "v1.0", "--source", "git")[0] == 0
+
+
 def test_files_are_the_users(
     world: World, contained: list[str], debian: str, monkeypatch: pytest.MonkeyPatch,
     console: Console,

@@ -68,8 +68,8 @@ def wheel(
 ) -> tuple[Path, Built]:  # fmt: skip
     """The patched tree, and the wheel built from it in `output`, compiled in a `container`.
 
-    `objects` as in `overlay.build`. A dry run fetches nothing: without a checkout it gives the name
-    of the wheel alone.
+    `objects` as in `overlay.build`. A dry run fetches nothing and builds no image: without a
+    checkout, or where a container would be made, it gives the name of the wheel alone.
     """
     python = target.python(choices.python)
     folder = output.absolute() if output else target.work / "wheels"
@@ -77,6 +77,8 @@ def wheel(
     if dry_run and not is_there(place):
         console.say(f"would fetch {target.label} to {place} and apply its series")
         return place, planned(target, python, folder)
+    if dry_run and container:
+        return patched(target, choices, console, dry_run=True), planned(target, python, folder)
     if output is None and not dry_run:
         make_folder(target.work)
         use.hold(target.work)
