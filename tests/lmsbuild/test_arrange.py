@@ -462,6 +462,18 @@ def conflict(tool: Tool) -> dict[str, str]:
     return before
 
 
+def test_apply_keeps_what_no_patch_file_has_yet(tool: Tool) -> None:
+    """It puts on what was popped, and says where the edited patches are to go."""
+    tool.edit("line20 = 22", "line20 = 29")
+    plain_git(tool.checkout, "commit", "-qam", "Count it thrice")
+    assert tool("pop")["popped"] == ["v1.0/0005-Count-it-thrice.patch"]
+    assert states(tool("apply")) == ["applied"] * 6 and "line20 = 29" in tool.text()
+    before = snapshot(tool.checkout)
+    error = tool("apply", code=8)
+    assert "run `lmsbuild refresh` if its commits are a change" in error["message"]
+    assert snapshot(tool.checkout) == before
+
+
 def test_a_conflict_is_foreseen(tool: Tool) -> None:
     before = snapshot(tool.checkout)
     done = tool("reorder", "4", "--before", "1", "--dry-run")
@@ -504,6 +516,15 @@ def test_a_conflict_and_continue(tool: Tool) -> None:
     # The whole of it is one step for undo.
     assert tool("undo")["command"] == "drop v1.0 1"
     tool.same(before)
+
+
+def test_a_line_of_seven_equals_signs_is_no_mark(tool: Tool) -> None:
+    """It underlines titles, and who has one to commit could not go on: git's mark of that look has
+    no name, the other three have."""
+    conflict(tool)
+    tool.resolve(("line20 = 20;", "line20 = 22;\n======="))
+    tool("apply", "--continue")
+    assert "line20 = 22;\n=======\n" in tool.text()
 
 
 def test_a_conflict_and_abort(tool: Tool) -> None:

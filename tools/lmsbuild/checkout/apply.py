@@ -232,9 +232,9 @@ def _explain_other_code(
     target: Target, user: Repository, series: Series, shadow: Shadow, mismatch: TreeStateError
 ) -> None:
     """Raise PatchError when a patch conflicts with the checkout's code, else add the states."""
-    applied = recorded(user, "applied")
-    if applied != NOTHING and user.holds(applied):
-        return  # an older version of the series with commits on it: that is what must be said
+    base = recorded(user, "base")
+    if base not in (NOTHING, user.tip()) and user.holds(base):
+        return  # commits on the tag's code, of the user's or of commands: that is what must be said
     bring_blobs(user, "HEAD", list(series.before))
     shadow.stand_on(user.tip())
     states, conflict = tried(shadow.repository.git, series.patches)

@@ -99,8 +99,8 @@ def command(
         words = f"apply {target.tag_name}" + (f" --to {last}" if last else "")
         with telling(console):
             arranged = arrange(stack, up_to(stack, count), words, console, dry_run=dry_run)
-        if last is not None or dry_run:
-            tell(arranged, console)
+        if last is not None or dry_run or not arranged.in_patches:
+            tell(arranged, console)  # what is on it and in no file yet is not to be taken off
             return
         show(arranged.patches, console)
     done = applied(target, path, console, dry_run=dry_run)
