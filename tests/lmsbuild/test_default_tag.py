@@ -103,7 +103,7 @@ def test_the_checkout_that_the_user_stands_in(
     assert outcome(capsys, name, "alpha:v1.1", *ARGUMENTS[name]) != named or name in SAME
 
 
-SAME = ("push", "fold", "import", "plugin", "bench", "conda", "release", "run", "test", "image")
+SAME = ("push", "fold", "import", "plugin", "bench", "conda", "release", "run", "test")
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
