@@ -357,6 +357,50 @@ def test_archives_that_clients_do_not_read(box: Path, write: Any, why: str) -> N
         inspect(bad)
 
 
+CENTRAL, LAST = b"PK\x01\x02", b"PK\x05\x06"
+HEADER = r"the header of 'metadata\.json' is not as the list at its end has it"
+
+
+@pytest.mark.parametrize(
+    ("at", "old", "new", "why"),
+    [
+        (6, 2, b"\x08\x00", HEADER),  # flags: the size comes after the content
+        (8, 2, b"\x5d\x00", HEADER),  # compressed
+        (14, 4, b"abcd", HEADER),  # checksum
+        (43, 2, b"\x02\x00", r"'metadata\.json' has no size"),
+        (47, 8, b"\x1f" + bytes(7), HEADER),
+        (CENTRAL, 0, b"bytes", "bytes lie between its entries and their list|bytes come before"),
+        (LAST, 10, LAST + b"\0\0\1\0\3\0", "its end tells of other entries"),
+        (LAST, 12, LAST + b"\0\0\0\0\3\0\2\0", "its end tells of other entries"),
+        (-2, 2, b"\1\0", "bytes follow its end"),
+        (-2, 2, b"\1\0\0\0", "bytes follow its end"),
+    ],
+)
+def test_archives_that_clients_read_otherwise(
+    box: Path, at: bytes | int, old: int, new: bytes, why: str
+) -> None:
+    """By the headers, while they download it, or by the list at the end."""
+    bad = make(box)
+    inspect(bad)
+    data = bad.read_bytes()
+    start = at % len(data) if isinstance(at, int) else data.index(at)
+    bad.write_bytes(data[:start] + new + data[start + old :])
+    with pytest.raises(PackageError, match=rf"^demo-1\.0-0\.conda .*({why})"):
+        inspect(bad)
+
+
+def test_parts_of_another_name(box: Path) -> None:
+    """Conda asks for them by the package's."""
+    bad = make(box)
+    with zipfile.ZipFile(bad) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(bad, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("pkg-demo-1.0-0", "pkg-demo"), content)
+    with pytest.raises(PackageError, match=r"its entry 'pkg-demo\.tar\.zst' is another package's"):
+        inspect(bad)
+
+
 @pytest.mark.parametrize(
     ("file", "change", "why"),
     [

@@ -15,6 +15,7 @@ import posixpath
 import re
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -35,7 +36,11 @@ from lmsbuild.base.filenames import inner_path
 SUFFIX = ".conda"
 SUBDIRS = ("linux-64", "linux-aarch64", "linux-ppc64le", "noarch")
 _CHUNK = 1 << 20
-_END, _END_BYTES = b"PK\x05\x06", 22  # a zip's last record, without its comment
+_END = struct.Struct("<4s4H2LH")  # a zip's last record, without its comment
+_END_MARK = b"PK\x05\x06"
+_HEADER = struct.Struct("<4s5H3L2H")  # before each entry
+_LONG = struct.Struct("<2H2Q")  # where sizes of 64 bits stand instead
+_LONG_MARK, _LONG_SIZES = (1, 16), 0xFFFFFFFF
 _LITTLE = 1 << 20  # bytes of a disk that is as good as full
 _WORDS = {
     "name": re.compile(r"[a-z0-9_][a-z0-9_.-]*\Z"),
@@ -50,7 +55,7 @@ _MOST_INFO = 1 << 28  # bytes: it is held in memory
 _LEVEL = 5  # of zstd: 19 takes half an hour for a framework and saves a tenth
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, EOFError, KeyError, ValueError,
-    TypeError, AttributeError, RuntimeError,
+    TypeError, AttributeError, RuntimeError, struct.error,
 )  # fmt: skip
 
 
@@ -130,7 +135,8 @@ def inspect(
         with zipfile.ZipFile(path) as archive:
             _check_ends(path, archive)
             _check_entries(archive)
-            info = _info(archive)
+            _check_headers(path, archive)
+            info, entries = _info(archive), archive.namelist()
             index, paths = strictjson.loads(info["info/index.json"]), _paths(info)
             found = _payload(archive, progress)
         _check_paths(path, paths, found)
@@ -156,6 +162,10 @@ def inspect(
             "the file under its own name",
             package=path.name,
         )
+    with _sound(path):
+        for entry in entries:  # conda asks for them by the package's name
+            if entry not in (_FORM, f"info-{path.stem}.tar.zst", f"pkg-{path.stem}.tar.zst"):
+                raise ValueError(f"its entry {entry!r} is another package's")
     metapackage = index.get("noarch") == "generic" and package.depends
     if not package.files and not metapackage and not stubs:
         raise PackageError(
@@ -180,13 +190,45 @@ def _sound(path: Path) -> Iterator[None]:
 
 def _check_ends(path: Path, archive: zipfile.ZipFile) -> None:
     """Readers of zip look for its end from behind, and pass over what stands before or after."""
-    end = path.stat().st_size - len(archive.comment) - _END_BYTES
+    count = len(archive.infolist())
+    end = path.stat().st_size - len(archive.comment) - _END.size
     with path.open("rb") as stream:
         stream.seek(max(0, end))
-        if stream.read(len(_END)) != _END:
-            raise zipfile.BadZipFile("bytes follow its end")
+        mark, *disks, here, whole, _, _, comment = _END.unpack(stream.read(_END.size))
+    if mark != _END_MARK or comment != len(archive.comment):
+        raise zipfile.BadZipFile("bytes follow its end")
+    if (*disks, here, whole) != (0, 0, count, count):
+        raise zipfile.BadZipFile("its end tells of other entries")
     if min((entry.header_offset for entry in archive.infolist()), default=0):
         raise zipfile.BadZipFile("bytes come before it")
+
+
+def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
+    """A client that unpacks while it downloads has the header before each entry, and not yet the
+    list at the end: both must say the same, and nothing may lie between."""
+    at = 0
+    with path.open("rb") as stream:
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+            stream.seek(at)
+            _, _, flags, kind, _, _, crc, packed, plain, name, more = _HEADER.unpack(
+                stream.read(_HEADER.size)
+            )
+            stream.seek(name, os.SEEK_CUR)
+            if packed == plain == _LONG_SIZES:
+                *mark, plain, packed = _LONG.unpack(stream.read(more)[: _LONG.size])
+                if tuple(mark) != _LONG_MARK:
+                    raise zipfile.BadZipFile(f"{entry.filename!r} has no size")
+            said = (at, flags, kind, crc, packed, plain)
+            if said != (
+                entry.header_offset, entry.flag_bits, entry.compress_type, entry.CRC,
+                entry.compress_size, entry.file_size,
+            ):  # fmt: skip
+                raise zipfile.BadZipFile(
+                    f"the header of {entry.filename!r} is not as the list at its end has it"
+                )
+            at += _HEADER.size + name + more + packed
+    if at != archive.start_dir:
+        raise zipfile.BadZipFile("bytes lie between its entries and their list")
 
 
 def _check_entries(archive: zipfile.ZipFile) -> None:
