@@ -12,7 +12,7 @@ from lmsbuild.base.git import Git
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.checkout import fetch, standing_in
 from lmsbuild.checkout.refresh import refresh
-from lmsbuild.series.series import series_of
+from lmsbuild.series.series import export, export_name, series_of
 
 
 def bare_am(world: World) -> Path:
@@ -236,8 +236,6 @@ def test_users_commits_on_an_older_version_are_kept(world: World, console: Conso
 
 
 def test_patch_of_an_mbox_applies_with_git_alone(world: World) -> None:
-    from lmsbuild.series.series import export, export_name
-
     file = world.folder / export_name(world.target)
     file.write_bytes(export(world.target))
     assert file.name == "alpha_v1.0_large_model_support.patch"
@@ -247,6 +245,14 @@ def test_patch_of_an_mbox_applies_with_git_alone(world: World) -> None:
     assert (
         max(len(line) for line in file.read_bytes().split(b"\n")) > 76
     )  # only what must be quoted
+
+
+def test_a_head_that_is_no_utf8_is_exported_as_it_is(world: World) -> None:
+    """Beside lines that end in CRLF, for which the mail is written anew."""
+    (patch,) = [file for file in world.target.patches if b"\r\n" in file.read_bytes()]
+    head, _, rest = patch.read_bytes().partition(b"\n\n")
+    patch.write_bytes(head + b", \xe0 la carte\n\n" + rest)
+    assert b", \xe0 la carte\n" in export(world.target)
 
 
 def test_interrupt_restores(

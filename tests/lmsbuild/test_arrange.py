@@ -389,6 +389,10 @@ def test_fold_a_diff(tool: Tool) -> None:
     tool.same(before)
     diff.write_text("nothing\n")
     assert "no diff" in tool("fold", str(diff), code=9)["message"]
+    diff.write_bytes(b"--- a/n\xff.cpp\n+++ b/n\xff.cpp\n@@ -1 +1 @@\n-a\n+b\n")
+    message = tool("fold", str(diff), code=9)["message"]
+    assert r"the name 'n\udcff.cpp' is not UTF-8; rename that file" in message
+    tool.same(before)
     assert "cannot be read" in tool("fold", "/none.diff", code=18)["message"]
 
 

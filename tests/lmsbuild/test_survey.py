@@ -170,6 +170,31 @@ def test_an_empty_patch(drift: World, capsys: pytest.CaptureFixture[str]) -> Non
     assert states(found["v1.1-moved"]) == ["applied", "empty", "applied"]
 
 
+@pytest.mark.parametrize(
+    ("which", "old", "new", "state"),
+    [
+        (1, b"+++ b/core/alloc.cpp\n", b"+++ b/core/alloc.cpp\xe9\n", "merged"),
+        (0, b"\nnew file mode", b"\nFrom x\nnew file mode", "deleted"),
+    ],
+    ids=["a name that is no UTF-8", "what git aborts of"],
+)
+def test_git_is_not_asked_of_a_damaged_patch_as_a_whole(
+    drift: World,
+    capsys: pytest.CaptureFixture[str],
+    which: int,
+    old: bytes,
+    new: bytes,
+    state: str,
+) -> None:
+    """Of the one it makes what cannot be read, of the other 2.39 aborts; `verify` names both."""
+    patch = patches(drift)[which].path
+    data = patch.read_bytes()
+    assert old in data
+    patch.write_bytes(data.replace(old, new))
+    found = surveyed(capsys, "v1.0", "--source", str(drift.upstream), "--tags", "v1.0")
+    assert states(found["v1.0"])[which] == state
+
+
 def test_without_a_tag_every_series_on_what_is_at_hand(
     drift: World, console: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:

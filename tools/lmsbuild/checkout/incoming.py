@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild.base.errors import FileError, GitError, PatchError, TreeStateError, UsageError
+from lmsbuild.base.filenames import is_utf8
 from lmsbuild.base.git import Entry, Repository, entries
 from lmsbuild.checkout.arrange import Plan, Stack, inserted, named
 from lmsbuild.checkout.arranging import Step
@@ -69,6 +70,12 @@ class _Desk:
             name = word.split("\t", 2)[2]
             # Of a renamed file both names follow.
             found += [name] if name else [next(words_of), next(words_of)]
+        for path in found:
+            if not is_utf8(path):
+                raise PatchError(
+                    f"{what} cannot be taken because the name {path!r} is not UTF-8; rename that "
+                    "file"
+                )
         return found
 
     def _on_its_own(self, diff: bytes, what: str, failure: GitError) -> tuple[str, str]:

@@ -144,10 +144,10 @@ def quoted(patch: bytes) -> bytes:
     """The mail of a patch with lines that end in CRLF, so that every `git am` keeps them: of lines
     that are not quoted it takes the CR off unless it is told otherwise (--keep-cr)."""
     head, _, rest = patch.partition(b"\n\n")
-    lines = [line for line in head.decode().split("\n") if line not in _MIME]
+    lines = [line for line in head.decode("latin-1").split("\n") if line not in _MIME]
     lines += [*_MIME[:2], _QUOTED]
     body = (binascii.b2a_qp(line, istext=False) for line in rest.split(b"\n"))
-    return "\n".join(lines).encode() + b"\n\n" + b"\n".join(body)
+    return "\n".join(lines).encode("latin-1") + b"\n\n" + b"\n".join(body)  # its bytes as they are
 
 
 def from_commit(raw: bytes) -> Mail:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmsbuild.base.errors import GitError
 from lmsbuild.base.git import Entry, Raw, Repository, changed, entries, git
 
 DIFF_OPTIONS = (
@@ -68,7 +69,11 @@ class Scratch:
         self.stand_on(tree)
         words = ("apply", "--cached", "--whitespace=nowarn", *options, "-")
         done = self.repository.git.run(*words, stdin=patch)
-        made = git.IndexFile(self.repository).write_tree().hexsha
+        try:
+            made = git.IndexFile(self.repository).write_tree().hexsha
+        except UnicodeDecodeError as error:
+            text = "fatal: it makes a file whose name is not UTF-8"
+            raise GitError(words, text, self.repository.path) from error
         return made, done.stderr.decode(errors="replace")
 
     def stand_on(self, tree: str) -> None:

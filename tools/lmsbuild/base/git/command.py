@@ -243,7 +243,9 @@ class Git(git.Git):
         if check and code != 0:
             if code < 0:
                 text += f"\nfatal: ended by {signal.Signals(-code).name}"
-            raise GitError(arguments, text, self.path, killed=code < 0)
+            # Damaged input makes some versions of git abort: nobody stopped them.
+            killed = code < 0 and code != -signal.SIGABRT
+            raise GitError(arguments, text, self.path, killed=killed)
 
     # GitPython's door.
 
