@@ -33,7 +33,7 @@ from lmsbuild.tags.frameworks import resolve
     epilog=examples(
         "lmsbuild image v2.6.0                              # trains with Large Model Support",
         "lmsbuild image v2.6.0 --kind build --arch ppc64le --render",
-        "lmsbuild image v2.6.0 --kind test --base-image registry.example/python:3.12",
+        "lmsbuild image v2.6.0 --kind test --python 3.12 --base-image registry.example/python:3.12",
     ),
 )
 @tag_argument
