@@ -123,6 +123,12 @@ def test_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.out.count(text) == 2 and shown.err.count(text) == 2
 
 
+def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A CI system takes lines that begin with :: as commands."""
+    Console().fail("the tag x\n::add-path::/evil is none; name another", None)
+    assert capsys.readouterr().err == "error: the tag x\\n::add-path::/evil is none; name another\n"
+
+
 def test_markdown_holds_the_summary_alone() -> None:
     done = subprocess.run(
         program(0, markdown=True), env=variables(), capture_output=True, text=True, check=True

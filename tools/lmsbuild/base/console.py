@@ -214,7 +214,8 @@ class Console:
         """Why the command failed, last, so that it is what stays in view."""
         if log_file:
             self._err.print(_visible(f"full log: {log_file}"), markup=False, style="dim")
-        self._err.print(Text.assemble(("error: ", "bold red"), _visible(message)))
+        line = _visible(message).replace("\n", r"\n")  # one, whatever a file of it is called
+        self._err.print(Text.assemble(("error: ", "bold red"), line))
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.json_mode:
