@@ -185,6 +185,7 @@ sweep: $(STAMP)
 
 patches: $(STAMP)
 	$(BIN)/lmsbuild refresh $(TAG) --runtime
+	$(BIN)/lmsbuild refresh $(TF_TAG) --runtime
 
 clean:
 	rm -rf $(VENV) work build

@@ -88,39 +88,76 @@ Engine::~Engine() {
 
 // ---- the op boundary
 
-void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old) {
+void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old,
+                   const char* op) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   trim_(&frame);
   const std::size_t first = frame.pins_.size();
   if (first == 0) frame.when_.op = lanes_[frame.when_.lane] + 1;
   // Two passes: paging one operand in must not push another one of the same op out.
+  std::uint64_t used = 0;
+  std::size_t used_bytes = 0;
   for (std::size_t i = 0; i < count; ++i) {
     Entry* entry = track_(uses[i].key);
     // Before the pin: if it throws, nothing is left pinned.
     frame.pins_.push_back({entry, uses[i].stream});
     pin_(entry);
+    const bool looks = uses[i].access != Access::kHold && uses[i].access != Access::kInPlace;
+    if (entry->pins > 1 || !looks || entry->bytes < min_bytes_) continue;
+    ++used;
+    used_bytes += entry->bytes;
   }
-  // The op does not run when a page-in fails, so bytes may stay behind only once none can: at the
-  // last page-in. What is overwritten comes last, and all of it but the last with its bytes.
+  if (count == 0) return;
+  const int device = frame.pins_[first].entry->device;
+  const std::int64_t before = stats_of_(device).paged_in_bytes;
+  bring_in_operands_(&frame.pins_[first], uses, count, old);
+  EngineStats& stats = stats_of_(device);
+  stats.used += static_cast<std::int64_t>(used);
+  stats.used_bytes += static_cast<std::int64_t>(used_bytes);
+  const auto brought = static_cast<std::size_t>(stats.paged_in_bytes - before);
+  if (!chaos_ && watch_of_(device).op(used, used_bytes, brought, op)) {
+    thrashing_devices_.push_back(device);
+    thrashing_ = true;
+  }
+}
+
+// The op does not run when a page-in fails, so bytes may stay behind only once none can: at the
+// last page-in. What is overwritten comes last, and all of it but the last with its bytes.
+void Engine::bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::size_t count,
+                                Overwritten* old) {
   std::size_t last = count;
   for (std::size_t i = 0; i < count; ++i) {
     if (uses[i].access == Access::kHold) continue;
     if (uses[i].access == Access::kInPlace) {
-      frame.pins_[first + i].entry->in_place = true;
+      pins[i].entry->in_place = true;
       continue;
     }
-    note_use_(frame.pins_[first + i].entry);
+    note_use_(pins[i].entry);
     if (uses[i].access == Access::kOverwrite && old != nullptr) {
-      if (last != count)
-        bring_in_(frame.pins_[first + last].entry, Access::kWrite, uses[last].stream);
+      if (last != count) bring_in_(pins[last].entry, Access::kWrite, uses[last].stream);
       last = i;
     } else {
-      bring_in_(frame.pins_[first + i].entry, uses[i].access, uses[i].stream);
+      bring_in_(pins[i].entry, uses[i].access, uses[i].stream);
     }
   }
   if (last == count) return;
-  bring_in_(frame.pins_[first + last].entry, Access::kOverwrite, uses[last].stream,
-            Reclaim::kAllowed, old);
+  bring_in_(pins[last].entry, Access::kOverwrite, uses[last].stream, Reclaim::kAllowed, old);
+}
+
+ThrashWatch& Engine::watch_of_(int device) {
+  const auto index = static_cast<std::size_t>(std::max(device, 0));
+  if (watches_.size() <= index) watches_.resize(index + 1);
+  return watches_[index];
+}
+
+bool Engine::tell_thrashing(int* device, Traffic* traffic) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (thrashing_devices_.empty()) return false;
+  *device = thrashing_devices_.back();
+  *traffic = watch_of_(*device).last();
+  thrashing_devices_.pop_back();
+  thrashing_ = !thrashing_devices_.empty();
+  return true;
 }
 
 void Engine::overwrote(Overwritten* old) {

@@ -115,11 +115,12 @@ struct EngineStats {
   std::int64_t paged_in = 0, paged_in_bytes = 0;      // copies to the device
   std::int64_t clean_evictions = 0, clean_bytes = 0;  // evictions that needed no copy
   std::int64_t overwrites = 0, overwrite_bytes = 0;   // page-ins that needed no copy
-  std::int64_t silent_writes = 0;                     // writes that only the write barrier saw
-  std::int64_t predicted = 0;                         // uses that came when they were expected
-  std::int64_t mispredicted = 0;                      // and those that did not
-  std::int64_t host_refused = 0;  // evictions given up because host memory was at its limit
-  bool host_short = false;        // whether the last one that needed host memory was
+  std::int64_t used = 0, used_bytes = 0;  // that ops began to use, from the minimum size on
+  std::int64_t silent_writes = 0;         // writes that only the write barrier saw
+  std::int64_t predicted = 0;             // uses that came when they were expected
+  std::int64_t mispredicted = 0;          // and those that did not
+  std::int64_t host_refused = 0;          // evictions given up because host memory was at its limit
+  bool host_short = false;                // whether the last one that needed host memory was
 };
 
 // A storage the engine could move out now.
@@ -141,6 +142,49 @@ struct Census {
   std::size_t excluded = 0, excluded_bytes = 0;
   std::size_t small = 0, small_bytes = 0;          // idle but below the minimum size
   std::size_t immovable = 0, immovable_bytes = 0;  // in a pool that nothing may leave, as a graph's
+};
+
+// What ops used on a device, and what of it had to come in first.
+struct Traffic {
+  std::uint64_t uses = 0;
+  std::size_t used_bytes = 0, brought_bytes = 0;
+  std::size_t most_bytes = 0;  // that were brought in for one op
+  std::string most_op;         // its name
+};
+
+// Whether a device thrashes: what its ops use is hardly ever there. Swapping that pays brings a
+// storage in once for several uses.
+class ThrashWatch {
+ public:
+  // Uses that are judged together. More leave out what lasts for a part of an iteration, fewer
+  // judge one part of it, as the step of an optimiser, alone.
+  static constexpr std::uint64_t kUses = 4096;
+
+  // An op uses so many storages. Whether it thrashes, which is told once: more than two thirds of
+  // what was used had to come in. Half is what a backward pass comes to of which everything but its
+  // gradients had left.
+  bool op(std::uint64_t uses, std::size_t used_bytes, std::size_t brought_bytes, const char* name) {
+    now_.uses += uses;
+    now_.used_bytes += used_bytes;
+    now_.brought_bytes += brought_bytes;
+    if (brought_bytes > now_.most_bytes) {
+      now_.most_bytes = brought_bytes;
+      now_.most_op = name;
+    }
+    if (now_.uses < kUses) return false;
+    const bool thrashes = !told_ && now_.brought_bytes > now_.used_bytes / 3 * 2;
+    told_ = told_ || thrashes;
+    last_ = now_;
+    now_ = Traffic();
+    return thrashes;
+  }
+
+  // What was judged last.
+  const Traffic& last() const { return last_; }
+
+ private:
+  Traffic now_, last_;
+  bool told_ = false;
 };
 
 // Which storages are in use, which may leave, and what it costs: the state machine of Large Model
@@ -203,8 +247,9 @@ class Engine {
 
   // Pins the storages of `uses`, then brings in those that are out. When that throws, the pins are
   // in the frame and the caller leaves it as usual. One that is overwritten comes in without its
-  // bytes, which go to `old`; without `old` it comes with them.
-  void enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old = nullptr);
+  // bytes, which go to `old`; without `old` it comes with them. `op` is the op's name.
+  void enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old = nullptr,
+             const char* op = "");
   // The op has written: the old bytes are let go.
   void overwrote(Overwritten* old);
   // The op has failed: the storage, which the caller keeps alive, has its old bytes again.
@@ -276,6 +321,11 @@ class Engine {
   void reset_peaks(int device);
   void reset_accumulated(int device);
 
+  // Whether there is a device that thrashes, which nobody was told of.
+  bool thrashing() const { return thrashing_.load(std::memory_order_relaxed); }
+  // Which one, and what came and went there. False when somebody else was told.
+  bool tell_thrashing(int* device, Traffic* traffic);
+
  private:
   // Of an entry, for a list that it can be in.
   struct Link {
@@ -316,6 +366,9 @@ class Engine {
   std::uint64_t age_(const Entry* entry) const;
   std::vector<std::uint64_t> ages_(const std::vector<Entry*>& entries) const;
   void note_use_(Entry* entry);
+  void bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::size_t count,
+                          Overwritten* old);
+  ThrashWatch& watch_of_(int device);
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
   void pin_(Entry* entry);
@@ -352,6 +405,8 @@ class Engine {
   List clean_;                  // storages with a host copy, and what is dead of them
   std::uint64_t order_ = 0;     // how many came to be idle
   std::vector<EngineStats> stats_;
+  std::vector<ThrashWatch> watches_;
+  std::vector<int> thrashing_devices_;  // of which nobody was told
   std::size_t min_bytes_ = std::size_t{1} << 20;
   std::size_t tracked_at_purge_ = 0;
   std::uint64_t clock_ = 0;              // ops of all lanes
@@ -361,6 +416,7 @@ class Engine {
   bool keep_clean_;
   const std::unique_ptr<Predictor> predictor_;
   std::atomic<bool> chaos_{false};
+  std::atomic<bool> thrashing_{false};
 };
 
 }  // namespace lms

@@ -85,6 +85,8 @@ std::vector<std::pair<const char*, std::int64_t>> fields(const Report& report) {
           {"clean_bytes", s.clean_bytes},
           {"overwrites", s.overwrites},
           {"overwrite_bytes", s.overwrite_bytes},
+          {"used", s.used},
+          {"used_bytes", s.used_bytes},
           {"silent_writes", s.silent_writes},
           {"predicted", s.predicted},
           {"mispredicted", s.mispredicted},
@@ -154,6 +156,18 @@ std::string shortage(const Report& report, const Words& words) {
                   : capitalised(helps(report, words)))
         << ". ";
   }
+  return out.str();
+}
+
+std::string thrashing(const std::string& device, const Traffic& traffic, const Words& words) {
+  std::ostringstream out;
+  out << "Large Model Support copies most of what " << words.ops << " use on " << device
+      << " before each use, which takes longer than all else: " << mib(traffic.brought_bytes)
+      << " of the last " << mib(traffic.used_bytes)
+      << " that they used had to be brought in, the most, " << mib(traffic.most_bytes) << ", for "
+      << traffic.most_op
+      << ". What helps: less memory for each step (smaller batches, lower precision, activations "
+         "that are computed anew), or more of it (a higher limit, where one is set).";
   return out.str();
 }
 

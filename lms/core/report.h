@@ -60,6 +60,9 @@ struct Words {
 // Why there is no room, and what helps: whole sentences, each with a space after it.
 std::string shortage(const Report& report, const Words& words);
 
+// That a device thrashes, and what helps.
+std::string thrashing(const std::string& device, const Traffic& traffic, const Words& words);
+
 // "1.50 MiB"
 std::string mib(std::size_t bytes);
 

@@ -381,6 +381,51 @@ def test_summary(lms: Any) -> None:
     del x
 
 
+THRASHING = """
+import warnings, torch
+lms = torch.cuda.lms
+lms.enable(device_limit="4MiB", min_size=0)
+weights = [torch.ones(1 << 16, device="cuda") for _ in range(64)]
+lms.reset_accumulated_stats()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(3 * 4096 // 64):
+        for weight in weights:
+            {use}
+stats = lms.stats()
+texts = [str(each.message) for each in said]
+"""
+
+
+def test_thrashing_is_warned_of_once(program: Any) -> None:
+    out = program(
+        THRASHING.format(use="weight.sum()")
+        + """
+(text,) = texts
+assert "operators use on GPU 0 before each use" in text, text
+assert "0.25 MiB, for aten::sum. What helps: less memory for each step" in text, text
+assert stats["lms.used"] == 3 * 4096 and stats["lms.used_bytes"] == 3 << 30, stats
+share = stats["lms.paged_in_bytes"] / stats["lms.used_bytes"]
+assert share > 2 / 3, share
+assert f"operators used 3.0 GiB, of which {share:.0%} had to be" in lms.summary()
+print("fine")
+"""
+    )
+    assert "fine" in out
+
+
+def test_swapping_that_pays_is_no_thrashing(program: Any) -> None:
+    out = program(
+        THRASHING.format(use="weight.add_(1).mul_(0.5).sum()")  # brought in for three uses
+        + """
+assert not texts, texts
+assert stats["lms.paged_in"] > 4096, stats
+print("fine")
+"""
+    )
+    assert "fine" in out
+
+
 def test_summary_in_a_child(program: Any) -> None:
     out = program(
         """

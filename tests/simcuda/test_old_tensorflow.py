@@ -127,10 +127,10 @@ def test_small_values_come_back_until_a_kernel_may_have_written_them(run: Run) -
         """
 with tf.device("/GPU:0"):
     variable = tf.Variable(41.0)
-    before = float(variable)
+    before = float(variable.numpy())
     variable.assign_add(1.0)
     negated = tf.logical_not(tf.constant([True, False])).numpy().tolist()
-say(before=before, after=float(variable), negated=negated,
+say(before=before, after=float(variable.numpy()), negated=negated,
     range=[int(one) for one in tf.data.Dataset.range(3)])
 """
     )

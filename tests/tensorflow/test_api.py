@@ -126,6 +126,17 @@ def test_statistics_of_a_full_device(api, eager_moves):
     assert found["summary"].startswith("Large Model Support: on")
 
 
+@pytest.mark.parametrize(("mib", "thrashes"), [(200, True), (40, False)])
+def test_thrashing_is_logged_once(api, eager_moves, mib, thrashes):
+    logged = {"TF_CPP_MIN_LOG_LEVEL": "1"}
+    right, said, share = api("thrashing", str(mib), pool=64, env=logged, fresh=True)
+    assert right and thrashes == (share > 2 / 3)
+    assert len(said) == int(thrashes)
+    for line in said:
+        assert "copies most of what operations use on " in line
+        assert "1.00 MiB, for StridedSlice. What helps: less memory for each step" in line
+
+
 def test_peak_of_active_bytes(api, eager_moves):
     """What the operation with the most needed, whether or not room was short; a reset takes it to
     what is active then."""

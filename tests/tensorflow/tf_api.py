@@ -2,7 +2,9 @@
 """Programs of test_api.py: `python tf_api.py NAME [ARGUMENT]` prints one JSON value."""
 
 import json
+import os
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -176,6 +178,19 @@ def full_device():
     }
     del kept
     return found
+
+
+def thrashing(mib):
+    """Uses in turn of so many tensors of 1 MiB; what is logged meanwhile."""
+    config.set_lms_enabled(True)
+    kept = [filled(1, n) for n in range(int(mib))]
+    with tempfile.TemporaryFile("w+") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+        right = all(float(kept[n % len(kept)][0]) == n % len(kept) for n in range(9000))
+        log.seek(0)
+        said = [line for line in log if "Large Model Support copies" in line]
+    of_device = device()
+    return [right, said, of_device["paged_in_bytes"] / of_device["used_bytes"]]
 
 
 def peak_active():

@@ -198,9 +198,12 @@ OpGuard::~OpGuard() {
     TORCH_WARN("Large Model Support: ", error.what());
   }
   end(&mine);  // before what the scope lets go, which may want the interpreter
+  if (C10_UNLIKELY(state().engine.thrashing())) {
+    warn_of_thrashing();
+  }
 }
 
-void OpGuard::enter(const Use* uses, size_t count) {
+void OpGuard::enter(const Use* uses, size_t count, const char* op) {
   if (ThreadFrame& mine = this_frame(); !mine.started && !mine.in_turn) {
     start(&mine, mine.independent);
   }
@@ -212,7 +215,8 @@ void OpGuard::enter(const Use* uses, size_t count) {
   }
   with_host_memory([&] {  // what is pinned by then stays so, and is pinned once more
     EngineScope scope;
-    state().engine.enter(this_frame().frame, translated.data(), translated.size(), &overwritten_);
+    state().engine.enter(this_frame().frame, translated.data(), translated.size(), &overwritten_,
+                         op);
   });
   EngineScope scope;
   if (C10_UNLIKELY(overwritten_.key != nullptr)) {

@@ -40,8 +40,9 @@ class C10_CUDA_API OpGuard {
   OpGuard(const OpGuard&) = delete;
   OpGuard& operator=(const OpGuard&) = delete;
 
-  // Brings in what is out. Throws OutOfMemoryError when it cannot be, with nothing lost.
-  void enter(const Use* uses, size_t count);
+  // Brings in what is out, for the op of that name. Throws OutOfMemoryError when it cannot be, with
+  // nothing lost.
+  void enter(const Use* uses, size_t count, const char* op);
   // The op has run. Without this what it was to overwrite has its old bytes again in the end.
   void ran();
   // The results of the op, so that they can be moved out even if no op reads them for long.

@@ -95,6 +95,9 @@ DeviceIndex evict_for_shortage();
 // Whether that shortage was within a sparing scope. It says so once.
 bool was_spared() noexcept;
 
+// Warns the user of a device that thrashes.
+void warn_of_thrashing();
+
 // Makes known what ops have made while it was off. While none runs without pins.
 void note_made_while_off();
 

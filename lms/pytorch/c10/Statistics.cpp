@@ -123,6 +123,14 @@ void reset_accumulated_stats(DeviceIndex device) {
   routes_of(device).reset();
 }
 
+void warn_of_thrashing() {
+  int device = 0;
+  ::lms::Traffic traffic;
+  while (state().engine.tell_thrashing(&device, &traffic)) {
+    TORCH_WARN(::lms::thrashing("GPU " + std::to_string(device), traffic, kWords));
+  }
+}
+
 std::string describe(DeviceIndex device, size_t wanted) {
   if (!reclaiming()) {
     return "";

@@ -88,8 +88,9 @@ class Entered {
  public:
   bool enter(const OpFacts& facts, const Operands& operands, Room room) {
     guard_.emplace(facts.independent);
-    const bool entered = operands.empty() ||
-                         finds_room(room, [&] { guard_->enter(operands.data(), operands.size()); });
+    const bool entered = operands.empty() || finds_room(room, [&] {
+                           guard_->enter(operands.data(), operands.size(), facts.name.c_str());
+                         });
     if (!entered) {
       guard_.reset();
     }

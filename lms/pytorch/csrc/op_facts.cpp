@@ -89,7 +89,7 @@ bool is_foreach(const std::string& op) {
 
 OpFacts facts_of(const c10::FunctionSchema& schema) {
   OpFacts facts;
-  const std::string& name = schema.name();
+  const std::string& name = facts.name = schema.name();
   const auto colons = name.find("::");
   const std::string space = name.substr(0, colons);
   const std::string op = colons == std::string::npos ? name : name.substr(colons + 2);

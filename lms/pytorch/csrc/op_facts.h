@@ -5,6 +5,7 @@
 #include <c10/cuda/lms/Lms.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace torch::lms {
@@ -25,6 +26,7 @@ struct OpFacts {
     c10::cuda::lms::Access access;
   };
 
+  std::string name;  // with its namespace
   Kind kind = Kind::kNormal;
   bool has_results = false;             // may return new storages
   bool independent = false;             // ends without the help of another thread

@@ -307,6 +307,7 @@ void OpFrame::Exit() {
     pool_->admission.end(&op_, context_->status().ok() ? taken_ : ::lms::Demand::kUnknown);
   }
   Runtime::Get().turns.end();
+  if (Runtime::Get().engine.thrashing()) WarnOfThrashing();
 }
 
 void Compute(OpKernel* kernel, OpKernelContext* context, const std::function<void()>& run) {

@@ -198,7 +198,10 @@ void Operands::Pin() {
     uses.push_back({operand.buffer, operand.access, 0, Tracker::StreamOf(operand.buffer)});
   }
   pinned_ = uses.size();
-  if (!uses.empty()) runtime.engine.enter(frame_, uses.data(), uses.size());
+  if (!uses.empty()) {
+    const std::string& op = kernel_->type_string();
+    runtime.engine.enter(frame_, uses.data(), uses.size(), nullptr, op.c_str());
+  }
   for (const Use& operand : operands) {
     if (operand.access == ::lms::Access::kInPlace) runtime.backend.Disarm(operand.buffer);
   }

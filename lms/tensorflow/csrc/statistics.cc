@@ -157,5 +157,14 @@ std::string Shortage(const Pool* pool, size_t bytes) {
   return text;
 }
 
+void WarnOfThrashing() {
+  Runtime& runtime = Runtime::Get();
+  int index = 0;
+  ::lms::Traffic traffic;
+  while (runtime.engine.tell_thrashing(&index, &traffic)) {
+    LOG(WARNING) << ::lms::thrashing(runtime.pools.begin()[index]->name, traffic, kWords);
+  }
+}
+
 }  // namespace lms
 }  // namespace tensorflow

@@ -22,6 +22,9 @@ std::string Statistics();
 // Why `bytes` could not be had of a pool, and what would help.
 std::string Shortage(const Pool* pool, size_t bytes);
 
+// Warns the user of a pool that thrashes.
+void WarnOfThrashing();
+
 }  // namespace lms
 }  // namespace tensorflow
 

@@ -38,6 +38,10 @@ def _unknown(size: str) -> str:
     )
 
 
+def _share(n: Dict[str, int]) -> str:
+    return f"{n['lms.paged_in_bytes'] / max(n['lms.used_bytes'], 1):.0%}"
+
+
 def summary(device: Device = None) -> str:
     r"""A few lines that say whether Large Model Support is on and what it did."""
     lines = [f"Large Model Support: {_state()}"]
@@ -56,6 +60,7 @@ def summary(device: Device = None) -> str:
     lines += [
         f"  copied: {s['lms.paged_out_bytes']} out in {n['lms.paged_out']},"
         f" {s['lms.paged_in_bytes']} in in {n['lms.paged_in']}",
+        f"  operators used {s['lms.used_bytes']}, of which {_share(n)} had to be brought in first",
         f"  moved without a copy: {s['lms.clean_bytes']} out, {s['lms.overwrite_bytes']} in",
         f"  now: {s['lms.on_host_bytes']} on the host, {s['lms.idle_bytes']} idle on the device,"
         f" {s['lms.exposed_bytes']} held by raw pointers, {s['lms.excluded_bytes']} excluded",
