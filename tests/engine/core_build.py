@@ -102,7 +102,11 @@ def run_case(
     program: Path, case: str, *options: str, timeout: float = 600, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
     """Runs one case. A sanitizer's report makes it fail."""
-    env = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1"}
+    env = {
+        **os.environ,
+        "TSAN_OPTIONS": "halt_on_error=1:detect_deadlocks=1",
+        "ASAN_OPTIONS": "detect_leaks=1",
+    }
     env |= variables
     return subprocess.run(
         [program, case, *options], capture_output=True, text=True, timeout=timeout, env=env

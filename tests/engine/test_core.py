@@ -91,6 +91,14 @@ def test_races_are_looked_for_where_there_are_threads() -> None:
     assert set(cases) < set(core_build.case_names("sanitize"))
 
 
+@pytest.mark.default
+def test_locks_in_both_orders_are_reported() -> None:
+    program = core_build.build("tsan")
+    assert core_build.run_case(program, "threads_lock_in_one_order").returncode == 0
+    done = core_build.run_case(program, "threads_lock_in_one_order", "reversed=1")
+    assert done.returncode != 0 and "lock-order-inversion" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "case"), [(variant, case) for variant, cases in LONG.items() for case in cases]

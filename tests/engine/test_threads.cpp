@@ -266,3 +266,19 @@ TEST(threads_share_one_engine) {
   common.pool.trim();
   CHECK_EQ(common.pool.stats().reserved, 0u);
 }
+
+// What the thread sanitizer holds all cases here to: no two locks in both orders. With reversed=1
+// the engine's lock is taken under another one, too.
+TEST(threads_lock_in_one_order) {
+  Common common(1, 1);
+  std::mutex leaf;
+  std::thread([&common, &leaf] {
+    const std::lock_guard<std::recursive_mutex> engine(common.engine.mutex());
+    const std::lock_guard<std::mutex> lock(leaf);
+  }).join();
+  if (harness::option("reversed", 0) == 0) return;
+  std::thread([&common, &leaf] {
+    const std::lock_guard<std::mutex> lock(leaf);
+    common.engine.census(0);
+  }).join();
+}
