@@ -224,3 +224,35 @@ def test_the_swaps_are_in_the_body():
     for node in ins:
         assert node.input[0].startswith("lms/swapout") and node.input[1].startswith("^")
         assert node.attr["_grappler_do_not_remove"].b
+
+
+def test_a_body_is_rewritten_for_each_device(said):
+    """And has nodes of the same names already."""
+
+    def graph():
+        made = tf.Graph()
+        with made.as_default():
+            x = v1.placeholder(tf.float32, (4, 8), name="x")
+
+            def body(n, y):
+                with tf.name_scope("lms/"):
+                    y = tf.identity(y, name="swapout_0")
+                with tf.device("/gpu:0"):
+                    z = block(y, W)
+                with tf.device("/gpu:1"):
+                    return n + 1, block(z, W) + z
+
+            y = tf.while_loop(lambda n, _: n < 3, body, (0, x))[1]
+            tf.identity(y, name="y")
+        return made
+
+    ours = graph()
+    for device in ("/gpu:0", "/gpu:1"):
+        LMS(1, 0, 1, gpu_device=device).run(ours)
+    assert within(said) > 3 and len([line for line in said if "Added" in line]) == 2
+    found = []
+    for each in (ours, graph()):
+        config = v1.ConfigProto(allow_soft_placement=True)
+        with v1.Session(graph=each, config=config) as session:
+            found.append(session.run("y:0", {"x:0": X}))
+    np.testing.assert_array_equal(*found)

@@ -8,7 +8,7 @@ and the order of its effects stay; the ops that call it then name the new one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -126,17 +126,18 @@ class Library:
         place = tf.DeviceSpec.from_string(cpu_device).to_string()
         nodes = {node.name: node for node in made.node_def}
         names = [operation.name for operation in body.operations]
+        scope = _free_scope({*nodes, *(arg.name for arg in made.signature.input_arg)})
         for number, swap in enumerate(plan.swaps):
             source = body.operations[swap.tensor.op].outputs[swap.tensor.port]
             first = swap.ins[0].edges[0]
             text = nodes[names[first.consumer]].input[first.slot]
-            out = _identity(f"{SCOPE}/swapout_{number}", text, source.dtype, place)
+            out = _identity(f"{scope}/swapout_{number}", text, source.dtype, place)
             made.node_def.append(out)
             for held in swap.held:
                 nodes[names[held]].input.append(f"^{out.name}")
             for count, swap_in in enumerate(swap.ins):
                 back = _identity(
-                    f"{SCOPE}/swapin_{number}_{count}", f"{out.name}:output:0", source.dtype,
+                    f"{scope}/swapin_{number}_{count}", f"{out.name}:output:0", source.dtype,
                     place,
                 )  # fmt: skip
                 back.input.extend(f"^{names[trigger]}" for trigger in swap_in.triggers)
@@ -195,6 +196,12 @@ class Library:
                 operation._set_func_attr(attribute, after[0])
             else:
                 operation._set_func_list_attr(attribute, after)
+
+
+def _free_scope(names: Collection[str]) -> str:
+    """As a graph of TensorFlow's would name it; nothing does so within a function."""
+    scopes = itertools.chain([SCOPE], (f"{SCOPE}_{number}" for number in itertools.count(1)))
+    return next(s for s in scopes if not any(name.startswith(f"{s}/") for name in names))
 
 
 def _identity(name: str, text: str, dtype: tf.DType, device: str) -> NodeDef:
