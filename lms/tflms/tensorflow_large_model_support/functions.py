@@ -66,9 +66,7 @@ class Unrolled:
             for tensor, name in zip(self.concrete.graph.inputs, self.fed, strict=True):
                 shape = _led(tensor.shape, batch_size) if tensor.dtype != tf.resource else None
                 made = v1.placeholder(tensor.dtype, shape, name)
-                data = handle_data_util.get_resource_handle_data(tensor)
-                if data.is_set:  # of a variable: what reads it has its shape
-                    handle_data_util.set_handle_data(made, data)
+                _know_what_is_held(tensor, made)
                 if used & {tensor.op.name, tensor.name}:
                     inputs[tensor.name] = made
             tf.graph_util.import_graph_def(definition, input_map=inputs, name="")
@@ -95,6 +93,8 @@ class Unrolled:
         """What does by this definition what the concrete function does: of flat tensors, lists."""
 
         def body(*arguments: tf.Tensor) -> list[tf.Tensor]:
+            for tensor, made in zip(self.concrete.graph.inputs, arguments, strict=True):
+                _know_what_is_held(tensor, made)
             given = dict(zip(self.fed, arguments, strict=True))
             found = tf.graph_util.import_graph_def(
                 definition,
@@ -111,6 +111,13 @@ class Unrolled:
             tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.concrete.graph.inputs
         ]
         return v1.wrap_function(body, signature)
+
+
+def _know_what_is_held(tensor: tf.Tensor, made: tf.Tensor) -> None:
+    """What reads or changes the variable has its shape."""
+    data = handle_data_util.get_resource_handle_data(tensor)
+    if data.is_set:
+        handle_data_util.set_handle_data(made, data)
 
 
 def _is_compiled(node: Any) -> bool:

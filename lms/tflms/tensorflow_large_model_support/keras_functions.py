@@ -3,48 +3,62 @@
 
 from __future__ import annotations
 
+import functools
 import types
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.function.trace_type import default_types
 from tensorflow.python.eager.polymorphic_function import function_type_utils
 
 v1 = tf.compat.v1
-Rewrite = Callable[[Any], Callable[..., Any]]
+Flat = Callable[..., Any]  # of the tensors of a concrete function, one by one
+Rewrite = Callable[[Any], Flat | None]  # None: nothing is to be swapped
 
 
 class Rewritten:
     """Calls a tf.function by what `rewrite` makes of each concrete function of it."""
 
     def __init__(self, function: Any, rewrite: Rewrite) -> None:
+        functools.update_wrapper(self, function, updated=())
         self.function, self._rewrite = function, rewrite
         self._made: dict[int, tuple[Any, Callable[..., Any]]] = {}
+        self._methods: weakref.WeakKeyDictionary[Any, Rewritten] = weakref.WeakKeyDictionary()
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         concrete = self.function.get_concrete_function(*arguments, **named)
         if id(concrete) not in self._made:
-            self._made[id(concrete)] = (concrete, self._rewrite(concrete))  # keeps it, and its id
+            flat = self._rewrite(concrete)
+            defaults = self.function.function_spec.default_values
+            made = self.function if flat is None else called(concrete, flat, defaults)
+            self._made[id(concrete)] = (concrete, made)  # keeps it, and its id
         made = self._made[id(concrete)][1]
         return made(*arguments, **named)
 
+    def __get__(self, instance: Any, owner: Any = None) -> Rewritten:
+        """Of a class, its instances' method."""
+        if instance is None:
+            return self
+        if instance not in self._methods:
+            method = self.function.__get__(instance, owner)
+            self._methods[instance] = Rewritten(method, self._rewrite)
+        return self._methods[instance]
 
-def called(concrete: Any, flat: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of flat tensors, called as `concrete` is."""
+
+def called(concrete: Any, flat: Flat, defaults: Mapping[str, Any]) -> Callable[..., Any]:
+    """A function of flat tensors, called as `concrete` is: its own call needs what has a default,
+    too."""
 
     count = len(concrete.inputs) - len(concrete.captured_inputs)
     kinds = concrete.function_type.parameters if concrete.function_type is not None else {}
-    known = {  # of this concrete function, so that a call may leave them out
-        name: (place, kind.type_constraint.value)
-        for place, (name, kind) in enumerate(kinds.items())
-        if isinstance(kind.type_constraint, default_types.Literal)
-    }
+    places = {name: place for place, name in enumerate(kinds) if name in defaults}
 
     def given(arguments: tuple[Any, ...], named: dict[str, Any]) -> Sequence[Any]:
         """In the order of the function's own parameters."""
         if concrete.function_type is not None:
-            left = {name: value for name, (at, value) in known.items() if at >= len(arguments)}
+            left = {name: defaults[name] for name, at in places.items() if at >= len(arguments)}
             bound = function_type_utils.canonicalize_function_inputs(
                 arguments, {**left, **named}, concrete.function_type
             )
@@ -73,7 +87,7 @@ def input_shapes(model: Any) -> list[tf.TensorShape]:
         return []
 
 
-def put(model: Any, name: str, rewritten: Rewrite) -> None:
+def put(model: Any, name: str, rewritten: Callable[[Any], Any]) -> None:
     """Give the model the function `name` rewritten; once."""
     make = getattr(model, f"make_{name}")
     if getattr(model, "jit_compile", False):
@@ -87,7 +101,7 @@ def put(model: Any, name: str, rewritten: Rewrite) -> None:
     setattr(model, name, _around(function, rewritten))
 
 
-def _around(function: Any, rewritten: Rewrite) -> Any:
+def _around(function: Any, rewritten: Callable[[Any], Any]) -> Any:
     """A tf.function itself; newer Keras 3 has a plain function around those that it calls."""
     if hasattr(function, "get_concrete_function"):
         return rewritten(function)

@@ -193,11 +193,13 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, a tf.function or what can become one, with its graphs rewritten."""
+        if not callable(function):
+            raise ValueError(f"{function!r} is no function; give one")
         if not hasattr(function, "get_concrete_function"):
             function = tf.function(function)
         return keras_functions.Rewritten(function, self._concrete)
 
-    def _concrete(self, concrete: Any) -> Callable[..., Any]:
+    def _concrete(self, concrete: Any) -> keras_functions.Flat | None:
         unrolled = Unrolled(concrete)
         if unrolled.compiled:
             self._log(
@@ -210,8 +212,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         if self.batch_size is not None and _is_open(operations):
             shapes = unrolled.graph(self.batch_size, keras_functions.input_shapes(self.model))
         if not self._rewrite(graph, shapes, unrolled.variables_bytes(), whole=True):
-            return concrete
-        return keras_functions.called(concrete, unrolled.function(graph.as_graph_def()))
+            return None
+        return unrolled.function(graph.as_graph_def())
 
     # A hook of sessions.
     def begin(self) -> None:
