@@ -159,6 +159,21 @@ def test_pictures(tmp_path, monkeypatch, said):
     assert any("[Simulator] Pictures: " in line for line in said)
 
 
+def test_pictures_that_cannot_be_written_stop_nothing(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    warned = []
+    monkeypatch.setattr(
+        tf.compat.v1.logging, "warning", lambda text, *parts: warned.append(text % parts)
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".lms").touch()
+    lms, graph = LMS(3, 2, 1), network()
+    lms.autotune_plot = True
+    lms.run(graph)
+    (line,) = warned
+    assert "There are no pictures: " in line and added(graph)
+
+
 @pytest.mark.parametrize(
     ("running", "refused"),
     [("2.21.0", None), ("2.21.3", None), ("2.19.1", "2.21.0"), ("2.15.0", "2.14.1")],

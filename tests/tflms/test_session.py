@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs of sessions: what is added, what is left alone, what is refused; tuning by sizes."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -136,7 +138,7 @@ def test_filters(said):
     wrong.excl_input_by_types = ["Relux"]
     with pytest.raises(ValueError, match="excl_input_by_types names 'Relux'"):
         wrong.run(network())
-    with pytest.raises(ValueError, match="no set of names"):
+    with pytest.raises(ValueError, match="excl_input_by_types is 'Relu', which is no set of names"):
         wrong.excl_input_by_types = "Relu"
 
 
@@ -151,6 +153,70 @@ def test_what_is_no_integer(name, wrong):
 def test_what_is_no_mode(wrong):
     with pytest.raises(ValueError, match="which is none of 0"):
         LMS(sync_mode=wrong)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        *(("serialization", each) for each in (5, "3:5", None)),
+        *(("serialization_by_size", each) for each in ("1", None, float("nan"), -1, [1])),
+        *(("cpu_device", each) for each in (None, "cpus", 5, "/gpu:0", "")),
+        *(("gpu_device", each) for each in ("gpus", 5, "/cpu:0", "/gpu:x", "")),
+    ],
+)
+def test_what_is_none_of_its_options(option, wrong):
+    with pytest.raises(ValueError, match=f"{option} is {re.escape(repr(wrong))}, which "):
+        LMS(3, 0, 1, **{option: wrong})
+
+
+@pytest.mark.parametrize("wrong", ["1", None])
+def test_what_is_no_level_of_a_log(wrong):
+    with pytest.raises(ValueError, match=r"debug_level is .* which is no integer"):
+        LMS(debug=True, debug_level=wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("batch_size", each) for each in ("4", 0, -1, 1.5, True, 10**30)),
+        *(("autotune_gpu_mem", each) for each in ("8", -1, float("nan"), 1e300, True, [1])),
+    ],
+)
+def test_what_is_none_of_its_properties(name, wrong):
+    with pytest.raises(ValueError, match=f"{name} is "):
+        setattr(LMS(), name, wrong)
+
+
+def test_numbers_of_numpy_are_numbers():
+    lms = LMS(np.int64(3), np.int32(0), 1)
+    lms.batch_size, lms.autotune_gpu_mem = np.int64(4), np.float32(0.5)
+    lms.run(network())
+    assert lms.batch_size == 4 and lms.autotune_gpu_mem == 0.5
+
+
+@pytest.mark.parametrize("wrong", [5, "graph", network])
+def test_what_is_no_graph(wrong):
+    with pytest.raises(ValueError, match="which is no graph of TensorFlow's"):
+        LMS(3, 0, 1).run(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["x", "nan", "inf", "-1", "1e400"])
+def test_what_is_refused_leaves_the_graph_as_it_is(wrong, monkeypatch):
+    monkeypatch.setenv("TF_GPU_HOST_MEM_LIMIT_IN_MB", wrong)
+    graph = network()
+    with pytest.raises(ValueError, match=r"TF_GPU_HOST_MEM_LIMIT_IN_MB is .* no number of MiB"):
+        LMS(3, 0, 1).run(graph)
+    assert not added(graph)
+
+
+def test_a_batch_size_that_the_graph_cannot_have():
+    graph = network()
+    with graph.as_default():
+        graph.get_tensor_by_name("x:0") + tf.ones((4, 1, 1, 1))
+    lms = LMS(3, 0, 1)
+    lms.batch_size = 5
+    with pytest.raises(ValueError, match=r"batch_size is 5, which not every .* but are 5 and 4"):
+        lms.run(graph)
 
 
 # ---- tuning
@@ -199,6 +265,13 @@ def test_a_model_is_tuned_once(said):
     lms = tuned(network(), 84e3 / (1 << 30))
     lms.run(network())
     assert "[LMS][0] The configuration of this model and batch size is known." in said
+
+
+def test_what_is_known_is_of_the_same_filters(said):
+    lms = tuned(network(), 84e3 / (1 << 30))
+    lms.excl_output_by_types = {"Relu"}
+    with pytest.raises(ValueError, match="no configuration was found"):
+        lms.run(network())
 
 
 def test_what_cannot_be_tuned(monkeypatch):
@@ -355,3 +428,11 @@ def test_a_final_graph_is_refused():
     graph.finalize()
     with pytest.raises(ValueError, match="because it is final; run LMS before"):
         LMS(3, 0, 1).run(graph)
+
+
+def test_a_final_graph_that_was_rewritten_before_is_left_alone(said):
+    graph = network()
+    LMS(3, 0, 1).run(graph)
+    graph.finalize()
+    LMS(3, 0, 1).run(graph)
+    assert said[-1] == "[LMS][0] The graph was rewritten before. It is left as it is."

@@ -69,6 +69,9 @@ def host_bytes() -> int:
     """What TensorFlow may take of host memory that a GPU can copy to."""
     given = os.environ.get(HOST_LIMIT)
     try:
-        return int(float(given)) << 20 if given else _HOST_MIB << 20
-    except ValueError:
+        mebibytes = int(float(given)) if given else _HOST_MIB
+        if mebibytes < 0:
+            raise ValueError
+    except (OverflowError, ValueError):
         raise ValueError(f"{HOST_LIMIT} is {given!r}, which is no number of MiB") from None
+    return mebibytes << 20

@@ -52,7 +52,7 @@ class Unrolled:
         definition = GraphDef()
         definition.CopyFrom(self.definition)
         if batch_size is not None:
-            set_batch_size(definition, batch_size, model_inputs)
+            _set_batch_size(definition, batch_size, model_inputs)
         given = set(self.inputs)
         kept = [node for node in definition.node if f"{node.name}:0" not in given]
         for node in kept:
@@ -186,7 +186,17 @@ def _rename(definition: GraphDef, old: str, new: str) -> None:
             del node.attr[old]
 
 
-def set_batch_size(
+def with_batch_size(graph: tf.Graph, batch_size: int) -> tf.Graph:
+    """The same graph, with more of the sizes."""
+    definition = graph.as_graph_def()
+    _set_batch_size(definition, batch_size)
+    sized = tf.Graph()
+    with sized.as_default():
+        tf.graph_util.import_graph_def(definition, name="")
+    return sized
+
+
+def _set_batch_size(
     definition: GraphDef, batch_size: int, model_inputs: Sequence[tf.TensorShape] = ()
 ) -> None:
     """The unknown leading dimensions of what comes from outside are that from now on, and all other

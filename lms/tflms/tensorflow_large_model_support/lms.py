@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_large_model_support import device, keras_functions, parts, pictures, profiles
+from tensorflow_large_model_support import (
+    checks,
+    device,
+    keras_functions,
+    parts,
+    pictures,
+    profiles,
+)
 from tensorflow_large_model_support.best import Best
 from tensorflow_large_model_support.bodies import Body, Library
 from tensorflow_large_model_support.choice import IN, Settings, Side, serialized_levels
-from tensorflow_large_model_support.functions import Unrolled, set_batch_size
+from tensorflow_large_model_support.functions import Unrolled, with_batch_size
 from tensorflow_large_model_support.graph import KEEPING, LOOPS, SPARE_RESULTS, Graph
 from tensorflow_large_model_support.parts import Part, Plans
 from tensorflow_large_model_support.plan import Plan, Planner
@@ -33,28 +40,15 @@ _DONE = "tensorflow_large_model_support"  # a collection of each graph that was 
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def check_integer(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} is {value!r}, which is no integer; give one")
-
-
-def names(what: str, value: Any) -> set[str]:
-    """As a set; a text alone would be one of letters."""
-    given = isinstance(value, Collection) and not isinstance(value, str | bytes)
-    if not given or not all(isinstance(one, str) for one in value):
-        raise ValueError(f"{what} is {value!r}, which is no set of names")
-    return set(value)
-
-
 def _side(end: str, option: str) -> property:
     """A property that takes a collection of scopes or types."""
-    name = f"{option}_{end}"
+    name = f"_{end}_by_".join(option.split("_"))
 
     def get(self: LMS) -> set[str]:
         return getattr(self._sides[end], option)
 
     def put(self: LMS, value: Collection[str]) -> None:
-        setattr(self._sides[end], option, names(name, value))
+        setattr(self._sides[end], option, checks.names(name, value))
 
     return property(get, put)
 
@@ -113,8 +107,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             "swapin_ahead": swapin_ahead,
             "sync_mode": sync_mode,
         }
-        for name, number in numbers.items():
-            check_integer(name, number)
+        threshold, groupby, ahead, mode = (checks.integer(*each) for each in numbers.items())
+        self._wanted = Settings(threshold, groupby, ahead, mode)
         if sync_mode not in range(4):
             raise ValueError(
                 f"sync_mode is {sync_mode}, which is none of 0 (asynchronous), 1 (swap-outs are "
@@ -131,17 +125,19 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                 "plan='best' finds numbers for each tensor, so that there are none to give; leave "
                 "swapout_threshold, swapin_groupby and swapin_ahead out"
             )
-        self._wanted = Settings(swapout_threshold, swapin_groupby, swapin_ahead, sync_mode)
-        self._serialization = list(serialization)
-        self._serialization_by_size = serialization_by_size
-        self._debug_level = debug_level if debug else 0
-        self._cpu_device, self._gpu_device = cpu_device, gpu_device
+        self._serialization = checks.levels("serialization", serialization)
+        self._serialization_by_size = checks.size("serialization_by_size", serialization_by_size)
+        self._debug_level = checks.integer("debug_level", debug_level) if debug else 0
+        self._cpu_device = checks.device("cpu_device", cpu_device, "CPU")
+        if gpu_device is not None:
+            checks.device("gpu_device", gpu_device, "GPU")
+        self._gpu_device = gpu_device
         self._sides = {"output": Side(), "input": Side()}
         self._remembered: dict[tuple[Any, ...], list[Plan] | None] = {}
         self._profile: profiles.Profile | None = None
-        self.batch_size: int | None = None
+        self._batch_size: int | None = None
         self.is_training = True
-        self.autotune_gpu_mem: float | None = None
+        self._autotune_gpu_mem: float | None = None
         self.autotune_plot = False
         self.most_tensors: int | None = None  # the first that are made; None: all
         self._simulated: Simulated | None = None
@@ -155,6 +151,26 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
     incl_input_by_scopes = _side("input", "incl_scopes")
     excl_input_by_types = _side("input", "excl_types")
     incl_input_by_types = _side("input", "incl_types")
+
+    @property
+    def batch_size(self) -> int | None:
+        """What an unknown leading dimension is."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: int | None) -> None:
+        if value is not None and not 1 <= checks.integer("batch_size", value) < 1 << 31:
+            raise ValueError(f"batch_size is {value}, which is no size of a batch; give 1 or more")
+        self._batch_size = None if value is None else int(value)
+
+    @property
+    def autotune_gpu_mem(self) -> float | None:
+        """GiB to tune for; None: those of the device."""
+        return self._autotune_gpu_mem
+
+    @autotune_gpu_mem.setter
+    def autotune_gpu_mem(self, value: float | None) -> None:
+        self._autotune_gpu_mem = None if value is None else checks.size("autotune_gpu_mem", value)
 
     @property
     def profile(self) -> profiles.Profile:
@@ -171,23 +187,19 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         """Rewrite a graph before a session runs it: the default one, or Keras's."""
         if graph is None:
             graph = v1.keras.backend.get_session().graph if keras else v1.get_default_graph()
+        if not isinstance(graph, tf.Graph):
+            raise ValueError(f"graph is {graph!r}, which is no graph of TensorFlow's")
         empty = tf.executing_eagerly() and not graph.get_operations()
         if empty or isinstance(graph, tf.__internal__.FuncGraph):
             self._log("There is no graph of a session here. Nothing is swapped.")
             return
-        if graph.finalized:
-            raise ValueError("the graph cannot be rewritten because it is final; run LMS before")
         if self._gpu_device in graph.get_collection(_DONE):
             self._log("The graph was rewritten before. It is left as it is.")
             return
+        if graph.finalized:
+            raise ValueError("the graph cannot be rewritten because it is final; run LMS before")
         operations = graph.get_operations()
-        shapes = None
-        if self.batch_size is not None and _is_open(operations):
-            definition = graph.as_graph_def()
-            set_batch_size(definition, self.batch_size)
-            shapes = tf.Graph()
-            with shapes.as_default():
-                tf.graph_util.import_graph_def(definition, name="")
+        shapes = self._sized(operations, lambda size: with_batch_size(graph, size))
         self._rewrite(graph, shapes, variables_bytes(operations), whole=False)
         graph.add_to_collection(_DONE, self._gpu_device)
 
@@ -208,12 +220,25 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             )
         graph = unrolled.graph()
         operations = graph.get_operations()
-        shapes = None
-        if self.batch_size is not None and _is_open(operations):
-            shapes = unrolled.graph(self.batch_size, keras_functions.input_shapes(self.model))
+        inputs = keras_functions.input_shapes(self.model)
+        shapes = self._sized(operations, lambda size: unrolled.graph(size, inputs))
         if not self._rewrite(graph, shapes, unrolled.variables_bytes(), whole=True):
             return None
         return unrolled.function(graph.as_graph_def())
+
+    def _sized(
+        self, operations: Sequence[tf.Operation], make: Callable[[int], tf.Graph]
+    ) -> tf.Graph | None:
+        """What `make` makes of the batch size; None: there is none, or nothing that it is for."""
+        if self.batch_size is None or not _is_open(operations):
+            return None
+        try:
+            return make(self.batch_size)
+        except ValueError as error:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, which not every unknown leading dimension of "
+                f"the graph can be ({error}); give another, or none"
+            ) from None
 
     # A hook of sessions.
     def begin(self) -> None:
@@ -247,6 +272,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
     ) -> bool:
         """Whether anything was to be swapped. `shapes` has the same ops, with more of the sizes."""
         began = time.perf_counter()
+        host = device.host_bytes()
         seen = (shapes or graph).get_operations()
         found = read(seen, self._gpu_device, training=self.is_training)
         self._tell(found, variables)
@@ -256,8 +282,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         if plans is None:
             return False
         plans = self._first(plans)
-        added = self._put(main, plans, graph, seen, library)
         memory = self._simulate(main, plans, variables)
+        added = self._put(main, plans, graph, seen, library)
         for part in plans:
             self._tell_swaps(part.planner.graph, plans[part])
         self._log(f"Configuration: {plans[main].described}")
@@ -266,7 +292,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             f"({added.swap_outs} swap-out operations ({memory.swapped_out / GIB:.2f} GiB) and "
             f"{added.swap_ins} swap-in operations ({memory.swapped_in / GIB:.2f} GiB))"
         )
-        self._warn_of_host(memory)
+        self._warn_of_host(memory, host)
         self._log(f"Editing model for LMS, took: {(time.perf_counter() - began) * 1000:.0f} ms")
         return True
 
@@ -335,9 +361,17 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         run = main, plans
         self._simulated = Simulated(before, after, plans[main], distances, variables, run)
         if self.autotune_plot:
-            files = pictures.save(self.plan())
-            self._simulator(f"Pictures: {', '.join(map(str, files))}")
+            self._draw()
         return after
+
+    def _draw(self) -> None:
+        """Training does without."""
+        try:
+            files = pictures.save(self.plan())
+        except (ImportError, OSError) as error:
+            v1.logging.warning("[LMS][0] [Simulator] There are no pictures: %s", error)
+            return
+        self._simulator(f"Pictures: {', '.join(map(str, files))}")
 
     @property
     def simulated(self) -> Simulated:
@@ -428,7 +462,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         self._limit = limit
         profile = self.profile
         every = list(main.all())
-        shapes = tuple(_shape_of(part.planner.graph) for part in every)
+        shapes = tuple(_shape_of(part.planner) for part in every)
         key = (shapes, self.batch_size, wanted, limit, profile)
         if key in self._remembered:
             self._log("The configuration of this model and batch size is known.")
@@ -517,8 +551,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                 triggers = ", ".join(graph.ops[op].name for op in swap_in.triggers) or "nothing"
                 self._log(f"{name}:{swap.tensor.port} is out until {triggers}, for {readers}", 1)
 
-    def _warn_of_host(self, memory: Memory) -> None:
-        if memory.host_peak > device.host_bytes():
+    def _warn_of_host(self, memory: Memory, limit: int) -> None:
+        if memory.host_peak > limit:
             mebibytes = -(-memory.host_peak // MIB)
             v1.logging.warning(
                 "[LMS][0] %.2f GiB of host memory are needed, which is above TensorFlow's limit; "
@@ -562,6 +596,8 @@ def _leads_openly(shape: tf.TensorShape) -> bool:
     return shape.rank is None or bool(shape.rank and shape.dims[0].value is None)
 
 
-def _shape_of(graph: Graph) -> int:
-    """What two graphs with the same results of tuning have in common."""
-    return hash(tuple((op.type, op.inputs, op.after, op.outputs) for op in graph.ops))
+def _shape_of(planner: Planner) -> int:
+    """What two graphs with the same results of tuning have in common: all but names, and of those
+    what they say of what may be swapped."""
+    ops = tuple(op._replace(name="") for op in planner.graph.ops)
+    return hash((ops, tuple(planner.candidates), planner.whole))

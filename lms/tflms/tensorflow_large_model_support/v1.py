@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_large_model_support import lms
+from tensorflow_large_model_support import checks, lms
 from tensorflow_large_model_support.choice import Side
 from tensorflow_large_model_support.graph import Graph
 from tensorflow_large_model_support.plan import Planner
@@ -52,7 +52,7 @@ class LMS(lms.LMS):
             )
         numbers = {"n_tensors": n_tensors, "lb": lb, "ub": ub, "branch_threshold": branch_threshold}
         for name, number in numbers.items():
-            lms.check_integer(name, number)
+            checks.integer(name, number)
         if lb > ub:
             raise ValueError(f"lb is {lb}, which is above ub, {ub}; give a smaller one")
         if not (starting_scope is None or isinstance(starting_scope, str)):
@@ -69,15 +69,15 @@ class LMS(lms.LMS):
         )
         self._graph = graph
         self._branches = swap_branches
-        self._optimizer_scopes = lms.names("optimizer_scopes", optimizer_scopes or ())
-        self._starting_ops = lms.names("starting_op_names", starting_op_names or ())
+        self._optimizer_scopes = checks.names("optimizer_scopes", optimizer_scopes or ())
+        self._starting_ops = checks.names("starting_op_names", starting_op_names or ())
         self._starting_scope = starting_scope
         self.most_tensors = None if n_tensors < 0 else n_tensors
         side = self._sides["output"]
-        side.excl_scopes = lms.names("excl_scopes", excl_scopes)
-        side.incl_scopes = lms.names("incl_scopes", incl_scopes)
-        side.excl_types = lms.names("excl_types", excl_types)
-        side.incl_types = lms.names("incl_types", incl_types)
+        side.excl_scopes = checks.names("excl_scopes", excl_scopes)
+        side.incl_scopes = checks.names("incl_scopes", incl_scopes)
+        side.excl_types = checks.names("excl_types", excl_types)
+        side.incl_types = checks.names("incl_types", incl_types)
 
     def run(self, graph: tf.Graph | None = None, keras: bool = False) -> None:
         super().run(graph or self._graph, keras)
