@@ -29,6 +29,9 @@ from tensorflow_large_model_support.graph import (
     Tensor,
 )
 
+_NEVER = CONTROL_FLOW - MERGES - SWITCHES  # of which nothing is swapped
+_SAME = SAME_BUFFER | PASSED_ON
+
 
 class SwapIn(NamedTuple):
     triggers: tuple[int, ...]  # the ops that must have run before
@@ -223,7 +226,7 @@ def _candidates(
         if (
             tensor.op in stays
             or context is None
-            or op.type in CONTROL_FLOW - MERGES - SWITCHES
+            or op.type in _NEVER
             or not (op.on_device and op.outputs[tensor.port].moves and outputs(op))
         ):
             continue
@@ -249,7 +252,7 @@ def _stays(graph: Graph) -> set[int]:
     stays: set[int] = set()
     for number in graph.order:
         op = graph.ops[number]
-        same = op.type in SAME_BUFFER | PASSED_ON and op.inputs
+        same = op.type in _SAME and op.inputs
         if op.type in LEFT_ALONE or (same and op.inputs[0].op in stays):
             stays.add(number)
     return stays

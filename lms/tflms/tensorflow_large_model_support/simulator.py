@@ -21,11 +21,9 @@ from tensorflow_large_model_support.graph import (
     PASSED_ON,
     SAME_BUFFER,
     SWITCHES,
-    Edge,
     Graph,
-    Tensor,
 )
-from tensorflow_large_model_support.plan import Plan
+from tensorflow_large_model_support.plan import Plan, Swap
 
 ROUNDING = 256  # of TensorFlow's BFC allocator
 # Write their result where an input of its size was, when they are the last to read that.
@@ -78,6 +76,8 @@ CHANNELS_FIRST = frozenset(
 FOLLOWS = (
     IN_PLACE | SWITCHES | MERGES | SAME_BUFFER - {"Reshape", "Squeeze", "ExpandDims", "Bitcast"}
 )
+# Their results are not made in a run, or are what they read.
+_OF_NO_SIZE = LEFT_ALONE | PASSED_ON
 
 
 def rounded(size: int) -> int:
@@ -108,7 +108,7 @@ class Simulator:
         self.graph = graph
         self.sizes = [
             tuple(rounded(out.size) if out.size and out.moves else 0 for out in op.outputs)
-            if op.on_device and op.type not in LEFT_ALONE | PASSED_ON
+            if op.on_device and op.type not in _OF_NO_SIZE
             else (0,) * len(op.outputs)
             for op in graph.ops
         ]
@@ -192,20 +192,18 @@ class Simulator:
         scratch = list(self.scratch)
         own: list[list[int]] = [[] for _ in self.graph.ops]
         buffer: list[list[int]] = [[] for _ in self.graph.ops]
-        swaps = {swap.tensor: swap for swap in plan.swaps}
-        copies: dict[Edge, int] = {}
+        swaps: dict[tuple[int, int], Swap] = {swap.tensor: swap for swap in plan.swaps}
+        copies: dict[int, dict[int, int]] = {}  # that an op reads, by slot
         host = [0] * (steps + 1)
         moved_out = moved_in = 0
         for number in self.graph.order:
             op = self.graph.ops[number]
             begin = step[number]
-            reads = [
-                copies.get(Edge(number, slot), -1) for slot in range(len(op.inputs))
-            ] if copies else [-1] * len(op.inputs)  # fmt: skip
-            for slot, tensor in enumerate(op.inputs):
-                if reads[slot] < 0:
-                    reads[slot] = buffer[tensor.op][tensor.port]
-                life.read(reads[slot], begin)
+            reads = [buffer[tensor.op][tensor.port] for tensor in op.inputs]
+            for slot, copy in copies.get(number, {}).items():
+                reads[slot] = copy
+            for read in reads:
+                life.read(read, begin)
             if number in self.within:
                 own[number].append(life.make(self.within[number], begin))
             in_place = op.type in IN_PLACE
@@ -222,7 +220,7 @@ class Simulator:
                     if in_place and size:
                         life.over[made] = tuple(reads)
                 buffer[number].append(made)
-                swap = swaps.get(Tensor(number, port))
+                swap = swaps.get((number, port))
                 if swap is None:
                     continue
                 if not swap.held:
@@ -244,7 +242,8 @@ class Simulator:
                             scratch[reader] += max(size - sum(self.sizes[reader]), 0)
                     moved_in += size
                     last = max(last, at)
-                    copies.update(dict.fromkeys(swap_in.edges, copy))
+                    for reader, slot in swap_in.edges:
+                        copies.setdefault(reader, {})[slot] = copy
                 host[begin] += size
                 host[min(last + 1, steps)] -= size
         return _Run(life, scratch, own, host, moved_out, moved_in)
