@@ -430,6 +430,31 @@ def test_a_final_graph_is_refused():
         LMS(3, 0, 1).run(graph)
 
 
+def test_what_is_fed_in_the_middle():
+    """A swap-in may wait for an op before it, which then reads what it did not need to."""
+
+    def graph():
+        made = tf.Graph()
+        with made.as_default():
+            x, y = (v1.placeholder(tf.float32, (4, 8), name=name) for name in "xy")
+            early = tf.sin(x, name="early")
+            middle = tf.tanh(tf.exp(early * y), name="middle")
+            tf.add(tf.cos(tf.exp(middle)), early, name="end")
+        return made
+
+    def run(one):
+        with v1.Session(graph=one) as session:
+            return session.run("end:0", {"middle:0": X[0, :4, :, 0], "early:0": X[1, :4, :, 0]})
+
+    late, soon = graph(), graph()
+    LMS(1, 0, 1).run(late)
+    LMS(1, 0, 99).run(soon)
+    assert added(late) and added(soon)
+    np.testing.assert_array_equal(run(late), run(graph()))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="feed a value for placeholder"):
+        run(soon)
+
+
 def test_a_final_graph_that_was_rewritten_before_is_left_alone(said):
     graph = network()
     LMS(3, 0, 1).run(graph)
