@@ -246,8 +246,9 @@ def test_wheel_that_is_not_the_tags(alpha: World, small: Path) -> None:
     code, _, err = run("conda", "v1.0", "--arch", "linux-ppc64le", "--wheel", str(right))
     assert code == MismatchError.exit_code and "not for linux-ppc64le" in err
     right.write_bytes(b"PK")
-    code, _, err = run("conda", "v1.0", "--wheel", str(right))
-    assert code == WheelError.exit_code and "damaged" in err
+    for more in ([], ["--dry-run"]):
+        code, _, err = run("conda", "v1.0", "--wheel", str(right), *more)
+        assert code == WheelError.exit_code and "damaged" in err
     assert not list(alpha.folder.rglob("*.conda"))
 
 

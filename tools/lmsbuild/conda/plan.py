@@ -22,6 +22,7 @@ from lmsbuild.conda.condapackage import (
 )
 from lmsbuild.conda.dependencies import mapped, table
 from lmsbuild.tags.frameworks import Companion, Target, load
+from lmsbuild.wheel import wheelfile
 from lmsbuild.wheel.plugin import PluginTarget
 from lmsbuild.wheel.wheelfile import WheelName
 
@@ -208,7 +209,8 @@ def _local(local: str) -> tuple[str, int]:
 
 
 def check_wheel(wheel: Path, plan: Plan, project: str, version: str) -> None:
-    """Raise MismatchError unless the wheel is that of `project` in `version` for the plan."""
+    """Raise MismatchError unless the wheel is that of `project` in `version` for the plan, and
+    WheelError for what is no archive."""
     name = WheelName.of(wheel)
     if not name.is_of(project, version):
         raise MismatchError(
@@ -229,3 +231,4 @@ def check_wheel(wheel: Path, plan: Plan, project: str, version: str) -> None:
             "its Python with --python",
             wheel=wheel.name,
         )
+    wheelfile.names(wheel)
