@@ -67,6 +67,13 @@ def test_the_text_names_files_that_are_there() -> None:
     assert [name for name in files if name.rpartition("/")[2] not in names] == []
 
 
+def test_the_page_of_tensorflow_has_every_file() -> None:
+    table = (REPOSITORY / "docs/tensorflow.md").read_text().partition("|---|---|\n")[2]
+    cells = re.findall(r"^\| (`[^|]+) \|", table.partition("\n\n")[0], re.MULTILINE)
+    files = {file.stem for file in tracked() if file.parts[:3] == ("lms", "tensorflow", "csrc")}
+    assert {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == files - {"BUILD"}
+
+
 def test_how_a_map_is_read() -> None:
     text = "a/\n  b/   one\n  c/, d/ two\n           goes on\n    e.py three\nf/g/  four\n"
     paths = mapped(text)

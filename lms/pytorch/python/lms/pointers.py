@@ -147,7 +147,7 @@ def _expose_noted() -> None:
 
 
 def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For functions that hand out the pointer of a tensor and are imported by name before the first
+    """For functions that expose the pointer of a tensor and are imported by name before the first
     enable (torch/utils/dlpack.py)."""
 
     def expose(value: Any) -> None:
@@ -235,7 +235,7 @@ def _share(storage: torch.UntypedStorage) -> None:
 
 
 def install() -> None:
-    """From now on, what hands out a pointer holds its tensor."""
+    """From now on, what gives a pointer away holds its tensor."""
     _expose_noted()
     tensor = torch.Tensor
     tensor.data_ptr = _pointer(  # type: ignore[method-assign]
