@@ -157,4 +157,56 @@ class Owed {
   std::vector<Part> others_;
 };
 
+// Who takes free memory. A page-in waits itself for all that is owed, the last use too, and so
+// takes what went idle first; an op waits for copies alone.
+enum class Taker : std::uint8_t { kOp, kPageIn };
+
+// A place in a free block, and how soon it is ready for its taker.
+struct Spot {
+  std::size_t begin;
+  bool copies_done;
+  std::uint64_t idle_since;
+
+  bool before(const Spot& other) const {
+    return copies_done != other.copies_done ? copies_done : idle_since < other.idle_since;
+  }
+};
+
+// An op takes a block that may be so many times larger than the one that fits best: it need not
+// wait for a copy there, which gains little, and what large blocks are cut up for has to be evicted
+// for again.
+constexpr double kLargestForOps = 1.25;
+
+// On either side of the place that is taken so much is left free, or nothing: less would hold
+// nothing, more would leave fewer places to choose from.
+constexpr std::size_t kSmallestLeft = std::size_t{2} << 20;
+
+// Of blocks up to this size, where the smallest that is large enough is of `best_fit`.
+inline std::size_t largest_choice(std::size_t best_fit, Taker taker) {
+  return taker == Taker::kPageIn
+             ? SIZE_MAX
+             : static_cast<std::size_t>(static_cast<double>(best_fit) * kLargestForOps);
+}
+
+// Where there is room for `bytes` that is ready first, in a free block of `size` that owes this: at
+// its beginning, at its end, or where a part begins.
+inline Spot first_ready(const Owed& owed, std::size_t size, std::size_t bytes, Taker taker) {
+  const auto at = [&](std::size_t begin) {
+    const std::size_t end = begin + bytes;
+    return taker == Taker::kPageIn ? Spot{begin, true, owed.idle_since(begin, end)}
+                                   : Spot{begin, owed.copies_done(begin, end), 0};
+  };
+  Spot best = at(0);
+  const auto look = [&](std::size_t begin) {
+    if (begin < kSmallestLeft || size - begin < bytes) return;
+    const std::size_t behind = size - begin - bytes;
+    if (behind > 0 && behind < kSmallestLeft) return;
+    const Spot spot = at(begin);
+    if (spot.before(best)) best = spot;
+  };
+  look(size - bytes);  // before the others: what is left is one piece
+  for (const std::size_t begin : owed.begins()) look(begin);
+  return best;
+}
+
 }  // namespace lms

@@ -13,16 +13,19 @@ namespace {
 using lms::MarkPtr;
 using lms::Owed;
 using lms::Ready;
+using lms::Spot;
+using lms::Taker;
 
 class Numbered final : public lms::Mark {
  public:
-  explicit Numbered(std::uint64_t number) : number_(number) {}
-  bool done() override { return false; }
+  explicit Numbered(std::uint64_t number, bool done = false) : number_(number), done_(done) {}
+  bool done() override { return done_; }
   void wait() override {}
   std::uint64_t number() const override { return number_; }
 
  private:
   const std::uint64_t number_;
+  const bool done_;
 };
 
 Ready idle_since(std::uint64_t number) {
@@ -83,6 +86,58 @@ void change(fake::Random* random, Block* block, std::uint64_t number) {
   }
 }
 
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+struct Part {
+  std::size_t bytes;
+  std::uint64_t idle_since;
+  bool copies_done;
+};
+
+struct Free {
+  explicit Free(const std::vector<Part>& its_parts) : parts(its_parts) {
+    for (const Part& part : parts) {
+      Ready ready = idle_since(part.idle_since);
+      ready.out = std::make_shared<Numbered>(part.idle_since, part.copies_done);
+      if (bytes == 0) {
+        owed = ready;
+      } else {
+        owed.append(ready, bytes);
+      }
+      bytes += part.bytes;
+    }
+  }
+  // Of what lies there, the last to be ready.
+  Spot at(std::size_t begin, std::size_t wanted, Taker taker) const {
+    Spot spot{begin, true, 0};
+    std::size_t from = 0;
+    for (const Part& part : parts) {
+      const bool taken = from < begin + wanted && begin < from + part.bytes;
+      from += part.bytes;
+      if (taken && taker == Taker::kPageIn) {
+        spot.idle_since = std::max(spot.idle_since, part.idle_since);
+      } else if (taken) {
+        spot.copies_done = spot.copies_done && part.copies_done;
+      }
+    }
+    return spot;
+  }
+
+  std::vector<Part> parts;
+  Owed owed;
+  std::size_t bytes = 0;
+};
+
+Free random_free(fake::Random* random) {
+  std::vector<Part> parts;
+  for (std::uint64_t i = 0, many = 1 + random->below(6); i < many; ++i) {
+    parts.push_back({(1 + random->below(5)) * kMiB, 1 + random->below(9), random->one_in(2)});
+  }
+  return Free(parts);
+}
+
+bool same(const Spot& one, const Spot& other) { return !one.before(other) && !other.before(one); }
+
 }  // namespace
 
 TEST(ready_parts_owe_what_they_owed) {
@@ -126,4 +181,52 @@ TEST(ready_copies_of_any_part_are_owed) {
   CHECK(owed.owes_copies() && owed.copies_done(0, 4) && !owed.copies_done(0, 5));
   CHECK(!owed.split(4).owes_copies());
   CHECK(owed.whole().out != nullptr);
+}
+
+TEST(ready_a_page_in_takes_what_went_idle_first_and_an_op_what_has_no_copy) {
+  const Free free({{4 * kMiB, 7, false}, {4 * kMiB, 3, false}, {4 * kMiB, 5, true}});
+  CHECK_EQ(lms::first_ready(free.owed, free.bytes, 4 * kMiB, Taker::kPageIn).begin, 4 * kMiB);
+  CHECK_EQ(lms::first_ready(free.owed, free.bytes, 4 * kMiB, Taker::kOp).begin, 8 * kMiB);
+  // Not where it would overlap with what is ready later.
+  CHECK_EQ(lms::first_ready(free.owed, free.bytes, 6 * kMiB, Taker::kPageIn).begin, 6 * kMiB);
+}
+
+TEST(ready_a_large_block_is_for_page_ins) {
+  CHECK_EQ(lms::largest_choice(8 * kMiB, Taker::kOp), 10 * kMiB);
+  CHECK_EQ(lms::largest_choice(8 * kMiB, Taker::kPageIn), SIZE_MAX);
+}
+
+TEST(ready_no_place_is_ready_before_the_first) {
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    fake::Random random(seed);
+    const Free free = random_free(&random);
+    const std::size_t wanted = (1 + random.below(free.bytes / kMiB)) * kMiB;
+    for (const Taker taker : {Taker::kOp, Taker::kPageIn}) {
+      const Spot found = lms::first_ready(free.owed, free.bytes, wanted, taker);
+      const std::size_t end = found.begin + wanted;
+      CHECK(end <= free.bytes);
+      CHECK(found.begin == 0 || found.begin >= lms::kSmallestLeft);
+      // A piece that could hold something, but for what the beginning leaves, as without a choice.
+      CHECK(found.begin == 0 || end == free.bytes || free.bytes - end >= lms::kSmallestLeft);
+      CHECK(same(found, free.at(found.begin, wanted, taker)));
+      std::size_t begin = 0;
+      for (const Part& part : free.parts) {
+        const bool leaves = begin == 0 || begin >= lms::kSmallestLeft;
+        const std::size_t behind = free.bytes - std::min(free.bytes, begin + wanted);
+        const bool fits = begin + wanted <= free.bytes;
+        if (fits && leaves && (behind == 0 || begin == 0 || behind >= lms::kSmallestLeft)) {
+          CHECK(!free.at(begin, wanted, taker).before(found));
+        }
+        begin += part.bytes;
+      }
+    }
+  }
+}
+
+// What is left is one piece, then.
+TEST(ready_the_end_is_taken_where_nothing_is_ready_before_it) {
+  const Free free({{4 * kMiB, 7, false}, {4 * kMiB, 3, false}, {4 * kMiB, 3, false}});
+  CHECK_EQ(lms::first_ready(free.owed, free.bytes, 4 * kMiB, Taker::kPageIn).begin, 8 * kMiB);
+  const Free alike({{4 * kMiB, 3, true}, {4 * kMiB, 3, false}, {4 * kMiB, 3, true}});
+  CHECK_EQ(lms::first_ready(alike.owed, alike.bytes, 4 * kMiB, Taker::kOp).begin, 0u);
 }

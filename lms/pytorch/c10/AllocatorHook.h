@@ -28,6 +28,7 @@ using ::lms::IdleMap;
 using ::lms::Owed;
 using ::lms::Ready;
 using ::lms::Route;
+using ::lms::Spot;
 
 namespace detail {
 extern ::lms::Switch lms_switch;
@@ -175,22 +176,18 @@ inline void settle(DeviceIndex device, cudaStream_t home, Owed* owed) {
   *owed = Owed();
 }
 
-// Whether a free block, or a place in one, is chosen by when it is ready.
+// Whether a free block, or a place in one, is chosen by when it is ready for what this thread
+// allocates.
 bool has_choice(size_t bytes) noexcept;
-// Of blocks up to this size, where the smallest that is large enough is of `best_fit`.
-size_t largest_choice(size_t best_fit) noexcept;
-
-// For whoever this thread allocates for: a page-in waits for the last use of its block, too, and so
-// takes what went idle first; what computes waits for copies alone.
-struct Spot {
-  size_t begin;  // in its block
-  bool copies_done;
-  uint64_t idle_since;
-
-  bool before(const Spot& other) const noexcept;
-};
-// Where in a block of `size` there is room for `bytes` that is ready first.
-Spot first_ready(const Owed& owed, size_t size, size_t bytes);
+inline ::lms::Taker taker() noexcept {
+  return PageInScope::active() ? ::lms::Taker::kPageIn : ::lms::Taker::kOp;
+}
+inline size_t largest_choice(size_t best_fit) noexcept {
+  return ::lms::largest_choice(best_fit, taker());
+}
+inline Spot first_ready(const Owed& owed, size_t size, size_t bytes) {
+  return ::lms::first_ready(owed, size, bytes, taker());
+}
 
 // What a block owes that its user frees, beside what it owed before.
 void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owed);

@@ -174,61 +174,8 @@ void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owe
   *owed = std::move(ready);
 }
 
-// ---- which block, and where in it
-
-// What computes takes a block that may be so many times larger than the one that fits best: it need
-// not wait for a copy there, which gains little, and what large blocks are cut up for has to be
-// evicted for again. A page-in takes any.
-constexpr double kLargestForCompute = 1.25;
-
-// On either side of the place that is taken so much is left free, or nothing: less would hold
-// nothing.
-constexpr size_t kSmallestLeft = size_t{2} << 20;
-
 bool has_choice(size_t bytes) noexcept {
   return reclaiming() && under_pressure() && bytes > State::kSmallBytes;
-}
-
-size_t largest_choice(size_t best_fit) noexcept {
-  return PageInScope::active()
-             ? SIZE_MAX
-             : static_cast<size_t>(static_cast<double>(best_fit) * kLargestForCompute);
-}
-
-bool Spot::before(const Spot& other) const noexcept {
-  if (copies_done != other.copies_done) {
-    return copies_done;
-  }
-  return idle_since < other.idle_since;
-}
-
-Spot first_ready(const Owed& owed, size_t size, size_t bytes) {
-  const auto at = [&](size_t begin) -> Spot {
-    const size_t end = begin + bytes;
-    if (PageInScope::active()) {
-      return {begin, true, owed.idle_since(begin, end)};
-    }
-    return {begin, owed.copies_done(begin, end), 0};
-  };
-  Spot best = at(0);
-  const auto look = [&](size_t begin) {
-    if (begin < kSmallestLeft || size - begin < bytes) {
-      return;
-    }
-    const size_t behind = size - begin - bytes;
-    if (behind > 0 && behind < kSmallestLeft) {
-      return;
-    }
-    const Spot spot = at(begin);
-    if (spot.before(best)) {
-      best = spot;
-    }
-  };
-  look(size - bytes);  // before the others: what is left is one piece
-  for (const size_t begin : owed.begins()) {
-    look(begin);
-  }
-  return best;
 }
 
 }  // namespace c10::cuda::lms
