@@ -50,10 +50,11 @@ LATER = {"silence"}
 
 
 def chosen(seam: str) -> list[Path]:
-    """What implementations.h chooses from; where it does not, the one that there is."""
+    """What implementations.h chooses from; where it does not, the sources that there are."""
     lines = (COMPAT / "implementations.h").read_text()
     names = re.findall(rf"^#define LMS_\w+ <\S+/compat/({seam}_\w+\.h)>$", lines, re.MULTILINE)
-    return [COMPAT / name for name in dict.fromkeys(names)] or implementations(seam)
+    sources = [file for file in implementations(seam) if file.suffix == ".cpp"]
+    return [COMPAT / name for name in dict.fromkeys(names)] or sources
 
 
 def with_included(file: Path) -> str:

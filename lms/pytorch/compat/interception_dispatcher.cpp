@@ -7,13 +7,13 @@
 #include <ATen/ops/empty_strided_ops.h>
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
+#include <torch/csrc/lms/compat/interception_pending.h>
 #include <torch/csrc/lms/compat/optional.h>
 #include <torch/csrc/lms/compat/silence.h>
 #include <torch/csrc/lms/foreach.h>
 #include <torch/csrc/lms/storages.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -33,7 +33,7 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using torch::jit::Stack;
 
-std::atomic<bool> g_pending{false};
+PendingOps& pending = *new PendingOps;  // leaked: more may be registered at the very end
 
 // The facts of one hooked operator. An operator can be taken away and defined anew with another
 // schema under the same name, and keeps this kernel.
@@ -70,7 +70,7 @@ class Call {
         facts_(facts) {}
 
   const OpFacts& facts() {
-    if (C10_UNLIKELY(g_pending.load(std::memory_order_relaxed))) {
+    if (C10_UNLIKELY(pending.any())) {
       install_pending();
     }
     return facts_.of(op_);
@@ -174,16 +174,14 @@ class Kernel final : public c10::OperatorKernel {
   std::shared_ptr<Facts> facts_;
 };
 
-// Leaked: operators may be deregistered after static destructors ran. The lock is a leaf for the
-// listener, which is called under the dispatcher's, and is not held while kernels are registered.
+// Leaked, as what is pending. The lock is a leaf for the listener, which is called under the
+// dispatcher's, and is not held while kernels are registered.
 struct Registry {
   std::mutex mutex;
   std::unordered_map<c10::OperatorName, std::shared_ptr<Facts>> hooked;
-  std::vector<c10::OperatorName> pending;
 
-  std::mutex installing;
+  // Of who installs.
   std::unordered_map<std::string, std::unique_ptr<torch::Library>> libraries;  // by namespace
-  bool installed = false;
   c10::RegistrationHandleRAII listener{nullptr};
 };
 
@@ -200,8 +198,7 @@ class Listener final : public c10::OpRegistrationListener {
     if (hooked != registry().hooked.end()) {
       hooked->second->invalidate();
     } else {
-      registry().pending.push_back(op.operator_name());
-      g_pending = true;
+      pending.add(op.operator_name());
     }
   }
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
@@ -291,39 +288,18 @@ bool hook(const c10::OperatorName& name) {
   return true;
 }
 
-// With `installing` held.
-size_t hook_pending() {
-  std::vector<c10::OperatorName> names;
-  {
-    std::lock_guard<std::mutex> lock(registry().mutex);
-    names.swap(registry().pending);
-    g_pending = false;
-  }
-  return static_cast<size_t>(std::count_if(names.begin(), names.end(), hook));
-}
-
 }  // namespace
 
 size_t install() {
-  std::lock_guard<std::mutex> installing(registry().installing);
-  if (registry().installed) {
-    return 0;
-  }
-  registry().installed = true;
-  hook_factories();
-  auto& dispatcher = c10::Dispatcher::singleton();
-  // Calls back at once for every operator there is: all become pending.
-  registry().listener = dispatcher.addRegistrationListener(std::make_unique<Listener>());
-  return hook_pending();
+  return pending.install(
+      [] {
+        hook_factories();
+        registry().listener =
+            c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>());
+      },
+      hook);
 }
 
-size_t install_pending() {
-  // Another thread that is at it, or this one further up the stack, does it.
-  std::unique_lock<std::mutex> installing(registry().installing, std::try_to_lock);
-  if (!installing.owns_lock() || !registry().installed) {
-    return 0;
-  }
-  return hook_pending();
-}
+size_t install_pending() { return pending.install_pending(hook); }
 
 }  // namespace torch::lms

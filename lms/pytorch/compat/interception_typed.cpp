@@ -10,13 +10,13 @@
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
+#include <torch/csrc/lms/compat/interception_pending.h>
 #include <torch/csrc/lms/storages.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -41,7 +41,7 @@ using c10::OperatorKernel;
 using c10::cuda::lms::Access;
 using torch::jit::Stack;
 
-std::atomic<bool> g_pending{false};
+PendingOps& pending = *new PendingOps;  // leaked: more may be registered at the very end
 
 // ---- private members of the dispatcher: an explicit instantiation may name them
 
@@ -151,7 +151,7 @@ class Call {
   explicit Call(const Hook& hook) : hook_(hook) {}
 
   const OpFacts& facts() {
-    if (C10_UNLIKELY(g_pending.load(std::memory_order_relaxed))) {
+    if (C10_UNLIKELY(pending.any())) {
       install_pending();
     }
     return hook_.facts;
@@ -492,66 +492,28 @@ bool hook_op(const c10::OperatorHandle& op) {
   return any;
 }
 
-// Leaked, as the hooks are. The lock is a leaf for the listener, which is called under the
-// dispatcher's.
-struct Registry {
-  std::mutex mutex;
-  std::vector<c10::OperatorName> pending;
-
-  std::mutex installing;
-  bool installed = false;
-};
-
-Registry& registry() {
-  static auto* registry = new Registry;
-  return *registry;
+bool hook_named(const c10::OperatorName& name) {
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  return op && hook_op(*op);
 }
 
 class Listener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle& op) override {
-    std::lock_guard<std::mutex> lock(registry().mutex);
-    registry().pending.push_back(op.schema().operator_name());
-    g_pending = true;
+    pending.add(op.schema().operator_name());
   }
   void onOperatorDeregistered(const c10::OperatorHandle&) override {}
 };
 
-// With `installing` held.
-size_t hook_pending() {
-  std::vector<c10::OperatorName> names;
-  {
-    std::lock_guard<std::mutex> lock(registry().mutex);
-    names.swap(registry().pending);
-    g_pending = false;
-  }
-  return static_cast<size_t>(std::count_if(names.begin(), names.end(), [](const auto& name) {
-    const auto op = c10::Dispatcher::singleton().findSchema(name);
-    return op && hook_op(*op);
-  }));
-}
-
 }  // namespace
 
 size_t install() {
-  std::lock_guard<std::mutex> installing(registry().installing);
-  if (registry().installed) {
-    return 0;
-  }
-  registry().installed = true;
-  // Calls back at once for every operator there is: all become pending.
-  c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>());
-  return hook_pending();
+  return pending.install(
+      [] { c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()); },
+      hook_named);
 }
 
-size_t install_pending() {
-  // Another thread that is at it, or this one further up the stack, does it.
-  std::unique_lock<std::mutex> installing(registry().installing, std::try_to_lock);
-  if (!installing.owns_lock() || !registry().installed) {
-    return 0;
-  }
-  return hook_pending();
-}
+size_t install_pending() { return pending.install_pending(hook_named); }
 
 }  // namespace torch::lms
 
