@@ -535,7 +535,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
     throw;
   }
   if (clean) give_copy_(entry);
-  idleness_over_(entry, true);
+  idleness_over_(entry, /*evicted=*/true);
   entry->streams.clear();
   entry->arrival.reset();
   unlink_(entry);
@@ -764,7 +764,7 @@ Engine::Entry* Engine::track_(Key key) {
 }
 
 void Engine::forget_(Entry* entry) {
-  idleness_over_(entry, false);
+  idleness_over_(entry, /*evicted=*/false);
   drop_copy_(entry);
   unlink_(entry);
   backend_.release(entry->key);
@@ -890,7 +890,7 @@ void Engine::for_pins_(const Entry* entry, const Change& change) {
 
 void Engine::pin_(Entry* entry) {
   if (entry->pins++ > 0) return;
-  idleness_over_(entry, false);
+  idleness_over_(entry, /*evicted=*/false);
   unlink_(entry);
   // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
   disarm_(entry);

@@ -91,7 +91,8 @@ HostShare host_share() {
   return host_share("", [](const char* name) { return std::getenv(name); });
 }
 
-std::string text(const HostShare& share) {
+std::string text(const HostShare& share, std::size_t limit) {
+  if (limit == 0 || limit != share.limit()) return "";
   std::ostringstream out;
   out.precision(2);
   out << std::fixed << "3/4 of the " << (share.of_cgroup ? "cgroup" : "machine") << "'s "

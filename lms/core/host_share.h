@@ -23,7 +23,8 @@ HostShare host_share(const std::string& root, const Environment& environment);
 // This process's.
 HostShare host_share();
 
-// "3/4 of the machine's 15.50 GiB, among 4 processes"
-std::string text(const HostShare& share);
+// "3/4 of the machine's 15.50 GiB, among 4 processes", of what a limit is the share; "" when
+// somebody has set another.
+std::string text(const HostShare& share, std::size_t limit);
 
 }  // namespace lms

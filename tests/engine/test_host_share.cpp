@@ -81,11 +81,14 @@ TEST(share_of_what_is_not_known_is_no_limit) {
   CHECK(lms::host_share().limit() > 0);  // of this machine
 }
 
-TEST(share_is_told) {
+TEST(share_is_told_while_it_is_the_limit) {
   lms::HostShare share;
+  CHECK_EQ(text(share, 0), "");
   share.memory = std::size_t{31} << 29;
-  CHECK_EQ(text(share), "3/4 of the machine's 15.50 GiB");
+  CHECK_EQ(text(share, share.limit()), "3/4 of the machine's 15.50 GiB");
   share.of_cgroup = true;
   share.processes = 4;
-  CHECK_EQ(text(share), "3/4 of the cgroup's 15.50 GiB, among 4 processes");
+  CHECK_EQ(text(share, share.limit()), "3/4 of the cgroup's 15.50 GiB, among 4 processes");
+  CHECK_EQ(text(share, share.limit() - 1), "");  // somebody has set another
+  CHECK_EQ(text(share, 0), "");
 }

@@ -405,7 +405,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   has_moved_ = true;
   BlockInfo block = block_info(from.ptr);
   const cudaStream_t out = out_stream(device);
-  for (const User& user : users_of(used, block, device, false)) {
+  for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
     wait_fence(out, user.last ? user.last : set_mark(user.device, user.stream));
   }
   DrainOnError drain(out);

@@ -16,10 +16,7 @@ void set_soft_limit(size_t bytes) { detail::soft_limit = bytes; }
 size_t soft_limit() noexcept { return detail::soft_limit; }
 void set_host_limit(size_t bytes) { state().host.set_limit(bytes); }
 size_t host_limit() { return state().host.stats().limit; }
-std::string host_share() {
-  const ::lms::HostShare& share = state().host_share;
-  return host_limit() != 0 && host_limit() == share.limit() ? text(share) : "";
-}
+std::string host_share() { return text(state().host_share, host_limit()); }
 void set_min_size(size_t bytes) {
   state().engine.set_min_bytes(bytes);
   detail::min_bytes = bytes;

@@ -85,13 +85,6 @@ std::string OfNode(int node, const ::lms::HostStats::Node& stats) {
   return out.str();
 }
 
-// Of what the host limit is a share; nothing when somebody has set another.
-std::string HostShare() {
-  const ::lms::HostShare& share = Runtime::Get().host_share;
-  const size_t limit = Runtime::Get().host.stats().limit;
-  return limit != 0 && limit == share.limit() ? text(share) : "";
-}
-
 }  // namespace
 
 void NotePeaks(Pool* pool) {
@@ -136,7 +129,7 @@ std::string Statistics() {
     out << separator << OfNode(node.first, node.second);
     separator = ", ";
   }
-  out << "}, \"host_share\": \"" << HostShare() << "\"}";
+  out << "}, \"host_share\": \"" << text(runtime.host_share, runtime.host.stats().limit) << "\"}";
   return out.str();
 }
 
