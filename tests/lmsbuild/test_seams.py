@@ -97,6 +97,16 @@ def test_nothing_else_knows_how_it_is_done(seam: str) -> None:
         assert not found, f"{file.name} names {found}: only compat/{seam}_* may"
 
 
+def test_in_python_one_file_asks_what_a_version_has() -> None:
+    asked = re.compile(r"(?:has|get)attr\(torch\b|except ImportError|__version__")
+    found = {
+        file.name
+        for file in (PYTORCH / "python/lms").glob("*.py")
+        if asked.search(file.read_text())
+    }
+    assert found == {"versions.py"}
+
+
 @pytest.mark.parametrize(
     "hook", sorted(PATCHES.glob("v*/*-Build-the-Large-Model-Support-runtime.patch")), ids=str
 )

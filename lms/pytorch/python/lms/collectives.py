@@ -83,8 +83,8 @@ def _watch_launches() -> None:
     for name in _LAUNCHING:
         if hasattr(binding, name):  # not without NCCL
             setattr(binding, name, _launching(getattr(binding, name)))
-    rpc: Any = getattr(torch.distributed, "rpc", None)
-    if rpc is not None and rpc.is_available():
+    rpc = versions.rpc()
+    if rpc is not None:
         if rpc.api._is_current_rpc_agent_set():
             library.ops().launches_unseen()
         rpc.api._init_rpc_states = _launching(rpc.api._init_rpc_states)

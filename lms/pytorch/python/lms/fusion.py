@@ -130,7 +130,7 @@ def install() -> None:
     global _override, _wanted
     with _lock:
         _override = torch._C._jit_override_can_fuse_on_gpu
-        can_fuse = getattr(torch._C, "_jit_can_fuse_on_gpu", lambda: _wanted)  # not before 1.6
+        can_fuse = versions.can_fuse() or (lambda: _wanted)
         _wanted = can_fuse()
 
         @functools.wraps(_override)

@@ -9,19 +9,17 @@ import functools
 import weakref
 from typing import Any
 
-from . import fusion, library
+from . import fusion, library, versions
 
 _unnoted: Any = weakref.WeakSet()  # graphs that were captured before there was a library
 
 
 def watch() -> None:
     """From now on, captures are known of."""
-    try:
-        from torch.cuda.graphs import CUDAGraph  # torch is being imported
-    except ImportError:  # before 1.10 PyTorch captures none
+    graph: Any = versions.graph_class()
+    if graph is None:
         return
-
-    begin, end = CUDAGraph.capture_begin, CUDAGraph.capture_end
+    begin, end = graph.capture_begin, graph.capture_end
 
     @functools.wraps(begin)
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -46,8 +44,8 @@ def watch() -> None:
         finally:
             _end(self)
 
-    CUDAGraph.capture_begin = capture_begin  # type: ignore[method-assign]
-    CUDAGraph.capture_end = capture_end  # type: ignore[method-assign]
+    graph.capture_begin = capture_begin
+    graph.capture_end = capture_end
 
 
 def _end(graph: Any) -> None:

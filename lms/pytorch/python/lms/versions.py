@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's versions spell differently, or do not have: from 1.5 on."""
+"""What PyTorch's versions and builds spell differently, or do not have: from 1.5 on."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
 
@@ -121,6 +121,26 @@ def profiling() -> bool:
 def fuses_unseen() -> bool:
     """Whether TorchScript cannot be made to compile anew what it has fused."""
     return _TYPED
+
+
+def can_fuse() -> Optional[Callable[[], bool]]:
+    """What tells whether TorchScript fuses for GPUs; None before 1.6."""
+    return getattr(torch._C, "_jit_can_fuse_on_gpu", None)
+
+
+def graph_class() -> Optional[Type[Any]]:
+    """Of CUDA graphs; None before 1.10, where none is captured."""
+    try:
+        from torch.cuda.graphs import CUDAGraph  # torch is being imported
+    except ImportError:
+        return None
+    return CUDAGraph
+
+
+def rpc() -> Optional[Any]:
+    """The module; None in a build without it."""
+    module = getattr(torch.distributed, "rpc", None)
+    return module if module is not None and module.is_available() else None
 
 
 def collectives_are_operators() -> bool:
