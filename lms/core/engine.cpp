@@ -24,6 +24,8 @@ constexpr std::size_t kPinsBeforeTrim = 256;
 
 }  // namespace
 
+constexpr std::uint64_t ThrashWatch::kUses;
+
 struct Engine::Entry {
   Key key = nullptr;
   Link idle;                // in one of the lists of its device
