@@ -232,15 +232,26 @@ def _explain_other_code(
     target: Target, user: Repository, series: Series, shadow: Shadow, mismatch: TreeStateError
 ) -> None:
     """Raise PatchError when a patch conflicts with the checkout's code, else add the states."""
-    base = recorded(user, "base")
-    if base not in (NOTHING, user.tip()) and user.holds(base):
-        return  # commits on the tag's code, of the user's or of commands: that is what must be said
+    if _was_applied(user, series):
+        return  # another version of it, with commits on it: that is what must be said
     bring_blobs(user, "HEAD", list(series.before))
     shadow.stand_on(user.tip())
     states, conflict = tried(shadow.repository.git, series.patches)
     if conflict:
         raise error(states, conflict, _advice(target)) from mismatch
     mismatch.details["states"] = states
+
+
+def _was_applied(user: Repository, series: Series) -> bool:
+    """Are there commits on the tag's code that `apply` made, or a command that arranged them?"""
+    base, applied = recorded(user, "base"), recorded(user, "applied")
+    if applied != NOTHING and user.holds(applied):
+        return True
+    if base == NOTHING or not user.holds(base):
+        return False
+    subjects = {patch.subject for patch in series.patches}
+    made = user.iter_commits(f"{base}..HEAD", first_parent=True)
+    return any(commit.summary in subjects for commit in made)
 
 
 def _advice(target: Target) -> str:
