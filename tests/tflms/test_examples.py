@@ -138,15 +138,23 @@ def train(*callbacks):
     draw = np.random.RandomState(0)
     model.set_weights([draw.rand(*each.shape) * 0.1 for each in model.get_weights()])
     given = draw.rand(12, 8, 8, 3)
-    said = model.fit(given, np.ones((12, 4)), 4, 2, 0, list(callbacks), shuffle=False).history
-    return said["loss"], [each.tolist() for each in model.get_weights()]
+    data = given, np.ones((12, 4))
+    options = {"epochs": 2, "verbose": 0, "callbacks": list(callbacks)}
+    if ITERATED:
+        read = tf.data.Dataset.from_tensor_slices(data).batch(4).repeat()
+        options.update(steps_per_epoch=3, validation_data=read, validation_steps=1)
+        said = model.fit(read, **options).history
+    else:
+        said = model.fit(*data, 4, shuffle=False, validation_data=data, **options).history
+    return said["loss"], said["val_loss"], [each.tolist() for each in model.get_weights()]
 
 assert train() == train(LMS(3, 0, 1))
 """
 
 
 @pytest.mark.skipif(not TF2_14, reason="Keras 3 has no graph mode")
-def test_keras_in_graph_mode(tmp_path):
+@pytest.mark.parametrize("iterated", [False, True])
+def test_keras_in_graph_mode(tmp_path, iterated):
     """The session that set the weights has run the graph; what trains is a new one."""
-    (tmp_path / "program.py").write_text(GRAPH_MODE)
+    (tmp_path / "program.py").write_text(f"ITERATED = {iterated}\n{GRAPH_MODE}")
     assert swap_outs(run(tmp_path / "program.py")) > 3

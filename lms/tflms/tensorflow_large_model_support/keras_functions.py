@@ -120,15 +120,20 @@ def _around(function: Any, rewritten: Callable[[Any], Any]) -> Any:
 
 
 def in_new_session(rewrite: Callable[[tf.Graph], None]) -> None:
-    """Rewrite the graph of Keras's session, which takes no change of what it has run: the values of
-    its variables go on in a new one."""
+    """Rewrite the graph of Keras's session, which takes no change of what it has run: where it was
+    changed the values of its variables go on in a new one, and its data begin anew."""
     backend = v1.keras.backend
     old = backend.get_session()
     with old.graph.as_default():
         variables = v1.global_variables()
         values = old.run(variables)
+        before = old.graph.version
         rewrite(old.graph)
+        if old.graph.version == before:
+            return
         new = v1.Session(graph=old.graph, config=old._config)
         backend.set_session(new)
-        for variable, value in zip(variables, values, strict=True):
-            variable.load(value, new)
+        begun = [variable.initializer for variable in variables]
+        # In one run: each is another part of the graph, which TensorFlow prepares anew.
+        new.run(begun, {op.inputs[1]: value for op, value in zip(begun, values, strict=True)})
+        new.run([op for op in old.graph.get_operations() if op.type == "MakeIterator"])
