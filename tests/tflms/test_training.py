@@ -156,6 +156,27 @@ def test_a_model_that_was_saved(tmp_path, said):
     assert losses[0] == losses[1] and added(said) > 5
 
 
+def test_a_batch_at_a_time(said):
+    """By hand, which has no callbacks."""
+
+    def train(*callbacks):
+        tf.keras.backend.clear_session()
+        tf.keras.utils.set_random_seed(0)
+        model, shape = convolutions()
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, jit_compile=False)
+        for callback in callbacks:
+            callback.set_model(model)
+            callback.on_train_begin()
+        batches = [data(shape, BATCH) for _ in range(2)]
+        return [model.train_on_batch(*batch) for batch in batches], model.get_weights()
+
+    plain, ours = train(), train(LMS(3, 0, 1))
+    assert added(said) > 5
+    for one, other in zip(*map(tf.nest.flatten, (plain, ours))):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_function_of_ones_own(said):
     """Gradients, too; the function is called from Python and from another function."""
     x, y = data((16, 16, 3))

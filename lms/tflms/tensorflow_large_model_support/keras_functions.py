@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -101,16 +102,19 @@ def put(model: Any, name: str, rewritten: Callable[[Any], Any]) -> None:
     setattr(model, name, _around(function, rewritten))
 
 
-def _around(function: Any, rewritten: Callable[[Any], Any]) -> Any:
-    """A tf.function itself; newer Keras 3 has a plain function around those that it calls."""
+def _around(function: Any, rewritten: Callable[[Any], Any], depth: int = 2) -> Any:
+    """A tf.function itself; newer Keras 3 has plain functions around those that it calls, some
+    of them within others."""
     if hasattr(function, "get_concrete_function"):
         return rewritten(function)
+    if not (depth and isinstance(function, types.FunctionType)):
+        return function
     cells = []
     for cell in function.__closure__ or ():
-        inner = cell.cell_contents
-        cells.append(
-            types.CellType(rewritten(inner)) if hasattr(inner, "get_concrete_function") else cell
-        )
+        inner = _around(cell.cell_contents, rewritten, depth - 1)
+        cells.append(cell if inner is cell.cell_contents else types.CellType(inner))
+    if all(map(operator.is_, cells, function.__closure__ or ())):
+        return function
     made = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__,
         tuple(cells),
