@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import types
@@ -111,8 +112,9 @@ def _around(function: Any, rewritten: Callable[[Any], Any], depth: int = 2) -> A
         return function
     cells = []
     for cell in function.__closure__ or ():
-        inner = _around(cell.cell_contents, rewritten, depth - 1)
-        cells.append(cell if inner is cell.cell_contents else types.CellType(inner))
+        held = _held(cell)
+        inner = _around(held, rewritten, depth - 1)
+        cells.append(cell if inner is held else types.CellType(inner))
     if all(map(operator.is_, cells, function.__closure__ or ())):
         return function
     made = types.FunctionType(
@@ -121,6 +123,29 @@ def _around(function: Any, rewritten: Callable[[Any], Any], depth: int = 2) -> A
     )  # fmt: skip
     made._lms = True  # type: ignore[attr-defined]
     return made
+
+
+def _held(cell: types.CellType) -> Any:
+    """What is in it; None where nothing is yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _load(session: Any, values: Sequence[tuple[Any, Any]]) -> None:
+    """In one run, where it can be: each is another part of the graph, which TensorFlow prepares
+    anew."""
+    begun, fed = [], {}
+    for variable, value in values:
+        begins = variable.initializer
+        initial = begins.inputs[1].name
+        if initial in fed:  # two variables begin as one tensor, and may differ now
+            variable.load(value, session)
+        else:
+            begun.append(begins)
+            fed[initial] = value
+    session.run(begun, fed)
 
 
 def in_new_session(rewrite: Callable[[tf.Graph], None]) -> None:
@@ -137,7 +162,8 @@ def in_new_session(rewrite: Callable[[tf.Graph], None]) -> None:
             return
         new = v1.Session(graph=old.graph, config=old._config)
         backend.set_session(new)
-        begun = [variable.initializer for variable in variables]
-        # In one run: each is another part of the graph, which TensorFlow prepares anew.
-        new.run(begun, {op.inputs[1]: value for op, value in zip(begun, values, strict=True)})
-        new.run([op for op in old.graph.get_operations() if op.type == "MakeIterator"])
+        _load(new, list(zip(variables, values, strict=True)))
+        for op in old.graph.get_operations():
+            if op.type == "MakeIterator":
+                with contextlib.suppress(tf.errors.InvalidArgumentError):
+                    new.run(op)  # one that is fed its data begins where its user feeds it
