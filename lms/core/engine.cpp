@@ -111,16 +111,14 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   }
   if (count == 0) return;
   const int device = frame.pins_[first].entry->device;
-  const std::int64_t before = stats_of_(device).paged_in_bytes;
+  Device& on = on_(device);
+  EngineStats& stats = on.stats;
+  const std::int64_t before = stats.paged_in_bytes;
   bring_in_operands_(&frame.pins_[first], uses, count, old);
-  EngineStats& stats = stats_of_(device);
   stats.used += static_cast<std::int64_t>(used);
   stats.used_bytes += static_cast<std::int64_t>(used_bytes);
   const auto brought = static_cast<std::size_t>(stats.paged_in_bytes - before);
-  if (!chaos_ && watch_of_(device).op(used, used_bytes, brought, op)) {
-    thrashing_devices_.push_back(device);
-    thrashing_ = true;
-  }
+  if (!chaos_ && on.watch.op(used, used_bytes, brought, op)) ++thrashing_;
 }
 
 // The op does not run when a page-in fails, so bytes may stay behind only once none can: at the
@@ -146,20 +144,15 @@ void Engine::bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::si
   bring_in_(pins[last].entry, Access::kOverwrite, uses[last].stream, Reclaim::kAllowed, old);
 }
 
-ThrashWatch& Engine::watch_of_(int device) {
-  const auto index = static_cast<std::size_t>(std::max(device, 0));
-  if (watches_.size() <= index) watches_.resize(index + 1);
-  return watches_[index];
-}
-
 bool Engine::tell_thrashing(int* device, Traffic* traffic) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (thrashing_devices_.empty()) return false;
-  *device = thrashing_devices_.back();
-  *traffic = watch_of_(*device).last();
-  thrashing_devices_.pop_back();
-  thrashing_ = !thrashing_devices_.empty();
-  return true;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    *device = static_cast<int>(i);
+    if (!devices_[i].watch.tell(traffic)) continue;
+    --thrashing_;
+    return true;
+  }
+  return false;
 }
 
 void Engine::overwrote(Overwritten* old) {
@@ -838,7 +831,7 @@ void Engine::push_idle_(Entry* entry, Lane lane) {
 }
 
 void Engine::link_idle_(Entry* entry) {
-  IdleLists& lists = idle_lists_(entry->device);
+  IdleLists& lists = on_(entry->device).idle;
   (entry->bytes < min_bytes_ ? lists.small : lists.large).put(&entry->idle);
 }
 
@@ -846,12 +839,6 @@ void Engine::unlink_(Entry* entry) {
   if (entry->idle.next == nullptr) return;
   List::take(&entry->idle);
   tell_candidate_(entry);
-}
-
-Engine::IdleLists& Engine::idle_lists_(int device) {
-  const auto index = static_cast<std::size_t>(std::max(device, 0));
-  while (idle_.size() <= index) idle_.emplace_back();
-  return idle_[index];
 }
 
 // Least recently used first.
@@ -862,7 +849,7 @@ std::vector<Engine::Entry*> Engine::idle_on_(int device, Sizes sizes) {
       entries.push_back(link->entry);
     }
   };
-  IdleLists& lists = idle_lists_(device);
+  IdleLists& lists = on_(device).idle;
   add(lists.large);
   if (sizes == Sizes::kFromMinimum) return entries;
   const auto large = static_cast<std::ptrdiff_t>(entries.size());
@@ -936,7 +923,7 @@ void Engine::drop_copies() {
 void Engine::set_min_bytes(std::size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   min_bytes_ = bytes;
-  for (std::size_t device = 0; device < idle_.size(); ++device) {
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
     for (Entry* entry : idle_on_(static_cast<int>(device), Sizes::kAny)) link_idle_(entry);
   }
 }
@@ -993,13 +980,13 @@ Census Engine::census(int device) {
   return census;
 }
 
-EngineStats& Engine::stats_of_(int device) {
+Engine::Device& Engine::on_(int device) {
   const auto index = static_cast<std::size_t>(std::max(device, 0));
-  while (stats_.size() <= index) {
-    stats_.emplace_back();
-    stats_.back().by_size.resize(size_classes_.size() + 1);
+  while (devices_.size() <= index) {
+    devices_.emplace_back();
+    devices_.back().stats.by_size.resize(size_classes_.size() + 1);
   }
-  return stats_[index];
+  return devices_[index];
 }
 
 EngineStats Engine::stats(int device) {

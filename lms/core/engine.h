@@ -160,10 +160,11 @@ class ThrashWatch {
   // judge one part of it, as the step of an optimiser, alone.
   static constexpr std::uint64_t kUses = 4096;
 
-  // An op uses so many storages. Whether it thrashes, which is told once: more than two thirds of
+  // An op uses so many storages. Whether the device is now found to thrash: more than two thirds of
   // what was used had to come in. Half is what a backward pass comes to of which everything but its
-  // gradients had left.
+  // gradients had left. Found once, and nothing is counted after it.
   bool op(std::uint64_t uses, std::size_t used_bytes, std::size_t brought_bytes, const char* name) {
+    if (thrashes_) return false;
     now_.uses += uses;
     now_.used_bytes += used_bytes;
     now_.brought_bytes += brought_bytes;
@@ -172,19 +173,22 @@ class ThrashWatch {
       now_.most_op = name;
     }
     if (now_.uses < kUses) return false;
-    const bool thrashes = !told_ && now_.brought_bytes > now_.used_bytes / 3 * 2;
-    told_ = told_ || thrashes;
-    last_ = now_;
-    now_ = Traffic();
-    return thrashes;
+    thrashes_ = now_.brought_bytes > now_.used_bytes / 3 * 2;
+    if (!thrashes_) now_ = Traffic();
+    return thrashes_;
   }
 
-  // What was judged last.
-  const Traffic& last() const { return last_; }
+  // Whether it thrashes and nobody was told, who is now.
+  bool tell(Traffic* traffic) {
+    if (!thrashes_ || told_) return false;
+    told_ = true;
+    *traffic = now_;
+    return true;
+  }
 
  private:
-  Traffic now_, last_;
-  bool told_ = false;
+  Traffic now_;
+  bool thrashes_ = false, told_ = false;
 };
 
 // Which storages are in use, which may leave, and what it costs: the state machine of Large Model
@@ -322,7 +326,7 @@ class Engine {
   void reset_accumulated(int device);
 
   // Whether there is a device that thrashes, which nobody was told of.
-  bool thrashing() const { return thrashing_.load(std::memory_order_relaxed); }
+  bool thrashing() const { return thrashing_.load(std::memory_order_relaxed) > 0; }
   // Which one, and what came and went there. False when somebody else was told.
   bool tell_thrashing(int* device, Traffic* traffic);
 
@@ -353,6 +357,11 @@ class Engine {
   struct IdleLists {
     List large, small;
   };
+  struct Device {
+    IdleLists idle;
+    EngineStats stats;
+    ThrashWatch watch;
+  };
 
   Entry* find_(Key key);
   Entry* track_(Key key);
@@ -362,13 +371,11 @@ class Engine {
   void push_idle_(Entry* entry, Lane lane);
   void link_idle_(Entry* entry);
   std::vector<Entry*> idle_on_(int device, Sizes sizes);
-  IdleLists& idle_lists_(int device);
   std::uint64_t age_(const Entry* entry) const;
   std::vector<std::uint64_t> ages_(const std::vector<Entry*>& entries) const;
   void note_use_(Entry* entry);
   void bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::size_t count,
                           Overwritten* old);
-  ThrashWatch& watch_of_(int device);
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
   void pin_(Entry* entry);
@@ -394,19 +401,17 @@ class Engine {
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);
   bool evictable_(const Entry* entry) const;
-  EngineStats& stats_of_(int device);
+  Device& on_(int device);
+  EngineStats& stats_of_(int device) { return on_(device).stats; }
 
   Backend& backend_;
   HostPool& host_;
   const std::vector<std::size_t> size_classes_;
   std::recursive_mutex mutex_;
   std::unordered_map<Key, Entry*> entries_;
-  std::deque<IdleLists> idle_;  // by device
-  List clean_;                  // storages with a host copy, and what is dead of them
-  std::uint64_t order_ = 0;     // how many came to be idle
-  std::vector<EngineStats> stats_;
-  std::vector<ThrashWatch> watches_;
-  std::vector<int> thrashing_devices_;  // of which nobody was told
+  std::deque<Device> devices_;
+  List clean_;               // storages with a host copy, and what is dead of them
+  std::uint64_t order_ = 0;  // how many came to be idle
   std::size_t min_bytes_ = std::size_t{1} << 20;
   std::size_t tracked_at_purge_ = 0;
   std::uint64_t clock_ = 0;              // ops of all lanes
@@ -416,7 +421,7 @@ class Engine {
   bool keep_clean_;
   const std::unique_ptr<Predictor> predictor_;
   std::atomic<bool> chaos_{false};
-  std::atomic<bool> thrashing_{false};
+  std::atomic<int> thrashing_{0};  // devices of which nobody was told
 };
 
 }  // namespace lms
