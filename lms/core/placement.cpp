@@ -77,6 +77,15 @@ Placement::Found Placement::anywhere_(const Admission::Op& op, Patience patience
   return Found::kNoRoom;
 }
 
+// Where they find no room: one that lies in the middle may leave another none on either side,
+// though all of them would fit. What is idle leaves, they among it, and they come in one behind the
+// other. Not while others will end, who may leave more.
+Placement::Found Placement::in_an_empty_pool_(Patience patience) {
+  if (patience == Patience::kPatient && admission_.others_end()) return Found::kNoRoom;
+  space_.evict_idle();
+  return pins_.pin() ? Found::kPlace : Found::kNoRoom;
+}
+
 bool Placement::place(const Admission::Op& op, Patience patience) {
   using Attempt = Found (Placement::*)(const Admission::Op&, Patience);
   const Attempt attempts[] = {&Placement::where_they_are_, &Placement::side_by_side_,
@@ -86,6 +95,7 @@ bool Placement::place(const Admission::Op& op, Patience patience) {
     found = (this->*attempt)(op, patience);
     if (found != Found::kBadPlace) break;
   }
+  if (found == Found::kNoRoom) found = in_an_empty_pool_(patience);
   return found == Found::kPlace;
 }
 

@@ -51,6 +51,9 @@ class FakePool final : public lms::Space {
     return text;
   }
 
+  // A storage that is out.
+  void add_out(char name, std::size_t units) { storages_[name] = {units * kUnit, nullptr, 0}; }
+
   bool pin(const std::string& names) {
     for (const char name : names) ++storages_.at(name).pins;
     for (const char name : names) {
@@ -274,6 +277,49 @@ TEST(placement_of_a_patient_op_waits_for_a_place) {
   CHECK(!s.operands.pinned && s.pool.pins('a') == 0);
   CHECK(s.place(12, Patience::kImpatient));
   CHECK(s.operands.pinned);
+}
+
+// There is room for both, but on neither side of the one that is there.
+TEST(placement_of_operands_that_are_in_each_others_way) {
+  Scene s("......aaaa......", "ab");
+  s.pool.add_out('b', 7);
+  CHECK(s.place(5));
+  CHECK_EQ(s.pool.picture(), "aaaabbbbbbb.....");
+}
+
+TEST(placement_empties_no_pool_while_others_will_end) {
+  Scene s("......aaaa......", "ab");
+  s.pool.add_out('b', 7);
+  s.begin_another();
+  CHECK(!s.place(5));
+  CHECK_EQ(s.pool.emptied, 0);
+  CHECK(s.place(5, Patience::kImpatient));
+}
+
+// What fits at all is placed wherever everything lies, with its demand in one piece unless that is
+// little.
+TEST(placement_of_what_fits_alone) {
+  fake::Random random(7);
+  for (int round = 0; round < 3000; ++round) {
+    std::string picture;
+    for (char name = 'a'; picture.size() < 32; ++name) {
+      picture.append(1 + random.below(4), random.below(3) == 0 ? '.' : name);
+    }
+    Scene s(picture, "");
+    std::int64_t units = static_cast<std::int64_t>(picture.size());
+    for (char name = 'a'; name <= 'z'; ++name) {
+      const bool there = picture.find(name) != std::string::npos;
+      if (!there) s.pool.add_out(name, 1 + random.below(8));
+      const std::int64_t own = s.pool.bytes_of({name}) / static_cast<std::int64_t>(kUnit);
+      if (random.below(3) != 0 || own > units) continue;
+      s.operands.names += name;
+      units -= own;
+    }
+    CHECK(s.place(units));
+    const auto pieces = static_cast<std::int64_t>(s.operands.names.size()) + 1;
+    const bool little = 4 * pieces * units < static_cast<std::int64_t>(picture.size());
+    CHECK(little || s.has(units));
+  }
 }
 
 // Nothing would come of waiting.

@@ -11,15 +11,28 @@ PROGRAM = Path(__file__).with_name("tf_least.py")
 MIB = 1 << 20
 
 
+def run(programs, name, pool, wheel="lms"):
+    """What came of the program, and what its operation with the most needed."""
+    arguments = [name] + (["lms"] if wheel == "lms" else [])
+    said = programs.run(PROGRAM, wheel, pool, {"TF_LMS": "1"}, arguments=arguments)
+    return json.loads(said.splitlines()[-1])
+
+
 @pytest.mark.parametrize("name", ["gan", "densenet", "ragged"])
 def test_the_largest_operation_and_a_32nd_is_enough(programs, eager_moves, name):
-    def run(pool, wheel="lms"):
-        arguments = [name] + (["lms"] if wheel == "lms" else [])
-        said = programs.run(PROGRAM, wheel, pool, {"TF_LMS": "1"}, arguments=arguments)
-        return json.loads(said.splitlines()[-1])
-
-    found, most = run(4096)
-    assert found == run(None, "stock")[0]
+    found, most = run(programs, name, 4096)
+    assert found == run(programs, name, None, "stock")[0]
     for _ in range(2):  # where room abounds, more than the operation's own counts as needed
-        again, most = run(-(-most * 33 // (32 * MIB)))
+        again, most = run(programs, name, -(-most * 33 // (32 * MIB)))
         assert again == found
+
+
+@pytest.mark.parametrize("pool", range(33, 38))
+def test_what_fits_in_32_fits_in_more(programs, eager_moves, pool):
+    """One operand of an operation lay where it left the other no room on either side."""
+    assert run(programs, "ragged", pool)[0] == run(programs, "ragged", 32)[0]
+
+
+def test_a_loop_needs_more(programs, eager_moves):
+    """What it keeps in a list is brought in beside its weight, which leaves a moment later."""
+    assert run(programs, "loop", 53)[0] == run(programs, "loop", None, "stock")[0]

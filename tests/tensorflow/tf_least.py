@@ -91,6 +91,24 @@ def ragged():
     return found
 
 
+def loop():
+    """Recurrent steps, kept in a TensorArray and made one tensor, with their gradients."""
+    w, x = tf.Variable(numbers(1024, 1024) / 1024), numbers(512, 1024)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            kept, now = tf.TensorArray(tf.float32, 12, clear_after_read=False), x
+            for i in tf.range(12):
+                now = tf.tanh(tf.matmul(now, w))
+                kept = kept.write(i, now)
+            loss = tf.reduce_mean(kept.stack() ** 2)
+        w.assign_sub(tape.gradient(loss, w))
+        return loss
+
+    return [float(step()) for _ in range(STEPS)]
+
+
 def main():
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
