@@ -28,7 +28,8 @@ def simulated(program, *arguments, options=(), fails=False):
     variables = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     places = [str(ROOT / "tools"), str(ROOT / "lms" / "tflms")]
     variables.update(PYTHONPATH=os.pathsep.join(places), TF_CPP_MIN_LOG_LEVEL="3")
-    variables.update(SIMCUDA_ORDER="report")
+    # cuDNN's algorithms are no more than names here: there is nothing to try.
+    variables.update(SIMCUDA_ORDER="report", TF_CUDNN_USE_AUTOTUNE="0")
     words = ["--dry", "--profile", "v100-32gb-pcie3", "--framework", "tensorflow", *options]
     done = subprocess.run(
         [sys.executable, "-m", "simcuda", *words, str(program), *arguments],
@@ -86,9 +87,12 @@ def test_it_trains_where_it_is_out_of_memory_otherwise(memory):
 
 @pytest.mark.slow
 def test_tensors_are_shown_when_memory_runs_out():
-    """By TensorFlow, the largest first."""
+    """By TensorFlow, the largest first; with Keras 3 it is said why not."""
     size = ("--model=MobileNet", "--image_size=224", "--batch_size=64", "--steps=1")
     done = simulated(MANY, *size, "--show_tensors_on_oom", options=["--memory=1G"], fails=True)
+    if tf.keras.__version__.startswith("3"):
+        assert "lists tensors for sessions alone, and Keras 3 has none" in done.stderr
+        return
     assert "OOM when allocating tensor with shape[64," in done.stderr
     listed = re.findall(r"^\s+([\d.]+)MiB from (\S+)", done.stderr, re.MULTILINE)
     assert len(listed) > 5 and any("conv" in name for _, name in listed)
