@@ -17,6 +17,10 @@ from lmsbench import dry, drycases, drypage
 from lmsbench.dry import Bench
 from lmsbench.drycases import MODELS, Case
 from lmsbench.forks import Forks
+from lmsbuild.base.console import Console
+from lmsbuild.places.device import Device
+from lmsbuild.places.environment import Environment
+from lmsbuild.trials.bench import Benchmark
 
 PROFILE = "v100-32gb-pcie3"
 # Stands for `python -m lmsbench.forks`: a point needs 4 GiB without a limit, and on the whole GPU
@@ -180,6 +184,21 @@ def test_the_largest_size_is_found_among_few(measure: Any) -> None:
     last = Case(PROFILE, "gpt2", min(s for s in sizes if s > 20), "lms", None)
     del made.found[last.key]  # as if the time had been over: it is not known to be the largest
     assert f"| {fits} |  |  |  |  | {same}" in drypage.render(made.found)
+
+
+def test_help_is_no_measurement(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    python = tmp_path / "bin" / "python"  # of an environment with a patched torch
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    environment = Environment(path=tmp_path, key="", reused=True)
+    bench = Benchmark(
+        environment, Device("dry", "", PROFILE), {}, tmp_path / "made" / "results.jsonl", ["--help"],
+        REPOSITORY / "tools",
+    )  # fmt: skip
+    assert bench.run(1, Console()) is None
+    assert "--profiles PROFILES" in capfd.readouterr().out
+    assert not list((tmp_path / "made").iterdir())
 
 
 def test_all_profiles_of_the_results_are_on_the_page(measure: Any, tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ def test_the_dry_benchmark_is_run_for_the_environment(tmp_path: Path, console: C
             environment, device, variables, results, arguments, program.parents[1],
             {"ibm": Environment(tmp_path / "env-ibm", "", reused=True)},
         )  # fmt: skip
-        return made.run(3, console)
+        page = made.run(3, console)
+        assert page is not None
+        return page
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)

@@ -140,6 +140,8 @@ def command(
         tools = target.project.tools
         bench = Benchmark(ready.lms, device, ready.variables, file, arguments, tools, elsewhere)
         made = bench.run(minutes, console)
+        if made is None:
+            return
         if other and page:
             bench.compare(other.absolute(), page.absolute(), console)
     console.say(made.read_text(encoding="utf-8"))

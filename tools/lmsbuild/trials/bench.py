@@ -34,17 +34,21 @@ class Benchmark:
     tools: Path  # where lmsbench is
     elsewhere: Mapping[str, Environment] = field(default_factory=dict)  # dry: by their methods
 
-    def run(self, minutes: float, console: Console) -> Path:
+    def run(self, minutes: float, console: Console) -> Path | None:
         """Measure what is not measured yet for at most about `minutes`, and write the page beside
-        the results. Each point is said as it comes. Raises BenchError."""
+        the results. Each point is said as it comes. None where the arguments only ask for help.
+        Raises BenchError."""
         make_folder(self.results.parent)
         results = ("--results", str(self.results))
         page = self.results.parent / "README.md"
         if self.device.kind == "dry":
             self._dry(console, *results, "--page", str(page), "--minutes", f"{minutes:g}")
-            return page
-        self._lmsbench(console, "run", *results, "--minutes", f"{minutes:g}")
-        self._lmsbench(console, "report", *results)
+        else:
+            self._lmsbench(console, "run", *results, "--minutes", f"{minutes:g}")
+        if {"-h", "--help"} & set(self.arguments):
+            return None
+        if self.device.kind != "dry":
+            self._lmsbench(console, "report", *results)
         return page
 
     def compare(self, plugin: Path, page: Path, console: Console) -> None:
