@@ -440,6 +440,27 @@ def test_a_mail_from_a_pipe_and_an_empty_one(tool: Tool) -> None:
         assert "cannot be taken because it is empty" in message
 
 
+def test_a_pipe_that_nobody_writes_is_not_waited_for(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmsbuild.checkout.incoming._PATIENCE", 0.2)
+    before = snapshot(tool.checkout)
+    pipe = tool.world.folder / "pipe"
+    os.mkfifo(pipe)
+    for command in ("import", "fold"):
+        message = tool(command, str(pipe), code=18)["message"]
+        assert str(pipe) in message and "no program writes to that pipe" in message
+    assert snapshot(tool.checkout) == before
+    # One that has it open, and takes longer to write, is waited for.
+    tool.edit("line30 = 30", "line30 = 31")
+    diff = plain_git(tool.checkout, "diff")
+    plain_git(tool.checkout, "checkout", "-q", ".")
+    late = ["sh", "-c", 'exec 3>"$0"; sleep 1; echo "$1" >&3', str(pipe), diff]
+    with subprocess.Popen(late):
+        tool("fold", str(pipe))
+    assert "line30 = 31" in tool.text()
+
+
 def test_mails_that_git_does_not_read_and_files_that_never_end(tool: Tool) -> None:
     before = snapshot(tool.checkout)
     box = tool.world.folder / "box"

@@ -7,7 +7,9 @@ a series does.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,7 @@ from lmsbuild.series.mail import Mail, of_parts
 from lmsbuild.series.scratch import Scratch, scratch
 
 _MOST = 256 << 20  # bytes of a file of patches
+_PATIENCE = 5.0  # seconds that a FIFO's writer may take to come
 
 
 @dataclass
@@ -133,8 +136,10 @@ def mails(stack: Stack, at: int, files: Sequence[Path]) -> list[Step]:
 def _read(file: Path) -> bytes:
     """It may be a pipe, and what never ends."""
     try:
-        with file.open("rb") as stream:
-            data = stream.read(_MOST + 1)
+        with open(file, "rb", opener=_at_once) as stream:
+            begin = _begin(stream.fileno(), file) if file.is_fifo() else b""
+            os.set_blocking(stream.fileno(), True)
+            data = begin + stream.read(_MOST + 1)
     except OSError as error:
         raise FileError.of(error) from error
     if len(data) > _MOST:
@@ -143,6 +148,24 @@ def _read(file: Path) -> bytes:
             "or a diff"
         )
     return data
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _begin(pipe: int, file: Path) -> bytes:
+    """What a FIFO begins with, or nothing yet. That no program writes to it is an error: to wait for
+    one would have no end."""
+    if select.select([pipe], [], [], _PATIENCE)[0]:
+        return b""
+    try:
+        begin = os.read(pipe, 1)
+    except BlockingIOError:  # a program has it open, and is still to write
+        return b""
+    if not begin:
+        raise OSError(errno.ENXIO, "no program writes to that pipe", str(file))
+    return begin
 
 
 def _split(room: Scratch, file: Path) -> Iterator[tuple[Mail, bytes]]:

@@ -27,7 +27,7 @@ from lmsbuild.tags.frameworks import resolve, targets
 @clone_option
 @json_option
 def command(tag: str | None, file: str | None, place: Path | None, console: Console) -> None:
-    """Show which patches of TAG touch which files and functions of the framework.
+    """Show which patches of TAG (of all tags) touch which files and functions of the framework.
 
     `+name` is a function that the patch adds. Without the tag's code at hand functions are what
     git wrote into the hunks' headers. Where a patch went upstream is what its trailers
