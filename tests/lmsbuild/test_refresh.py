@@ -440,7 +440,9 @@ def test_a_commit_that_is_meant_for_another_is_named(
     assert snapshot(world) == before
 
 
-@pytest.mark.parametrize("name", ["core/new\nline.txt", os.fsdecode(b"core/caf\xe9.txt")])
+@pytest.mark.parametrize(
+    "name", ["core/new\nline.txt", os.fsdecode(b"core/caf\xe9.txt"), "-option.txt"]
+)
 def test_a_name_that_no_patch_can_hold(
     world: World, applied: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -456,6 +458,19 @@ def test_a_name_that_no_patch_can_hold(
     for command in ("status", "drop", "status", "undo", "status"):
         assert run([command, *on, *(["3"] if command == "drop" else [])]) == 0
     assert (applied / name).read_text() == "x\n"
+
+
+def test_a_name_that_looks_like_two(
+    world: World, applied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`diff --git a/A b/B b/A b/B` is of the one file A b/B."""
+    world.commit(applied, {"core/a b/c b/d.txt": "one\n"}, "Add a folder\n\nBecause.")
+    assert run(["refresh", "v1.0", "--from", str(applied)]) == 0
+    for command in ("verify", "export"):
+        assert run([command, "v1.0"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert run(["map", "v1.0", "--file", "core/a b/c b/d.txt"]) == 0
+    assert "@@ -0,0 +1 @@" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"[" * 100_000, b'{"a": 1, "a": 2}', None])

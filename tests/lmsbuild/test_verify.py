@@ -279,6 +279,15 @@ def test_damaged_patch_is_refused(
     assert "`git apply" not in "".join(capsys.readouterr())
 
 
+def test_a_file_that_is_twice_in_a_patch(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """git would take one on the other; what the tool tells of the patch would be of the last."""
+    patch = series_of(world.target).patches[1]
+    patch.path.write_bytes(patch.data + patch.part("core/alloc.cpp").encode())
+    for command, code in (("export", ConfigError.exit_code), ("verify", SeriesError.exit_code)):
+        assert run([command, "v1.0"]) == code
+        assert "has core/alloc.cpp twice" in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(
     ("number", "old", "new", "words"),
     [

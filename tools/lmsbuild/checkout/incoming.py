@@ -155,8 +155,8 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _begin(pipe: int, file: Path) -> bytes:
-    """What a FIFO begins with, or nothing yet. That no program writes to it is an error: to wait for
-    one would have no end."""
+    """What a FIFO begins with, or nothing yet. That no program writes to it is an error: to wait
+    for one would have no end."""
     if select.select([pipe], [], [], _PATIENCE)[0]:
         return b""
     try:

@@ -96,6 +96,9 @@ def _check_path(made_in: Scratch, raw: Raw, what: str) -> None:
     elif not is_utf8(raw.path):
         reason = f"the name {raw.path!r} is not UTF-8"
         remedy = "rename the file"
+    elif raw.path.startswith("-"):  # tag.toml takes none
+        reason = f"the name {raw.path!r} would be taken for an option"
+        remedy = "rename the file or folder"
     if reason:
         raise TreeStateError(f"{what} cannot become a patch because {reason}; {remedy}")
 

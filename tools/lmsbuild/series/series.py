@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -186,6 +186,12 @@ class Patch:
             change = FileChange(names[1], ids[1], ids[2], modes[-1], modes[0])
             if change.mode == LINK_MODE and change.after != NO_BLOB:
                 self._check_link(change, part)
+            if change.path in found:
+                raise ConfigError(
+                    f"{self.name} cannot be used because it has {change.path} twice; take it into "
+                    "a checkout with `lmsbuild import` or `git am`, and write it with `lmsbuild "
+                    "refresh`"
+                )
             found[change.path] = change, part
         return found
 
@@ -214,10 +220,9 @@ class Patch:
     @cached_property
     def hunks(self) -> list[Hunk]:
         """Every hunk, in order. Raises ConfigError when a hunk is not as long as it says."""
-        _ = self._parts  # what is wrong with a name is not to be told as wrong hunks
-        skipped = self.text.count("\n", 0, self.diff_start)
+        parts = tuple((path, part) for path, (_, part) in self._parts.items())
         try:
-            return list(_hunks(self.diff, skipped))
+            return list(_hunks(parts, self.text.count("\n", 0, self.diff_start)))
         except UnidiffParseError as error:
             raise ConfigError(
                 f"{self.name} cannot be used because its hunks do not add up "
@@ -333,30 +338,43 @@ class Series:
 
 
 @functools.lru_cache(maxsize=16)  # tags of a framework share the longest patch
-def _hunks(diff: str, skipped: int) -> tuple[Hunk, ...]:
-    return tuple(
-        Hunk(
-            path=file.path,
-            number=number,
-            source_start=hunk.source_start,
-            source_length=hunk.source_length,
-            target_start=hunk.target_start,
-            target_length=hunk.target_length,
-            section=hunk.section_header,
-            lines=tuple(
-                Line(
-                    line.line_type,
-                    line.value.removesuffix("\n"),
-                    (line.diff_line_no or 0) + skipped,
-                    line.source_line_no,
-                    line.target_line_no,
-                )
-                for line in hunk
-            ),
-        )
-        for file in PatchSet(diff)
-        for number, hunk in enumerate(file, 1)
-    )
+def _hunks(parts: tuple[tuple[str, str], ...], above: int) -> tuple[Hunk, ...]:
+    """Those of the diffs of files, as path and text, that have `above` lines before them."""
+    found: list[Hunk] = []
+    for path, part in parts:
+        found += _hunks_of_file(path, part, above)
+        above += part.count("\n")
+    return tuple(found)
+
+
+def _hunks_of_file(path: str, part: str, above: int) -> Iterator[Hunk]:
+    """Without its first lines: only who knows that both names are one can tell them apart in
+    `a/b b/c b/b b/c`."""
+    names = re.search("^--- ", part, re.MULTILINE)
+    if names is None:
+        return
+    above += part.count("\n", 0, names.start())
+    for file in PatchSet(part[names.start() :]):
+        for number, hunk in enumerate(file, 1):
+            yield Hunk(
+                path=path,
+                number=number,
+                source_start=hunk.source_start,
+                source_length=hunk.source_length,
+                target_start=hunk.target_start,
+                target_length=hunk.target_length,
+                section=hunk.section_header,
+                lines=tuple(
+                    Line(
+                        line.line_type,
+                        line.value.removesuffix("\n"),
+                        (line.diff_line_no or 0) + above,
+                        line.source_line_no,
+                        line.target_line_no,
+                    )
+                    for line in hunk
+                ),
+            )
 
 
 def patch_files(folder: Path) -> list[Path]:
