@@ -358,6 +358,35 @@ def test_refresh_one_patch(tool: Tool) -> None:
     tool.same({**before, "refs": snapshot(tool.checkout)["refs"]})  # it notes what it took
 
 
+@pytest.fixture
+def freshly(tool: Tool) -> Tool:
+    """On a checkout that no `refresh` has taken anything from."""
+    tool.checkout = tool.world.clone("fresh")
+    tool.into = ("--into", str(tool.checkout))
+    tool("apply")
+    return tool
+
+
+def test_a_file_that_no_patch_has_touched(freshly: Tool) -> None:
+    """The series ends where it did, in all files that it knew, and is another all the same."""
+    freshly.edit("int upstream();", "int upstream(int);", "core/alloc.h")
+    assert freshly("refresh", "--patch", "1")["written"] == [CALL]
+    text = (freshly.world.project.patches / "alpha" / CALL).read_text()
+    assert "+int upstream(int);" in text
+
+
+def test_what_goes_from_one_patch_to_another(freshly: Tool) -> None:
+    """All of them together still leave the same files, under the same subjects."""
+    series = series_of(freshly.world.target)
+    part = freshly.world.folder / "part.diff"
+    part.write_text(series.patches[2].part("python/api.py"))
+    assert states(freshly("fold", str(part), "--patch", "1"))[1] == "changed"
+    assert freshly("refresh")["written"] == [CALL, SHOW]
+    again = series_of(freshly.world.target)
+    assert "python/api.py" in [change.path for change in again.patches[1].changes]
+    assert again.after() == series.after()
+
+
 def test_refresh_of_one_patch_with_nothing_changed(tool: Tool) -> None:
     assert "no file that git tracks" in tool("refresh", "--patch", "1", code=2)["message"]
 

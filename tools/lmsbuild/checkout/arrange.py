@@ -50,7 +50,7 @@ from lmsbuild.series.patchstate import (
     is_empty,
 )
 from lmsbuild.series.scratch import Scratch, scratch
-from lmsbuild.series.series import Series, check_preimage, series_of
+from lmsbuild.series.series import FileChange, Series, check_preimage, series_of
 from lmsbuild.series.standing import Standing, stand
 from lmsbuild.tags.frameworks import Target
 
@@ -393,14 +393,21 @@ def _go_on(
 
 
 def _is_series(target: Target, made: Repository, way: Arranging) -> bool:
-    """Is what is on the checkout what the patch files say?"""
-    series = series_of(target)
-    commits = made.commits(way.base, way.tip)
-    try:
-        whole = series.applied(made, way.tip) == len(series.patches)
-    except TreeStateError:
-        return False
-    return whole and [mail_of(made, each) for each in commits] == [p.mail for p in series.patches]
+    """Is what is on the checkout what the patch files say, commit by commit?"""
+    patches, commits = series_of(target).patches, made.commits(way.base, way.tip)
+    return len(patches) == len(commits) and all(
+        mail_of(made, commit) == patch.mail
+        and _changes(made, commit) == {change.path: change for change in patch.changes}
+        for patch, commit in zip(patches, commits, strict=True)
+    )
+
+
+def _changes(made: Repository, commit: str) -> dict[str, FileChange]:
+    found = {}
+    for raw in changed(made, f"{commit}~1^{{tree}}", f"{commit}^{{tree}}"):
+        modes = [entry.mode for entry in (raw.before, raw.after) if entry != ABSENT]
+        found[raw.path] = FileChange(raw.path, raw.before.blob, raw.after.blob, modes[-1], modes[0])
+    return found
 
 
 def _put_on(
