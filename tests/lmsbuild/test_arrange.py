@@ -469,6 +469,28 @@ def test_a_mail_from_a_pipe_and_an_empty_one(tool: Tool) -> None:
         assert "cannot be taken because it is empty" in message
 
 
+def test_mails_of_other_encodings(tool: Tool) -> None:
+    """What the mail says of its charset holds for names, subject and text; one that came with
+    carriage returns at all line ends has none of its own."""
+    part = series_of(tool.world.target).patches[3].part("core/alloc.cpp")
+    tool("drop", "3", "4")
+    box = tool.world.folder / "box"
+    head = (
+        "From: =?{0}?q?J=FCrgen?= <j@example.invalid>\nDate: Thu, 1 Jan 2026 00:00:00 +0000\n"
+        "Subject: [PATCH] =?{0}?q?Gr=FC=DFe?=\nContent-Type: text/plain; charset={0}\n"
+        "Content-Transfer-Encoding: 8bit\n\nWeil \xfc.\n---\n"
+    ).format("iso-8859-1")
+    for data in (head + part, (head + part).replace("\n", "\r\n")):
+        box.write_bytes(data.encode("latin-1"))
+        tool("import", str(box))
+        said = plain_git(tool.checkout, "log", "-1", "--encoding=UTF-8", "--format=%an|%s|%b")
+        assert said == "Jürgen|Grüße|Weil ü."
+        tool("undo")
+    box.write_bytes(head.replace("2026", "1960").encode("latin-1"))
+    message = tool("import", str(box), code=9)["message"]
+    assert "date 'Thu, 1 Jan 1960 00:00:00 +0000' is before 1970" in message
+
+
 def test_a_pipe_that_nobody_writes_is_not_waited_for(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,6 +521,9 @@ def test_mails_that_git_does_not_read_and_files_that_never_end(tool: Tool) -> No
     )
     message = tool("import", str(box), code=9)["message"]
     assert f"mail 1 of {box} cannot be taken because git says: " in message and "NUL" in message
+    box.write_text(f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n{head}Subject: a\n\nb\0c\n---\n")
+    message = tool("import", str(box), code=9)["message"]
+    assert f"mail 1 of {box} cannot be taken because its message has a NUL byte" in message
     for command in ("import", "fold"):
         message = tool(command, "/dev/zero", code=9)["message"]
         assert "cannot be taken because it has over 256 MiB" in message

@@ -177,11 +177,14 @@ def _split(room: Scratch, file: Path) -> Iterator[tuple[Mail, bytes]]:
         )
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
         folder = Path(name)
-        room.repository.git.run("mailsplit", "--keep-cr", "-b", f"-o{folder}", stdin=data)
+        # Where the first header ends with a carriage return, the way of the mail gave it to all.
+        kept = () if data.partition(b"\n")[0].endswith(b"\r") else ("--keep-cr",)
+        room.repository.git.run("mailsplit", *kept, "-b", f"-o{folder}", stdin=data)
         found = sorted(folder.iterdir())
         for number, each in enumerate(found, 1):
             body, diff = folder / "message", folder / "diff"
-            words = ("mailinfo", "--encoding=UTF-8", "-b", "--no-scissors", str(body), str(diff))
+            # Recoded as git writes commits: --encoding=UTF-8 recodes nothing (git 2.35 and later).
+            words = ("mailinfo", "-u", "-b", "--no-scissors", str(body), str(diff))
             try:
                 head = room.repository.git.run(*words, stdin=each.read_bytes()).stdout
                 fields = dict(

@@ -192,7 +192,7 @@ def check_mail(room: Scratch, content: bytes, mail: Mail, what: str) -> None:
     """Raise TreeStateError unless git itself reads `mail` from the patch."""
     with tempfile.TemporaryDirectory() as name:
         body, patch = Path(name) / "body", Path(name) / "patch"
-        options = ("--encoding=UTF-8", "-b", "--no-scissors")
+        options = ("-u", "-b", "--no-scissors")
         head = room.repository.git.run(
             "mailinfo", *options, str(body), str(patch), stdin=content
         ).stdout

@@ -194,6 +194,8 @@ def of_parts(author: str, email: str, date: str, message: str) -> Mail:
     """The mail of these. Raises ValueError for what is no date, and where nobody wrote it."""
     if not author and not email:
         raise ValueError("it has no author")
+    if "\0" in message:  # which git writes into no commit
+        raise ValueError("its message has a NUL byte")
     try:
         moment = parsedate_to_datetime(date)
     except (TypeError, ValueError) as error:
@@ -201,8 +203,10 @@ def of_parts(author: str, email: str, date: str, message: str) -> Mail:
     zone = re.search(r"[-+]\d{4}", date)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    when = _date(int(moment.timestamp()), zone[0] if zone else "+0000")
-    return Mail(author, email, when, _tidy(message))
+    seconds = int(moment.timestamp())
+    if seconds < 0:  # git has none of them
+        raise ValueError(f"its date {date!r} is before 1970")
+    return Mail(author, email, _date(seconds, zone[0] if zone else "+0000"), _tidy(message))
 
 
 def _decoded(value: str) -> str:
