@@ -305,8 +305,10 @@ class TestRealEngine:
 
     def test_full_disk_is_named(self, world: World, host: Engine, debian: str) -> None:
         base = with_installer(host, debian, "full", "cat /etc/passwd > /dev/full")
+        before = loose(host)
         code, _, err = run(*describe(world, base, "no-such-compiler"))
         assert code == 35 and "docker system prune" in err
+        assert loose(host) == before, "what is left is in the way of the next try"
 
     def test_missing_tool_is_named(self, world: World, host: Engine, debian: str) -> None:
         base = with_installer(host, debian, "empty", "true")

@@ -28,7 +28,14 @@ from filelock import Timeout
 
 from lmsbuild.base import cache, log
 from lmsbuild.base.console import Console, Task
-from lmsbuild.base.errors import BaseImageError, ConfigError, MismatchError, UsageError
+from lmsbuild.base.errors import (
+    BaseImageError,
+    ConfigError,
+    EngineDiskError,
+    LmsbuildError,
+    MismatchError,
+    UsageError,
+)
 from lmsbuild.base.hashing import sha256_large_file, sha256_value
 from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import cache_dir
@@ -197,7 +204,8 @@ def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Consol
     """The id of the image, built or as it was. Raises what `engine.failure` makes.
 
     Killed, it leaves no container: the engine ends a build whose client is gone. What it leaves of
-    stages the next build goes on with, and removes when it is done.
+    stages the next build goes on with, and removes when it is done; where the engine's disk is
+    full nothing is left.
     """
     with _alone(console):
         _have_base(engine, found, console)
@@ -211,7 +219,12 @@ def build(engine: Engine, found: Recipe, wheels: Iterable[Path], console: Consol
         )  # fmt: skip
         image = _existing(engine, found, key)
         if image is None:
-            image = _build(engine, found, (text, files), key, console)
+            try:
+                image = _build(engine, found, (text, files), key, console)
+            except EngineDiskError:  # of which the stages have a part
+                with contextlib.suppress(LmsbuildError):
+                    prune(engine, found)
+                raise
         with console.task("removing what the build left"):
             prune(engine, found)
     _check_architecture(image, found)
