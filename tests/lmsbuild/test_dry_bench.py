@@ -193,7 +193,7 @@ def test_help_is_no_measurement(tmp_path: Path, capfd: pytest.CaptureFixture[str
     python.chmod(0o755)
     environment = Environment(path=tmp_path, key="", reused=True)
     bench = Benchmark(
-        environment, Device("dry", "", PROFILE), {}, tmp_path / "made" / "results.jsonl", ["--help"],
+        environment, Device("dry", "", PROFILE), {}, tmp_path / "made/results.jsonl", ["--help"],
         REPOSITORY / "tools",
     )  # fmt: skip
     assert bench.run(1, Console()) is None
