@@ -102,6 +102,15 @@ def test_results_look_as_those_that_are_computed(
     assert {k: v for k, v in got.items() if expected[k] != v} == {}
 
 
+def test_strides_that_are_a_gpus_alone(dry: Program, computing: Program) -> None:
+    """CUDA's libraries give some results of factorisations row by row, the CPU's by columns."""
+    code = """
+    x = torch.ones(5, 5, device="cuda") + torch.eye(5, device="cuda")
+    print(json.dumps([torch.linalg.svd(x).Vh.stride(), torch.linalg.eig(x)[1].stride()]))
+    """
+    assert dry(code) == [[5, 1], [5, 1]] and computing(code) == [[1, 5], [1, 5]]
+
+
 # ---- memory
 
 MODELS = """
