@@ -527,6 +527,8 @@ def test_mails_that_git_does_not_read_and_files_that_never_end(tool: Tool) -> No
     for command in ("import", "fold"):
         message = tool(command, "/dev/zero", code=9)["message"]
         assert "cannot be taken because it has over 256 MiB" in message
+        message = tool(command, "/", code=9)["message"]
+        assert message == "/ cannot be taken because it is a folder; name the files in it"
     assert snapshot(tool.checkout) == before
 
 

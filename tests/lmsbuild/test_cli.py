@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -54,6 +56,34 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert "Examples:" in text and f"lmsbuild {name}" in text and "--json" in text
     assert ("--dry-run" in text) == (name not in READ_ONLY)
+
+
+def example_lines() -> list[str]:
+    """The arguments of every lmsbuild in the examples of every --help."""
+    texts = [
+        leaf.command.epilog or ""
+        for name in COMMANDS
+        if (command := cli.get_command(ROOT, name))
+        for leaf in docs.leaves(name, command, ROOT)
+    ]
+    commands = re.sub("#.*", "", "\n".join(texts))
+    return [line.strip() for line in re.findall("lmsbuild ([^|>&)\n]+)", commands)]
+
+
+@pytest.mark.parametrize("line", example_lines())
+def test_examples_have_options_and_choices_that_are_there(line: str) -> None:
+    name, *words = shlex.split(line)
+    command = cli.get_command(ROOT, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=ROOT)
+    if isinstance(command, click.Group):
+        command = command.get_command(context, words.pop(0))
+        assert command is not None
+        context = click.Context(command, info_name=command.name, parent=context)
+    given = command.make_parser(context).parse_args(words)[0]
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Choice) and given.get(parameter.name or ""):
+            parameter.type.convert(given[parameter.name or ""], parameter, context)
 
 
 def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,11 +16,11 @@ from lmsbuild_processes import run
 from lmsbuild_world import REPOSITORY, World, write
 from pydantic import BaseModel
 
-from lmsbuild.base.errors import ConfigError, SeriesError, UnknownTagError
+from lmsbuild.base.errors import ConfigError, FileError, SeriesError, UnknownTagError
 from lmsbuild.base.project import Project, find_project
 from lmsbuild.series.series import series_of
 from lmsbuild.tags import sourcelists
-from lmsbuild.tags.frameworks import FrameworkFile, Plugin, Tag, load, resolve, targets
+from lmsbuild.tags.frameworks import FrameworkFile, Plugin, Tag, load, read, resolve, targets
 from lmsbuild.tags.runtimefiles import licence_text, runtime_files
 from lmsbuild.tags.words import Argument
 
@@ -355,6 +355,18 @@ def test_bytes_that_are_no_text_are_told(world: World, file: str) -> None:
     (world.project.patches / "alpha" / file).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=rf"{file} cannot be read because .* 0xff"):
         load(world.project)
+
+
+def test_a_file_that_cannot_be_read_has_nothing_to_correct(world: World) -> None:
+    """One that is not there is missed, and of one that leads to itself the cause is told."""
+    world.tag_file.unlink()
+    with pytest.raises(
+        ConfigError, match=r"tag\.toml cannot be read because it is not there; take"
+    ):
+        read(Tag, world.tag_file)
+    world.tag_file.symlink_to(world.tag_file)
+    with pytest.raises(FileError, match=r"tag\.toml .* because Too many .*; remove the link that"):
+        read(Tag, world.tag_file)
 
 
 def test_patches_of_a_folder_without_its_file(world: World) -> None:

@@ -135,6 +135,8 @@ def mails(stack: Stack, at: int, files: Sequence[Path]) -> list[Step]:
 
 def _read(file: Path) -> bytes:
     """It may be a pipe, and what never ends."""
+    if file.is_dir():
+        raise PatchError(f"{file} cannot be taken because it is a folder; name the files in it")
     try:
         with open(file, "rb", opener=_at_once) as stream:
             begin = _begin(stream.fileno(), file) if file.is_fifo() else b""

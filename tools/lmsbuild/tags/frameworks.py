@@ -22,7 +22,7 @@ import tomli
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, model_validator
 
-from lmsbuild.base.errors import ConfigError, UnknownTagError, UsageError
+from lmsbuild.base.errors import ConfigError, FileError, UnknownTagError, UsageError
 from lmsbuild.base.filenames import check_regular
 from lmsbuild.base.project import FRAMEWORK_FILE, Project
 from lmsbuild.tags.words import (
@@ -476,7 +476,13 @@ def read(model: type[M], path: Path) -> M:
     try:
         check_regular(path)
         data = tomli.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # of TOML or UTF-8, too
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path} cannot be read because it is not there; take it from the project's repository"
+        ) from error
+    except OSError as error:
+        raise FileError.of(error, str(path)) from error
+    except (ValueError, RecursionError) as error:  # of TOML or UTF-8, too
         raise ConfigError(f"{path} cannot be read because {error}; correct the file") from error
     try:
         return model.model_validate(data)
