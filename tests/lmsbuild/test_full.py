@@ -293,10 +293,56 @@ def gateway() -> str:
     return found[1]
 
 
+@contextmanager
+def serving(kept: dict[str, bytes], given: list[str]) -> Iterator[str]:
+    """The URL of a server that keeps what is put there and gives it again, noting where."""
+
+    class Store(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            content = kept.get(self.path)
+            if content is not None:
+                given.append(self.path)
+            self._answer(404 if content is None else 200, content or b"")
+
+        def do_HEAD(self) -> None:
+            self._answer(200 if self.path in kept else 404, b"")
+
+        def do_PUT(self) -> None:
+            kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(200, b"")
+
+        def _answer(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("0.0.0.0", 0), Store) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://{gateway()}:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def http(folder: Path) -> Iterator[tuple[str, Callable[[str], int]]]:
+    """As `redis`, by http."""
+    kept: dict[str, bytes] = {}
+    given: list[str] = []
+    with serving(kept, given) as url:
+        yield url, lambda name: len(kept if name == "size" else given)
+
+
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("launcher", "kept_by"), [("sccache", redis), ("ccache", redis), ("sccache", s3)]
+    ("launcher", "kept_by"),
+    [("sccache", redis), ("ccache", redis), ("sccache", s3), ("ccache", http)],
 )
 def test_builds_of_two_machines_share_objects(
     launcher: str,
@@ -373,37 +419,10 @@ def grpc_store(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 @contextmanager
 def http_store(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """A server that keeps what is put there and gives it again: its URL, and what it gave."""
-    kept: dict[str, bytes] = {}
+    """The URL of a server, and what it gave."""
     given: list[str] = []
-
-    class Store(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            content = kept.get(self.path)
-            if content is not None:
-                given.append(self.path)
-            self._answer(404 if content is None else 200, content or b"")
-
-        def do_PUT(self) -> None:
-            kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(200, b"")
-
-        def _answer(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with ThreadingHTTPServer(("0.0.0.0", 0), Store) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"http://{gateway()}:{server.server_port}", given
-        finally:
-            server.shutdown()
+    with serving({}, given) as url:
+        yield url, given
 
 
 @pytest.mark.net
