@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmsbuild_processes
 import pytest
 from lmsbuild_kill import Killer, snapshot
 from lmsbuild_world import (
@@ -27,6 +28,7 @@ from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.refresh import refresh
+from lmsbuild.checkout.switch import CheckoutTransaction
 from lmsbuild.series.mail import Mail, joined
 from lmsbuild.series.series import series_of
 from lmsbuild.upkeep.cleaning import users_work
@@ -675,6 +677,29 @@ def test_not_clean_is_refused_and_another_branch_named(tool: Tool) -> None:
     conflict(tool)
     plain_git(tool.checkout, "checkout", "-qf", "-b", "other")
     assert "switch to that first" in tool("apply", "--continue", code=8)["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "other"), [(("reorder", "4", "--before", "2"), "pop"), (("undo",), "push")]
+)
+def test_a_command_that_ended_meanwhile(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], other: str
+) -> None:
+    """A checkout is looked at without the lock, and when that is had it may be another one."""
+    if other == "push":
+        tool("apply", "--to", "2")
+    begin = CheckoutTransaction.begin
+
+    def late(*given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(CheckoutTransaction, "begin", begin)
+        code, _, err = lmsbuild_processes.run(other, "v1.0", *tool.into)
+        assert code == 0, err
+        return begin(*given, **more)
+
+    monkeypatch.setattr(CheckoutTransaction, "begin", late)
+    message = tool(*words, code=16)["message"]
+    assert "it moved to another commit meanwhile; run the command again" in message
+    assert tool.clean
 
 
 def test_an_edited_patch_file_is_not_pushed(tool: Tool) -> None:

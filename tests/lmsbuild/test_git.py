@@ -192,7 +192,7 @@ def test_transaction_is_free_while_a_reader_runs(
     """The process that reads does not hold the lock of a transaction that is over."""
     user = checkout_git(clone)
     assert user is not None
-    with CheckoutTransaction.on(user, "one") as transaction:
+    with CheckoutTransaction.on(user, "one", since=user.tip()) as transaction:
         assert transaction.user.tip()
         reader = transaction.user.git.cat_file_all
         assert reader is not None

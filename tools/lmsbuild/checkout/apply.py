@@ -110,6 +110,7 @@ def _show(failure: LmsbuildError, console: Console) -> None:
 
 def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Applied:
     user = open_checkout(target, path)
+    since = user.tip()
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()
@@ -128,7 +129,9 @@ def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Ap
         return _applied(path, plan, plan.start)
     with (
         console.task(f"applying the series of {target.label}"),
-        CheckoutTransaction.on(user, f"apply {target.label}", tag=target.label) as transaction,
+        CheckoutTransaction.on(
+            user, f"apply {target.label}", since=since, tag=target.label
+        ) as transaction,
     ):
         shadow = transaction.shadow
         plan, tip = _prepare(target, user, series, shadow)
@@ -315,6 +318,7 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
     Raises TreeStateError, with nothing done, when there is none or when commits or changes of the
     user's lie on it.
     """
+    since = user.tip()
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()
@@ -331,7 +335,7 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
         return Undone(user.path, last.command, start)
     with (
         console.task(f"taking back `lmsbuild {last.command}`"),
-        CheckoutTransaction.on(user, "undo") as transaction,
+        CheckoutTransaction.on(user, "undo", since=since) as transaction,
     ):
         refs = {name.rpartition("/")[2]: both[0] for name, both in last.refs.items()}
         arranged = last.data.get("arranged")

@@ -37,7 +37,13 @@ from lmsbuild.checkout.picking import (
     resolved,
 )
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
-from lmsbuild.checkout.switch import CheckoutTransaction, check_unchanged, recorded, state_of
+from lmsbuild.checkout.switch import (
+    CheckoutTransaction,
+    check_still_at,
+    check_unchanged,
+    recorded,
+    state_of,
+)
 from lmsbuild.series.format import commit_patch, file_name, mail_of
 from lmsbuild.series.mail import Mail, joined, reworded
 from lmsbuild.series.merge import Versions
@@ -71,6 +77,10 @@ class Stack:
     base: str
     on: list[Step]
     popped: list[Step]
+
+    @property
+    def tip(self) -> str:
+        return self.on[-1].commit if self.on else self.base
 
     @property
     def all(self) -> list[Step]:
@@ -133,6 +143,7 @@ class Arranged:
 def open_stack(target: Target, path: Path) -> Stack:
     """The patches of the checkout at `path`. Raises TreeStateError when it is not fit."""
     user = open_checkout(target, path)
+    tip = user.tip()
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()
@@ -144,7 +155,9 @@ def open_stack(target: Target, path: Path) -> Stack:
             f"the patches of {user.path} cannot be arranged because commit {merge.hexsha[:12]} is "
             "a merge; rebase into a line of commits (`git rebase`)"
         )
-    return stacked(target, user, base, off)
+    found = stacked(target, user, base, off)
+    check_still_at(user, tip)
+    return found
 
 
 def stacked(target: Target, user: Repository, base: str, off: Sequence[Step]) -> Stack:
@@ -287,7 +300,7 @@ def arrange(
         if ours != theirs:
             break
         kept += 1
-    tip = user.tip()
+    tip = stack.tip
     way = Arranging(
         command=command,
         label=stack.target.label,
@@ -308,7 +321,7 @@ def arrange(
     if way.tip == tip and not way.wanted and not plan.changes and plan.popped == stack.popped:
         return _arranged(stack.target, user, way)
     with console.task(way.title):
-        with _transaction(user, way) as transaction:
+        with _transaction(user, way, tip) as transaction:
             if not plan.changes:
                 check_clean(user, transaction.shadow)
             _go_on(transaction, stack.target, way, tip, plan.laid)
@@ -356,8 +369,8 @@ def _arranged(
 
 
 @contextmanager
-def _transaction(user: Repository, way: Arranging) -> Iterator[CheckoutTransaction]:
-    with CheckoutTransaction.on(user, way.command, tag=way.label) as transaction:
+def _transaction(user: Repository, way: Arranging, since: str) -> Iterator[CheckoutTransaction]:
+    with CheckoutTransaction.on(user, way.command, since=since, tag=way.label) as transaction:
         yield transaction
 
 
@@ -510,8 +523,8 @@ def _check_outcome(step: Step, standing: Standing) -> None:
 
 def go_on(path: Path, console: Console) -> Arranged:
     """What the user made of the conflict becomes the commit of its patch; then as `arrange`."""
-    with _resumed(path, console) as (user, target, way):
-        with _transaction(user, way) as transaction:
+    with _resumed(path, console) as (user, target, way, since):
+        with _transaction(user, way, since) as transaction:
             _take_resolved(transaction, way)
             _go_on(transaction, target, way, way.tip, [])
         return _end(target, user, way)
@@ -519,20 +532,20 @@ def go_on(path: Path, console: Console) -> Arranged:
 
 def skip(path: Path, console: Console) -> Arranged:
     """Leave out the patch that needs a person; then as `arrange`."""
-    with _resumed(path, console) as (user, target, way):
-        with _transaction(user, way) as transaction:
+    with _resumed(path, console) as (user, target, way, since):
+        with _transaction(user, way, since) as transaction:
             check_only_laid(user, _at(way))
-            since, laid = way.tip, way.laid
+            tip, laid = way.tip, way.laid
             _take(way, SKIPPED)
-            _go_on(transaction, target, way, since, laid)
+            _go_on(transaction, target, way, tip, laid)
         return _end(target, user, way)
 
 
 def abort(path: Path, console: Console) -> Arranged:
     """The checkout as it was before."""
-    with _resumed(path, console) as (user, target, way):
+    with _resumed(path, console) as (user, target, way, since):
         before = arranging.steps(way.before)
-        with _transaction(user, way) as transaction:
+        with _transaction(user, way, since) as transaction:
             check_only_laid(user, _at(way))
             restore(transaction, way.tip, way.start, way.laid, way.changes)
             transaction.remove_beside(arranging.FILE)
@@ -546,7 +559,7 @@ def abort(path: Path, console: Console) -> Arranged:
 
 def _resumed(
     path: Path, console: Console
-) -> contextlib.AbstractContextManager[tuple[Repository, Target, Arranging]]:
+) -> contextlib.AbstractContextManager[tuple[Repository, Target, Arranging, str]]:
     idle, begin = "no patch needs a person", "begin with `lmsbuild apply`, push or reorder"
     return picking.resumed(path, arranging.under_way, idle, begin, console)
 

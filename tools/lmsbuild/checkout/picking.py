@@ -64,11 +64,12 @@ def resumed(
     idle: str,
     begin: str,
     console: Console,
-) -> Iterator[tuple[Repository, Target, W]]:
-    """What is under way in the checkout at `path`; `idle` is why nothing may be, `begin`
-    how one begins. Raises UsageError, TreeStateError."""
+) -> Iterator[tuple[Repository, Target, W, str]]:
+    """What is under way in the checkout at `path`, and the commit that this is; `idle` is why
+    nothing may be, `begin` how one begins. Raises UsageError, TreeStateError."""
     user = checkout_git(path)
     assert user is not None
+    since = user.tip()
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()
@@ -82,7 +83,7 @@ def resumed(
         )
     target = resolve(find_project(), way.label)
     with user, console.task(way.title):
-        yield user, target, way
+        yield user, target, way, since
 
 
 class Writer:

@@ -102,6 +102,7 @@ def begin(
         new = with_commit(new, upstreams_commit(new, origin.source, clone))
         fetch(new, origin.source, path, console, origin.reference)
     user = open_checkout(new, path)
+    tip = user.tip()
     pending = CheckoutTransaction.pending(user.path, state_of(user))
     if pending:
         pending.check_complete()
@@ -110,10 +111,9 @@ def begin(
     series = series_of(target)
     with (
         console.task(f"porting {target.label} to {new.tag_name}"),
-        _transaction(user, target, new.tag_name) as transaction,
+        _transaction(user, target, new.tag_name, tip) as transaction,
     ):
         check_clean(user, transaction.shadow)
-        tip = user.tip()
         port = Port(
             series=target.label,
             digest=_digest(series),
@@ -135,11 +135,11 @@ def begin(
 def go_on(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
     """What the user made of the conflict becomes the commit of its patch; then as `begin`. With
     `wheels` the index is asked for the official ones at the end, however the port began."""
-    with _resumed(path, console) as (user, target, port):
+    with _resumed(path, console) as (user, target, port, since):
         port.wheels |= wheels
         if port.stopped:
             series = _series(target, port)
-            with _transaction(user, target, port.tag) as transaction:
+            with _transaction(user, target, port.tag, since) as transaction:
                 _take_resolved(transaction, port, series)
                 _go_on(transaction, target, series, port)
         return _end(target, user, port, console)
@@ -147,7 +147,7 @@ def go_on(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
 
 def skip(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
     """Leave out the patch that needs a person; then as `go_on`."""
-    with _resumed(path, console) as (user, target, port):
+    with _resumed(path, console) as (user, target, port, since):
         port.wheels |= wheels
         if port.stopped is None:
             raise TreeStateError(
@@ -155,7 +155,7 @@ def skip(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
                 "port --continue` there"
             )
         series = _series(target, port)
-        with _transaction(user, target, port.tag) as transaction:
+        with _transaction(user, target, port.tag, since) as transaction:
             check_only_laid(user, _at(port))
             laid = port.laid
             _take(port, SKIPPED)
@@ -165,8 +165,8 @@ def skip(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
 
 def abort(path: Path, console: Console) -> Aborted:
     """The checkout as it was before the port."""
-    with _resumed(path, console) as (user, target, port):
-        with _transaction(user, target, port.tag) as transaction:
+    with _resumed(path, console) as (user, target, port, since):
+        with _transaction(user, target, port.tag, since) as transaction:
             check_only_laid(user, _at(port))
             switch(transaction, port.tip, port.start, port.laid, Layout())
             transaction.remove_beside(porting.FILE)
@@ -179,15 +179,17 @@ def abort(path: Path, console: Console) -> Aborted:
 
 
 @contextmanager
-def _transaction(user: Repository, target: Target, tag: str) -> Iterator[CheckoutTransaction]:
+def _transaction(
+    user: Repository, target: Target, tag: str, since: str
+) -> Iterator[CheckoutTransaction]:
     command = f"port {target.label} {tag}"
-    with CheckoutTransaction.on(user, command, tag=target.label) as transaction:
+    with CheckoutTransaction.on(user, command, since=since, tag=target.label) as transaction:
         yield transaction
 
 
 def _resumed(
     path: Path, console: Console
-) -> contextlib.AbstractContextManager[tuple[Repository, Target, Port]]:
+) -> contextlib.AbstractContextManager[tuple[Repository, Target, Port, str]]:
     idle, begin = "no port is under way", "begin with `lmsbuild port FROM TO`"
     return picking.resumed(path, porting.under_way, idle, begin, console)
 

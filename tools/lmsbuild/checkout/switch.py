@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from lmsbuild.base.errors import GitError, TreeStateError
+from lmsbuild.base.errors import BusyError, GitError, TreeStateError
 from lmsbuild.base.git import NOTHING, Entry, Raw, Repository, checkout_git
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
@@ -44,6 +44,14 @@ def recorded(user: Repository, name: str) -> str:
     return found if found != NOTHING else resolve(user, f"refs/lmsbuild/{name}")
 
 
+def check_still_at(user: Repository, since: str) -> None:
+    if resolve(user, "HEAD") != since:
+        raise BusyError(
+            f"{user.path} was not changed because it moved to another commit meanwhile; run the "
+            "command again"
+        )
+
+
 class CheckoutTransaction(FileTransaction):
     """Make one with `on`; then `switch_to`, `move_refs` and `commit`."""
 
@@ -51,9 +59,14 @@ class CheckoutTransaction(FileTransaction):
 
     @classmethod
     @contextmanager
-    def on(cls, user: Repository, command: str, **data: object) -> Iterator[CheckoutTransaction]:
+    def on(
+        cls, user: Repository, command: str, *, since: str, **data: object
+    ) -> Iterator[CheckoutTransaction]:
+        """`since` is the commit at which the checkout stood when it was looked at, without the
+        lock. Raises BusyError when it has moved since."""
         branch = user.branch()
         with cls.begin(user.path, state_of(user), command, branch=branch, **data) as transaction:
+            check_still_at(transaction.user, since)
             transaction.shadow = Shadow(transaction.user, transaction.work / "shadow")
             with transaction.user, contextlib.closing(transaction.shadow):
                 yield transaction
