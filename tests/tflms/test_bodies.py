@@ -50,6 +50,16 @@ def in_branches(x, weights):
     return tf.cond(tf.reduce_sum(x) < 0, lambda: tf.exp(yes), lambda: block(yes, weights))
 
 
+def in_branches_of_branches(x, weights):
+    """Whose gradients Grappler leaves colocated with ops that it has removed."""
+
+    def no():
+        return tf.cond(tf.reduce_max(x) > 2, lambda: block(x * 2.0, weights), lambda: x)
+
+    y = tf.cond(tf.reduce_sum(x) > 0, lambda: block(x, weights), no)
+    return tf.cond(tf.reduce_sum(y) > 0, lambda: block(y, weights), lambda: -y) * x
+
+
 def in_a_case(x, weights):
     branches = [lambda: tf.exp(x), lambda: block(x, weights), lambda: x]
     return tf.switch_case(tf.cast(tf.reduce_sum(x) > 0, tf.int32), branches)
@@ -59,7 +69,10 @@ def in_a_scan(x, weights):
     return tf.scan(lambda y, _: block(y, weights), tf.range(3), x)
 
 
-WAYS = [in_a_loop, in_a_loop_of_python, in_a_loop_in_a_loop, in_branches, in_a_case, in_a_scan]
+WAYS = [
+    *(in_a_loop, in_a_loop_of_python, in_a_loop_in_a_loop, in_a_scan),
+    *(in_branches, in_branches_of_branches, in_a_case),
+]
 
 
 @pytest.mark.parametrize("mode", [0, 3])

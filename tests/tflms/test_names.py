@@ -159,6 +159,22 @@ def test_pictures(tmp_path, monkeypatch, said):
     assert any("[Simulator] Pictures: " in line for line in said)
 
 
+def test_pictures_where_nothing_is_swapped(tmp_path, monkeypatch, said):
+    """Those of the run that was simulated; of a model that is known, too."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    lms = LMS()
+    lms.batch_size, lms.autotune_gpu_mem, lms.autotune_plot = 4, 1, True
+    for graph in (network(), network()):
+        lms.run(graph)
+        assert said[-1].startswith("[LMS][0] [Simulator] Pictures: ") and not added(graph)
+        assert "[LMS][0] LMS is not necessary. Turned LMS off." in said
+        names = {"nolms_simulator_mem_traces", "distances"}
+        assert {path.stem for path in (tmp_path / ".lms").iterdir()} == names == set(lms.plan())
+        assert lms.simulated.plan is None
+        assert lms.simulated.after == lms.simulated.before and lms.simulated.before.peak > 0
+
+
 def test_pictures_that_cannot_be_written_stop_nothing(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     warned = []

@@ -297,6 +297,40 @@ def test_a_device_is_needed():
         lms.run(network())
 
 
+def test_what_is_left_to_do_where_each_tensors_numbers_cannot_be_found():
+    """Three numbers are refused beside plan='best'."""
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    for options, instead in (({}, "groupby"), ({"plan": "best"}, "groupby and leave plan out")):
+        lms = LMS(**options)
+        lms.batch_size = 4
+        with pytest.raises(ValueError, match=f"swapin_ahead and swapin_{instead}$"):
+            lms.run(network())
+        with pytest.raises(ValueError, match=f"swapin_ahead and swapin_{instead}$"):
+            lms.run(loop())
+
+
+def unknown(shape=None):
+    """What Python computes has no shape."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = v1.placeholder(tf.float32, (4, 8, 8, 3), name="x")
+        y = tf.numpy_function(np.sin, [x], tf.float32)
+        y = early = tf.exp(y if shape is None else tf.ensure_shape(y, shape))
+        for _ in range(6):
+            y = tf.cos(y)
+        tf.reduce_max(y + early)
+    return graph
+
+
+def test_what_has_no_shape_is_told_what_gives_it_one():
+    with pytest.raises(ValueError, match=r"as that of PyFunc; .* by tf\.ensure_shape, or give"):
+        tuned(unknown(), 1)
+    graph = unknown((4, 8, 8, 3))
+    tuned(graph, 2.5 * X.nbytes / 0.9 / (1 << 30))
+    assert added(graph)
+
+
 def test_the_share_of_the_memory(monkeypatch, said):
     for variables, share in (
         ({}, 0.9),

@@ -56,6 +56,7 @@ MODELS = {make.__name__: make for make in (convolutions, resnet50, unet3d, deepl
 
 def main():
     wanted = json.loads(sys.argv[1]) or {}
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     if "grappler" in wanted:
         from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
         from tensorflow.python.eager import context

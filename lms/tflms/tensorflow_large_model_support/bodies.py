@@ -18,6 +18,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.ops import handle_data_util
 
+from tensorflow_large_model_support.functions import forget_colocation
 from tensorflow_large_model_support.plan import Plan
 from tensorflow_large_model_support.rewriting import KEPT, SCOPE, Added
 
@@ -104,6 +105,7 @@ class Library:
             others = [name for name in node.input if name not in waits]
             del node.input[:]
             node.input.extend(others)
+        forget_colocation(kept)
         del nodes.node[:]
         nodes.node.extend(kept)
         graph = tf.Graph()

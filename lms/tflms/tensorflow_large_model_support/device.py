@@ -15,8 +15,9 @@ HOST_LIMIT = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
 _HOST_MIB = 64 << 10  # TensorFlow's own default
 
 
-def device_bytes(gigabytes: float | None, gpu_device: str | None) -> int:
-    """The memory of the device, or what the user named. Raises ValueError if there is neither."""
+def device_bytes(gigabytes: float | None, gpu_device: str | None, instead: str) -> int:
+    """The memory of the device, or what the user named. Raises ValueError if there is neither, with
+    what the user can do `instead`."""
     if gigabytes is not None:
         return int(gigabytes * GIB)
     from tensorflow.python.client import device_lib
@@ -28,8 +29,7 @@ def device_bytes(gigabytes: float | None, gpu_device: str | None) -> int:
             return int(device.memory_limit)
     raise ValueError(
         "the numbers cannot be tuned because TensorFlow sees no GPU whose memory could be the "
-        "limit; set autotune_gpu_mem to GiB, or give swapout_threshold, swapin_ahead and "
-        "swapin_groupby"
+        f"limit; set autotune_gpu_mem to GiB, or {instead}"
     )
 
 

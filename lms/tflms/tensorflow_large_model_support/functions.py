@@ -55,8 +55,7 @@ class Unrolled:
             _set_batch_size(definition, batch_size, model_inputs)
         given = set(self.inputs)
         kept = [node for node in definition.node if f"{node.name}:0" not in given]
-        for node in kept:
-            _forget_colocation(node, given)
+        forget_colocation(kept)
         del definition.node[:]
         definition.node.extend(kept)
         used = {name for node in kept for name in node.input}
@@ -221,14 +220,17 @@ def _lead(shape: Any, batch_size: int) -> None:
         shape.dim[0].size = batch_size
 
 
-def _forget_colocation(node: NodeDef, inputs: set[str]) -> None:
-    """An input's place is the caller's."""
-    if "_class" in node.attr:
-        places = node.attr["_class"].list
-        prefix = b"loc:@"
-        others = [s for s in places.s if f"{s.removeprefix(prefix).decode()}:0" not in inputs]
-        del places.s[:]
-        places.s.extend(others)
+def forget_colocation(nodes: Sequence[NodeDef]) -> None:
+    """With what is not among them: an input, whose place is the caller's, or an op that Grappler
+    has removed."""
+    prefix = b"loc:@"
+    there = {prefix + node.name.encode() for node in nodes}
+    for node in nodes:
+        if "_class" in node.attr:
+            places = node.attr["_class"].list
+            others = [s for s in places.s if s in there or not s.startswith(prefix)]
+            del places.s[:]
+            places.s.extend(others)
 
 
 def _led(shape: tf.TensorShape, batch_size: int | None) -> tf.TensorShape:

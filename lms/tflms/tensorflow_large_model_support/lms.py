@@ -58,7 +58,7 @@ class Simulated(NamedTuple):
 
     before: Memory
     after: Memory
-    plan: Plan
+    plan: Plan | None  # None: nothing is swapped
     distances: list[int]  # of each edge that may be swapped
     variables: int
     run: tuple[Part, Plans]
@@ -280,6 +280,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         main = self._read_parts(found, seen, library, whole)
         plans = self._planned(main, seen, variables)
         if plans is None:
+            self._simulate(main, {}, variables)
             return False
         plans = self._first(plans)
         memory = self._simulate(main, plans, variables)
@@ -351,7 +352,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         return Added(*map(sum, zip(*added, strict=True)))
 
     def _simulate(self, main: Part, plans: Plans, variables: int) -> Memory:
-        before, after = parts.run(main, {}), parts.run(main, plans)
+        before = parts.run(main, {})
+        after = parts.run(main, plans) if plans else before
         others = [parts.run(part, plans) for part in plans if part is not main]
         after = after._replace(
             swapped_out=sum(each.swapped_out for each in (after, *others)),
@@ -359,7 +361,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         )
         distances = [each for part in main.all() for each in part.planner.distances()]
         run = main, plans
-        self._simulated = Simulated(before, after, plans[main], distances, variables, run)
+        self._simulated = Simulated(before, after, plans.get(main), distances, variables, run)
         if self.autotune_plot:
             self._draw()
         return after
@@ -375,24 +377,26 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
 
     @property
     def simulated(self) -> Simulated:
-        """Of the last graph that was rewritten. Raises ValueError before there is one."""
+        """Of the last graph that was seen. Raises ValueError before there is one."""
         if self._simulated is None:
             raise ValueError("nothing was simulated yet; run LMS on a graph first")
         return self._simulated
 
     def plan(self) -> dict[str, Figure]:
-        """Pictures of the last graph that was rewritten, by name: without swapping, with, and how
-        far tensors are read."""
+        """Pictures of the last graph that was seen, by name: without swapping, with where anything
+        is swapped, and how far tensors are read."""
         seen = self.simulated
-        return {
-            "nolms_simulator_mem_traces": pictures.traced(seen.before, "without LMS", self._limit),
-            pictures.name_of(seen.plan): pictures.traced(
-                seen.after, seen.plan.described, self._limit
-            ),
-            "distances": pictures.distances(
-                seen.distances, None if seen.plan.each else seen.plan.settings.threshold
-            ),
+        drawn = {
+            "nolms_simulator_mem_traces": pictures.traced(seen.before, "without LMS", self._limit)
         }
+        threshold = None
+        if seen.plan is not None:
+            drawn[pictures.name_of(seen.plan)] = pictures.traced(
+                seen.after, seen.plan.described, self._limit
+            )
+            threshold = None if seen.plan.each else seen.plan.settings.threshold
+        drawn["distances"] = pictures.distances(seen.distances, threshold)
+        return drawn
 
     @property
     def _tunes(self) -> bool:
@@ -400,6 +404,12 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         if wanted.threshold >= 0 and wanted.sync_mode >= IN:
             return False
         return min(wanted.threshold, wanted.ahead, wanted.groupby) < 0
+
+    @property
+    def _instead(self) -> str:
+        """What can be done where nothing can be tuned."""
+        left = " and leave plan out" if self._best else ""
+        return f"give swapout_threshold, swapin_ahead and swapin_groupby{left}"
 
     def _planned(self, main: Part, seen: Sequence[tf.Operation], variables: int) -> Plans | None:
         """What to swap, tuned where it was left open; None: nothing is to be swapped."""
@@ -419,7 +429,7 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         if loops:
             raise ValueError(
                 f"the numbers cannot be tuned because {loops[0]} is a while-loop, whose memory no "
-                "simulation knows; give swapout_threshold, swapin_ahead and swapin_groupby"
+                f"simulation knows; {self._instead}"
             )
         if _is_open(seen):
             raise ValueError(
@@ -445,14 +455,14 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         if len(unknown) * 2 > len(tensors):
             raise ValueError(
                 f"the numbers cannot be tuned because {how_many}, {example}; give what is fed a "
-                "shape that says all dimensions but the first, or give swapout_threshold, "
-                "swapin_ahead and swapin_groupby"
+                "shape that says all dimensions but the first, and what is computed one by "
+                f"tf.ensure_shape, or {self._instead}"
             )
         v1.logging.warning("[LMS][0] [Simulator] %s, %s: they count as nothing", how_many, example)
 
     def _tuned(self, main: Part, wanted: Settings, variables: int) -> Plans | None:
         began = time.perf_counter()
-        total = device.device_bytes(self.autotune_gpu_mem, self._gpu_device)
+        total = device.device_bytes(self.autotune_gpu_mem, self._gpu_device, self._instead)
         if variables >= total:
             raise ValueError(
                 f"the model cannot be tuned for {total / GIB:.3f} GiB because its variables, which "
