@@ -173,6 +173,11 @@ def test_pictures_where_nothing_is_swapped(tmp_path, monkeypatch, said):
         assert {path.stem for path in (tmp_path / ".lms").iterdir()} == names == set(lms.plan())
         assert lms.simulated.plan is None
         assert lms.simulated.after == lms.simulated.before and lms.simulated.before.peak > 0
+    lms.autotune_gpu_mem = 84e3 / (1 << 30)
+    lms.run(network())
+    rewritten, lms.autotune_gpu_mem = lms.simulated, 1
+    lms.run(network())  # as what validates, beside what trains
+    assert rewritten.plan and lms.simulated is rewritten and len(lms.plan()) == 3
 
 
 def test_pictures_that_cannot_be_written_stop_nothing(tmp_path, monkeypatch):

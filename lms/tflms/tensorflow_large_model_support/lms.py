@@ -280,7 +280,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         main = self._read_parts(found, seen, library, whole)
         plans = self._planned(main, seen, variables)
         if plans is None:
-            self._simulate(main, {}, variables)
+            if self._simulated is None or self._simulated.plan is None:
+                self._simulate(main, {}, variables)
             return False
         plans = self._first(plans)
         memory = self._simulate(main, plans, variables)
@@ -377,14 +378,16 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
 
     @property
     def simulated(self) -> Simulated:
-        """Of the last graph that was seen. Raises ValueError before there is one."""
+        """Of the last graph that was rewritten; where none was, as all fit, of the last one.
+
+        Raises ValueError before there is one."""
         if self._simulated is None:
             raise ValueError("nothing was simulated yet; run LMS on a graph first")
         return self._simulated
 
     def plan(self) -> dict[str, Figure]:
-        """Pictures of the last graph that was seen, by name: without swapping, with where anything
-        is swapped, and how far tensors are read."""
+        """Pictures of what `simulated` is of, by name: without swapping, with where anything is
+        swapped, and how far tensors are read."""
         seen = self.simulated
         drawn = {
             "nolms_simulator_mem_traces": pictures.traced(seen.before, "without LMS", self._limit)
