@@ -50,7 +50,7 @@ def run(wanted="null", *options):
     return json.loads(simulated(PROGRAM, wanted, options=options).stdout.splitlines()[-1])
 
 
-def synchronous(model="convolutions"):
+def synchronous(model="convolutions", run=run):
     numbers = {"swapout_threshold": 20, "swapin_groupby": 0, "swapin_ahead": 1, "sync_mode": 3}
     return run(json.dumps({"model": model, "options": numbers}))
 
@@ -73,10 +73,18 @@ def test_the_peak_is_as_simulated(model):
 
 
 @pytest.mark.slow
+def test_the_peak_is_the_same_each_time():
+    """With one thread that launches ops, however busy the machine is."""
+    first, again = synchronous("deeplab"), synchronous("deeplab", run.__wrapped__)
+    assert first["peak"] == pytest.approx(again["peak"], rel=0.001)
+
+
+@pytest.mark.slow
 def test_grappler_swaps_less():
     """TensorFlow's own pass, on a device on which the model is out of memory with it, too."""
     wanted = json.dumps({"grappler": "SWAPPING_HEURISTICS"})
     assert not run(wanted, "--memory", "1G")["trained"]
+    assert run(wanted)["peak"] == pytest.approx(run()["peak"], rel=0.01)
 
 
 @pytest.mark.slow

@@ -98,6 +98,21 @@ def test_a_first_run_has_as_many_ops_at_once_as_threads():
     assert peaks == [6 * 1024, 8 * 1024, 8 * 1024]
 
 
+def test_what_comes_back_does_so_beside_the_one_thread():
+    """For both of the ops that read it, while one of them runs."""
+    ops = [op("a", "MatMul", sizes=[8192]), op("b", "MatMul", sizes=[8192])]
+    for number in range(3):
+        ops.append(op(f"far{number}", "MatMul", [(len(ops) - 1, 0)]))
+    for number in range(2):
+        ops.append(op(f"late{number}", "MatMul", [(4, 0), (number, 0)], sizes=[8192]))
+    simulator, plan = Simulator(Graph(ops)), Planner(Graph(ops)).plan(Settings(2, 0, 1, BOTH))
+    assert len(plan.swaps) == 2
+    one, two, three = (simulator.first_peak(plan, threads) for threads in (1, 2, 3))
+    assert one == two <= three
+    # What was far, what one of them reads and makes, and half of what the other does.
+    assert one == 1024 + 2 * 8192 + 8192
+
+
 def test_a_larger_ahead_or_groupby_takes_more():
     graph = chain(20)
     peaks = [max(memory(graph, Settings(1, ahead=ahead))) for ahead in (1, 5, 30)]

@@ -172,7 +172,10 @@ class Simulator:
         """What an allocator sees at most, in bytes, of a first run, in which algorithms are
         searched where there is room for that. The order of a step's ops is not known: each is taken
         for the first, and all as they become ready. Nor is it whether threads launch several of
-        them at once, which goes by chance: half of what more that would take is taken."""
+        them at once, which goes by chance: half of what more that would take is taken. What comes
+        back is launched by none of them, so that with one thread, too, it may be there for two."""
+        if plan.swaps:
+            threads = max(threads, 2)
         place = [0] * len(self.graph.ops)
         for at, number in enumerate(self.graph.order):
             place[number] = at
