@@ -344,6 +344,19 @@ def test_the_share_of_the_memory(monkeypatch, said):
         assert f"[LMS][0] [Simulator] Memory for simulation: {1000 * share:.2f} GiB" in said
 
 
+def test_all_variables_stay():
+    """The optimizer's, too."""
+    graph = network()
+    lms = LMS(3, 0, 1)
+    lms.run(graph)
+    with graph.as_default():
+        every, trained = (
+            4 * sum(variable.shape.num_elements() for variable in variables)
+            for variables in (v1.global_variables(), v1.trainable_variables())
+        )
+    assert lms.simulated.variables == every > 2 * trained
+
+
 def loop():
     graph = tf.Graph()
     with graph.as_default():

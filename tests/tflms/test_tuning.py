@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tuning of real graphs, of the models that are trained elsewhere here: what fits, and how fast."""
 
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
 from tensorflow_large_model_support import LMS
@@ -15,6 +17,7 @@ from tensorflow_large_model_support.timing import Timer
 from tensorflow_large_model_support.tuner import Tuner
 from test_training import assert_equal, branches, convolutions, fit, transformer, unet3d
 
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tflms.md"
 MODELS = {  # with a batch that makes copies worth a thought
     convolutions: 4096,
     unet3d: 4096,
@@ -44,27 +47,44 @@ def graph_of(make, batch):
     return read(unrolled.graph(batch).get_operations())
 
 
-@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
-def test_best_is_at_least_as_fast_as_three_numbers(make):
-    graph = graph_of(make, MODELS[make])
+def times(graph, shares):
+    """With three numbers and with each tensor's own, as multiples of what a step takes without
+    swapping, of each share of the memory that can be had."""
     planner, simulator, timer = Planner(graph, whole=True), Simulator(graph), Timer(graph, DEFAULT)
     without = Plan(Settings(graph.depth))
     peak, alone = simulator.run(without).peak, timer.run(without).total
     fitted = []
-    for share in (0.9, 0.8, 0.7, 0.6, 0.5):
+    for share in shares:
         limit = int(peak * share)
         tuned = Tuner(planner, simulator, timer, limit, print).tune(Settings(-1, -1, -1))
         if tuned is None:
             continue
         best = Best(planner, simulator, timer, limit).improve(tuned)
         assert simulator.run(best.plan).peak <= limit
-        fitted.append((timer.run(tuned.plan).total, timer.run(best.plan).total))
-        print(f"{share}: {tuned.timing.total / alone:.3f}, best {best.timing.total / alone:.3f}")
+        fitted.append(tuple(timer.run(each.plan).total / alone for each in (tuned, best)))
+    return fitted
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_best_is_at_least_as_fast_as_three_numbers(make):
+    fitted = times(graph_of(make, MODELS[make]), (0.9, 0.8, 0.7, 0.6, 0.5))
     if make is branches:  # whose tensors are read next to where they are made
         assert not fitted
     else:
         assert all(best <= three for three, best in fitted)
         assert any(best < three for three, best in fitted)
+
+
+@pytest.mark.skipif(not tf.__version__.startswith("2.21."), reason="the page tells 2.21's")
+def test_the_page_tells_these_times():
+    told = " ".join(DOCS.read_text().split())
+    for make, share, text in (
+        (transformer, 0.5, "takes {1:.2f} times as long as without swapping, with three numbers "
+                           "for all {0:.2f} times; "),
+        (convolutions, 0.8, "of the convolutions in 0.8 of it {1:.2f} and {0:.2f} times"),
+    ):  # fmt: skip
+        (found,) = times(graph_of(make, MODELS[make]), [share])
+        assert text.format(*found) in told
 
 
 def test_arithmetic_is_counted():
