@@ -235,7 +235,8 @@ class TestRealEngine:
         code, out, err = run(*command)
         assert code == 0, err
         first = json.loads(out)
-        assert loose(host) == before and other in before
+        left = loose(host)
+        assert left <= before and other in left
         code, out, _ = run(*command)
         assert code == 0 and json.loads(out)["id"] == first["id"], "it is known again"
         world.tag_file.write_text(
@@ -247,10 +248,10 @@ class TestRealEngine:
         process.send_signal(signal.SIGKILL)
         process.wait()
         wait_for(lambda: not containers(host, base))
-        assert loose(host) > before, "what the kill left"
+        assert loose(host) > left, "what the kill left"
         code, out, err = run(*command)
         assert code == 0, err
-        assert json.loads(out)["id"] != first["id"] and loose(host) == before
+        assert json.loads(out)["id"] != first["id"] and loose(host) == left
         images.remove(other)
 
     def test_whoever_runs_it_is_not_root(
@@ -308,7 +309,8 @@ class TestRealEngine:
         before = loose(host)
         code, _, err = run(*describe(world, base, "no-such-compiler"))
         assert code == 35 and "docker system prune" in err
-        assert loose(host) == before, "what is left is in the way of the next try"
+        # What an earlier build was killed over goes as well.
+        assert loose(host) <= before, "what is left is in the way of the next try"
 
     def test_missing_tool_is_named(self, world: World, host: Engine, debian: str) -> None:
         base = with_installer(host, debian, "empty", "true")
