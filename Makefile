@@ -25,7 +25,7 @@ help:
 	@echo "make develop        what the tests and linters need besides"
 	@echo "make run            train a model that does not fit the device, without and with LMS"
 	@echo "make test           the tests: lint, tool, engine, simulated device, regression (minutes)"
-	@echo "make test-fast      what needs no network (60 s), and the cases dry where a wheel is there"
+	@echo "make test-fast      what needs no network (minutes), and the cases dry where a wheel is there"
 	@echo "make test-dry       what of the regression suites is not about values, on the dry device"
 	@echo "make test-front     TensorFlow's wheels for GPUs, on the dry device"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"

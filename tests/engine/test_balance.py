@@ -180,7 +180,11 @@ def test_parts_of_a_suite_are_disjoint_and_all() -> None:
 
 @pytest.mark.parametrize(
     "ends",
-    ["import time; time.sleep(6); raise ValueError", "def test_it(): assert 0"],
+    [
+        "import time; time.sleep(6); raise ValueError",
+        "import atexit, time; atexit.register(time.sleep, 60); raise ValueError",  # slow to exit
+        "def test_it(): assert 0",
+    ],
 )
 def test_upstreams_tests_that_cannot_be_collected(tmp_path: Path, ends: str) -> None:
     """Tests that fail are a result; none at all is an error, however long that took to find."""
@@ -188,6 +192,7 @@ def test_upstreams_tests_that_cannot_be_collected(tmp_path: Path, ends: str) -> 
     program = tmp_path / "run.py"
     program.write_text(
         "import sys, upstream_run as u\nfrom pathlib import Path\n"
+        "u.EXIT_SECONDS = 0.5\n"
         "by_hand, here = u.Configuration('by-hand', sys.executable, {}), Path.cwd()\n"
         "found = u.run(by_hand, here, 'test_any.py', '', 'cuda', here / 'out')\n"
         "print({name: result.outcome for name, result in found.items()})\n"

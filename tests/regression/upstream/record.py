@@ -64,8 +64,8 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     _write(test=nodeid, outcome="started")
 
 
-def pytest_sessionfinish() -> None:
-    _write(test="", outcome="finished")
+def pytest_sessionfinish(exitstatus: int) -> None:
+    _write(test="", outcome="finished", text=f"{exitstatus:d}")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -135,7 +135,7 @@ def _attempt(
         elif _finished(record) and time.monotonic() - since > EXIT_SECONDS:
             os.killpg(process.pid, signal.SIGKILL)  # every test has its outcome
             process.wait()
-            return 0, False
+            return int(json.loads(record.read_text().splitlines()[-1])["text"]), False
         elif time.monotonic() - since > STALL_SECONDS:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
