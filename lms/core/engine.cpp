@@ -110,8 +110,7 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
     used_bytes += entry->bytes;
   }
   if (count == 0) return;
-  const int device = frame.pins_[first].entry->device;
-  Device& on = on_(device);
+  Device& on = on_(frame.pins_[first].entry->device);
   EngineStats& stats = on.stats;
   const std::int64_t before = stats.paged_in_bytes;
   bring_in_operands_(&frame.pins_[first], uses, count, old);

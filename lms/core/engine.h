@@ -178,7 +178,7 @@ class ThrashWatch {
     return thrashes_;
   }
 
-  // Whether it thrashes and nobody was told, who is now.
+  // True once, when it is found to thrash: to whom it says so is to tell the user.
   bool tell(Traffic* traffic) {
     if (!thrashes_ || told_) return false;
     told_ = true;

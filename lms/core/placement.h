@@ -40,6 +40,7 @@ class Placement {
   Found side_by_side_(const Admission::Op& op, Patience patience);
   Found beside_a_hole_(const Admission::Op& op, Patience patience);
   Found anywhere_(const Admission::Op& op, Patience patience);
+  // The last resort of those that found no room: none is pinned.
   Found in_an_empty_pool_(Patience patience);
   std::int64_t free_between_() const;
   Found with_hole_(const Admission::Op& op);
