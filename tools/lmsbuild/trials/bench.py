@@ -41,15 +41,14 @@ class Benchmark:
         make_folder(self.results.parent)
         results = ("--results", str(self.results))
         page = self.results.parent / "README.md"
+        measures = not {"-h", "--help"} & set(self.arguments)
         if self.device.kind == "dry":
             self._dry(console, *results, "--page", str(page), "--minutes", f"{minutes:g}")
         else:
             self._lmsbench(console, "run", *results, "--minutes", f"{minutes:g}")
-        if {"-h", "--help"} & set(self.arguments):
-            return None
-        if self.device.kind != "dry":
-            self._lmsbench(console, "report", *results)
-        return page
+            if measures:
+                self._lmsbench(console, "report", *results)
+        return page if measures else None
 
     def compare(self, plugin: Path, page: Path, console: Console) -> None:
         """Write these results, of the patch, beside those of the plug-in into `page`. Raises
