@@ -10,7 +10,7 @@ import pytest
 from lms_device import MIB
 
 HEADER = """
-    import os, sys, traceback, torch, torch.distributed as dist
+    import gc, os, sys, traceback, torch, torch.distributed as dist
 
     def start(rank, store, world=2):
         torch.set_num_threads(1)
@@ -159,8 +159,9 @@ TRAINING = """
         net = nn.Sequential(
             *(nn.Sequential(nn.Linear(512, 512), nn.Tanh()) for _ in range(8))
         ).to(place)
-        if kind == "ddp":
-            model = DistributedDataParallel(net, bucket_cap_mb=2)
+        if kind.startswith("ddp"):
+            views = {"gradient_as_bucket_view": True} if kind == "ddp-views" else {}
+            model = DistributedDataParallel(net, bucket_cap_mb=2, **views)
         elif kind == "fsdp":
             wrap = {"auto_wrap_policy": lambda module, recurse, **kw: recurse or
                     isinstance(module, nn.Sequential)}
@@ -225,6 +226,48 @@ MESH = """
     finish("meant")
 """
 
+BUCKETS = """
+    from torch.nn.parallel import DistributedDataParallel
+
+    start(0, sys.argv[2], world=1)
+
+    def make():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).cuda()
+        return DistributedDataParallel(net, gradient_as_bucket_view=True)
+
+    def train(model):
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        for i in range(3):
+            optimiser.zero_grad(set_to_none=i == 1)
+            model(torch.full((8, 64), float(i), device="cuda")).pow(2).mean().backward()
+            optimiser.step()
+        return [p.detach().cpu() for p in model.parameters()]
+
+    want = train(make())
+    gc.collect()
+    model = make() if sys.argv[1] == "before" else None
+    torch.cuda.lms.enable(min_size=0)
+    model = model or make()
+    have = train(model)
+    assert all(map(torch.equal, have, want))
+    assert torch.cuda.lms.stats()["lms.paged_out"] > 0
+
+    def refuses():
+        x = torch.ones(1000, device="cuda").add_(1)
+        assert torch.ops.lms.on_host(x)
+        try:
+            return torch.cuda.lms.pointers._raw_pointer(x) and False
+        except RuntimeError as error:
+            return "LMS_DEBUG=chaos" in str(error)
+
+    assert not refuses()
+    del model, have
+    gc.collect()
+    assert refuses()
+    finish("trained")
+"""
+
 MAIN = """
     def guarded(*arguments):
         try:
@@ -247,12 +290,24 @@ def test_a_collective_in_flight_stays(program: Any, tmp_path: Path, sim: Any, mo
 
 
 @pytest.mark.parametrize(
-    "kind", ["ddp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fsdp", "fsdp2"))]
+    "kind",
+    ["ddp", *(pytest.param(k, marks=pytest.mark.slow) for k in ("ddp-views", "fsdp", "fsdp2"))],
 )
 def test_training_that_does_not_fit(program: Any, tmp_path: Path, sim: Any, kind: str) -> None:
     code = HEADER + TRAINING + MAIN % 3
     out = program(code, kind, str(tmp_path / "store"), "0.6", memory=512 * MIB, mode="lazy")
     assert out.splitlines().count("equal") == 2, out
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_gradients_that_are_parts_of_buckets(
+    program: Any, tmp_path: Path, sim: Any, made: str
+) -> None:
+    """In chaos mode, which refuses looks at pointers: also those of a model made before."""
+    out = program(
+        HEADER + BUCKETS, made, str(tmp_path / "store"), mode="lazy", env={"LMS_DEBUG": "chaos"}
+    )
+    assert "trained" in out
 
 
 @pytest.mark.parametrize("mode", ["lazy", pytest.param("late-write", marks=pytest.mark.slow)])

@@ -14,7 +14,7 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import set_bytes
-from lms_tensors import block, bytes_of, on_host
+from lms_tensors import block, bytes_of, on_host, ramp
 from torch import nn
 
 MODES = lms_device.device.modes
@@ -89,6 +89,27 @@ def test_a_storage_method_while_some_are_still_out(lms: Any) -> None:
     i, x = next((i, x) for i, x in enumerate(partly_out()) if on_host(x))
     x.untyped_storage().resize_(x.nbytes // 2)
     assert (x.resize_(MIB // 2) == i).all().item()
+
+
+@pytest.mark.values
+def test_a_storage_method_during_which_it_is_turned_on(lms: Any, tmp_path: Path) -> None:
+    """What reads a file takes a pointer, and gives it to an operator later."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class TurnsOn(TorchDispatchMode):
+        def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if f is torch.ops.aten.copy_.default:
+                lms.enable(min_size=0)
+                lms.reclaim()
+            return f(*args, **(kwargs or {}))
+
+    x, y = ramp(5).cuda(), torch.zeros(MIB // 4, device="cuda")
+    with Path(tmp_path / "storage").open("wb") as file:
+        x.untyped_storage()._write_file(file, True, True, 4)
+    lms.disable()
+    with TurnsOn(), Path(tmp_path / "storage").open("rb") as file:
+        y.untyped_storage()._set_from_file(file, 0, True, 4)
+    assert torch.equal(y.cpu(), ramp(5))
 
 
 @pytest.mark.parametrize("taker", TAKERS)

@@ -126,6 +126,24 @@ def test_the_addresses_of_storages_are_apart(lms: Any) -> None:
     assert sorted(map(len, found)) == [1] * len(tensors)
 
 
+@pytest.mark.parametrize("on_first", [True, False])
+def test_saved_tensors_that_may_change_while_it_is_switched(lms: Any, on_first: bool) -> None:
+    """What was saved before is known by the same name after it."""
+
+    def switch(on: bool) -> None:
+        lms.enable(min_size=0) if on else lms.disable()
+
+    switch(on_first)
+    x = torch.ones(1 << 16, device="cuda", requires_grad=True)
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        y = x * 2
+        z = y.sin()
+        switch(not on_first)
+        y.mul_(2)
+        z.sum().backward()
+    assert torch.equal(x.grad.cpu(), (torch.ones(1 << 16) * 2).cos() * 2)
+
+
 def test_saved_tensors_that_may_change_are_not_held(lms: Any) -> None:
     x = torch.ones(1 << 16, device="cuda", requires_grad=True)
     with torch.autograd.graph.allow_mutation_on_saved_tensors():

@@ -94,11 +94,11 @@ def _pointer(
     def data_ptr(of: Any) -> int:
         if of.device.type != "cuda" or not library.loaded():
             return function(of)
-        use, active = _use(), library.active()
-        if use == _COMPARED and active:
+        use = _use()
+        if use == _COMPARED:  # also while it is off: what is compared with may be of a time before
             return identity(of)
         # In chaos mode what is out has no pointer.
-        if use is None or (active and library.ops().chaos()):
+        if use is None or (library.active() and library.ops().chaos()):
             expose(of)
         return function(of)
 
@@ -162,12 +162,13 @@ def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For methods of a storage that reach its memory without an operator."""
+    """For methods of a storage that reach its memory without an operator. Also while it is off: it
+    may be on before they end."""
     kinds = tuple(versions.storages())
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not library.active():
+        if not library.loaded():
             return function(*args, **kwargs)
         views = [
             versions.view_of(value)

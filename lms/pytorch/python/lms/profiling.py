@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's profilers note the pointers of tensors, and follow none. In chaos mode a look at one
-that is out raises, inside of the profiler, which ends the process: not while it runs."""
+that is out raises, inside of the profiler, which ends the process: not while it runs. Nor while
+there is a DistributedDataParallel(gradient_as_bucket_view=True), which asks in its backward pass
+whether a gradient is a part of its bucket."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import threading
+import weakref
 from typing import Any, Callable, Iterator
 
 from . import library, objects, versions
 
-_lock = library.over_forks(threading.Lock())
+_lock = library.over_forks(threading.RLock())  # a collector may end a model meanwhile
 _running = 0
 
 
@@ -46,6 +49,21 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _while_it_lives(model: Any) -> None:
+    if getattr(model, "gradient_as_bucket_view", False):
+        _count(1)
+        weakref.finalize(model, _count, -1).atexit = False
+
+
+def _making(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        function(self, *args, **kwargs)
+        _while_it_lives(self)
+
+    return wrapper
+
+
 def _already() -> Iterator[bool]:
     """For each profiler, or what may be one, whether it runs."""
     yield versions.profiling()
@@ -57,11 +75,16 @@ def _already() -> Iterator[bool]:
 
 
 def install() -> None:
-    """From now on no look raises while a profiler runs, also one that does already."""
+    """From now on no look raises while a profiler runs or such a model lives, also one that does
+    already."""
     for name, begin, end in versions.profilers():
         module = importlib.import_module(name)
         setattr(module, begin, _starting(getattr(module, begin)))
         setattr(module, end, _ending(getattr(module, end)))
+    model = importlib.import_module("torch.nn.parallel").DistributedDataParallel
+    model.__init__ = _making(model.__init__)
+    for each in objects.instances(model):
+        _while_it_lives(each)
     running = sum(_already())
     if running:
         _count(running)
