@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
@@ -23,6 +24,27 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+class _Library(torch.library.Library):
+    """With fragments, which it makes in C++ alone, and an end that can be called for."""
+
+    def __init__(self, namespace: str, kind: str, dispatch_key: str = "") -> None:
+        super().__init__(namespace, "IMPL" if kind == "FRAGMENT" else kind, dispatch_key)
+        if kind == "FRAGMENT":
+            place = (__file__, 0)
+            self.m = torch._C._dispatch_library(kind, namespace, dispatch_key, *place)
+
+    def _destroy(self) -> None:
+        self.__del__()
+        self._op_impls = set()
+
+
+def _record_memory_history(enabled: str | None = "all", **_: Any) -> None:
+    _record(enabled is not None)
+
+
+_record: Any = torch.cuda.memory._record_memory_history
+
+
 # Words of a test's file or name, and what it is about that PyTorch 1.13 does not have.
 _LACKING = {
     "execution_trace_observer": "torch.profiler.ExecutionTraceObserver",
@@ -33,15 +55,16 @@ _LACKING = {
     "lets_its_dead_go": "torch.library.custom_op",
     "operators_defined_late": "torch.library.custom_op",
     "that_an_operator_makes_is_pinned": "torch.library._scoped_library",
-    "memory_snapshot_and_history": "the memory history's arguments",
-    "recorded_history": "the memory history's arguments",
+    "memory_snapshot_and_history": "traces in a snapshot of memory",
+    "recorded_history": "traces in a snapshot of memory",
     "[hooks": "register_post_accumulate_grad_hook",
     "[checkpointing": "use_reentrant of checkpoint_sequential",
     "[replaced_storages": "swap_tensors",
     "[data_of_a_module": "set_swap_module_params_on_conversion",
     "[copies_on_write": "copies on write",
     "[foreach": "_foreach_lerp_",
-    "fused": "fused optimisers",
+    "-fused": "fused optimisers",
+    "[fused": "fused optimisers",
     "makes_the_copy_stale[optimiser]": "fused optimisers",
     "[lbfgs_and_averages": "get_ema_multi_avg_fn",
     "[nested_tensors": "jagged tensors",
@@ -58,17 +81,19 @@ _LACKING = {
     "out_of_memory_observers": "observers of out of memory",
     "a_group_of_collectives": "a process group of one that does nothing",
     "names_what_is_in_pieces": "expandable segments, to advise them",
-    "test_wrappers.py::test_the_inner_tensor_is_meant[Flattened]": "__tensor_flatten__",
     "chaos_catches_an_extension": "pointers that refuse to be read",
     "profiler_in_chaos_mode": "pointers that refuse to be read",
     "profiler_that_runs_already": "pointers that refuse to be read",
     "test_dry.py": "shapes of what a dry device computes",
+    "both_keep_less": "shapes of what a dry device computes",
     "reading_does_not_count_as_writing": "a write barrier",
     "a_clean_eviction": "a write barrier",
     "pluggable": "pluggable allocators",
     "capture_forbids": "capture_error_mode",
     "thread_local_capture": "capture_error_mode",
 }
+if sys.version_info >= (3, 11):  # whose data classes refuse its own
+    _LACKING |= dict.fromkeys(("[with_lightning", "[fsdp"), "torch.distributed's shards here")
 
 
 def lacks(test: str) -> str | None:
@@ -79,7 +104,7 @@ def lacks(test: str) -> str | None:
 
 
 def name() -> None:
-    """Add what is missing."""
+    """Add what is missing, and let what is there take what PyTorch 2's takes."""
     if hasattr(torch, "compile"):
         return
     names: list[tuple[Any, str, Any]] = [
@@ -94,3 +119,5 @@ def name() -> None:
     for where, what, value in names:
         if not hasattr(where, what):
             setattr(where, what, value)
+    torch.library.Library = _Library  # type: ignore[misc]
+    torch.cuda.memory._record_memory_history = _record_memory_history

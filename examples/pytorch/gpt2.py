@@ -38,6 +38,10 @@ def parse_sized(
     return options
 
 
+# Of the mask, which PyTorch 1 looks at itself.
+CAUSAL = {"is_causal": True} if hasattr(torch, "compile") else {}
+
+
 class Transformer(nn.Module):
     """(batch, tokens) to (batch, tokens, words)."""
 
@@ -61,7 +65,7 @@ class Transformer(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.word(words) + self.place.weight
-        return self.head(self.layers(x, mask=self.mask, is_causal=True))
+        return self.head(self.layers(x, mask=self.mask, **CAUSAL))
 
 
 def text(options: argparse.Namespace) -> Batch:

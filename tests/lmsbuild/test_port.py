@@ -125,7 +125,7 @@ def test_what_needs_nobody(porting: Porting, tag: str, wanted: list[str], patche
     # The wheel of another tag is not taken for that of this one.
     assert target.pythons == [] and any("wheels" in what for what in done["unknown"])
     # What is still as of the old tag is named as well.
-    for kept in ("pins", "uses", "alone", "images", "full", "overlay"):
+    for kept in ("pins", "uses", "alone", "tools", "images", "full", "overlay"):
         assert any(f"`{kept}`" in what for what in done["unknown"])
     error = porting.run("wheel", tag, code=4)
     assert f"patches/alpha/{tag}/tag.toml records none" in error["message"]

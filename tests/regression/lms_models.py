@@ -9,6 +9,7 @@ their operators small, so that at a quarter of the peak each single operator sti
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -168,6 +169,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Any
     "wide": (wide, rows),
 }
 
+# Those of CPUs are from 2.4 on.
+FUSED = "fused" in inspect.signature(torch.optim.SGD).parameters
 OPTIMISERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
     "sgd-single": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=False),

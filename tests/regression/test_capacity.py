@@ -125,6 +125,8 @@ IN_CHAOS = {
 if lms_device.is_plugin():  # whose smallest segment for more than 1 MiB has 10 MiB
     IN_CHAOS |= {"dcgan": (24,), "unet": (34, 36), "gpt": (20,), "fourier": (20, 22)}
     IN_CHAOS["sums"] = (12, 20)
+if not hasattr(torch, "compile"):  # what comes in lies elsewhere in PyTorch 1.13's segments
+    IN_CHAOS["unet"] = (34, 36)
 CHAOS_CASES = [
     *(
         # The workspaces of its products, which a dry device has, too, outlive the test.

@@ -40,6 +40,9 @@ def loaded() -> Any:
     return torch.jit.load(file)
 
 
+# PyTorch 1.13 has a second one, nvFuser, to which all goes by default.
+NVFUSER = not hasattr(torch, "compile")
+GROUPS = ("TensorExprGroup", "CudaFusionGroup")
 KINDS = {"function": function, "method": lambda: torch.jit.script(Net()), "loaded": loaded}
 
 
@@ -56,7 +59,8 @@ def fuses(compiled: Any) -> bool:
 
 
 def has_group() -> bool:
-    return "TensorExprGroup" in str(torch.jit.last_executed_optimized_graph())
+    graph = str(torch.jit.last_executed_optimized_graph())
+    return any(group in graph for group in GROUPS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,6 +131,9 @@ def test_what_the_program_asks_for_meanwhile(device: Any) -> None:
         with torch.jit.fuser("fuser1"):  # puts back what it finds
             assert not fuses(function())
         torch._C._jit_override_can_fuse_on_gpu(wanted)
+        if NVFUSER:
+            assert torch._C._jit_set_nvfuser_enabled(wanted) is not wanted
+            assert torch._C._jit_nvfuser_enabled() is wanted
         assert torch._C._jit_can_fuse_on_gpu() == wanted and not fuses(function())
         torch.cuda.lms.disable()
         assert torch._C._jit_can_fuse_on_gpu() == fuses(function()) == wanted

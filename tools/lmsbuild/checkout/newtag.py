@@ -31,7 +31,7 @@ _WHEELS = "the official wheels (`wheel`: platforms, sha256), their CUDA versions
 _UNKNOWN = (
     "`pins`, `uses`, `images` and `full`: what upstream built and ran it with",
     "`companions`: official wheels that go beside it",
-    "`alone`: what the suites use besides, without what that requires",
+    "`alone`: what the suites use besides, without what that requires; `tools`: other versions",
     "`overlay`: the sources of each library, flags and folders",
 )
 

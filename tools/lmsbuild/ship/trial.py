@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import SuiteError
 from lmsbuild.places.environment import TEST_TOOLS
@@ -19,8 +21,13 @@ _SHOWN = 10  # failures named on the console; the report has all
 
 def packages(target: Target) -> tuple[Sequence[str], Sequence[str]]:
     """What the suites use beside the framework; the second without what it requires."""
-    shows = target.framework.shows
-    return (*TEST_TOOLS, *shows.packages), (*shows.alone, *target.tag.alone)
+    shows, tag = target.framework.shows, target.tag
+    own = {Requirement(text).name: text for text in tag.tools}
+
+    def chosen(texts: Sequence[str]) -> list[str]:
+        return [own.get(Requirement(text).name, text) for text in texts]
+
+    return (*TEST_TOOLS, *chosen(shows.packages)), (*chosen(shows.alone), *tag.alone)
 
 
 def run(

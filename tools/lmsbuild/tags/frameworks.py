@@ -262,6 +262,7 @@ class Tag(Model):
     pins: Requirements = []  # of what the wheel requires: newer ones have broken it since
     alone: Requirements = []  # as of what `run` and `test` use
     uses: Requirements = []  # what the wheel uses and does not require
+    tools: Requirements = []  # instead of those of the same name that `run` and `test` use
     companions: list[Companion] = []
     images: dict[Literal["compiler", "build", "runtime", "test"], Image] = {}
     full: Full | None = None

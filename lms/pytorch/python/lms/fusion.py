@@ -6,21 +6,48 @@ while tensors may move, and what was is compiled anew."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
-from typing import Any, Iterator, List
+from typing import Any, Callable, Iterator, List, Optional
 
 import torch
 
 from . import library, objects, versions
 
+_GROUPS = ("TensorExprGroup", "CudaFusionGroup")  # as the graphs call them
+
 _lock = library.over_forks(threading.Lock())
-_wanted = True  # what the program asked for last
 _stopped = False
 _switching = 0  # how many threads turn Large Model Support on or off
 _changes = 0  # how often fusion was stopped, or one of them was done
-_override: Any = None  # PyTorch's own
+
+
+class _Fuser:
+    """One of TorchScript's, as the program wants it and as it is."""
+
+    def __init__(self, turn: Callable[[bool], Any], is_on: Optional[Callable[[], bool]]) -> None:
+        self.turn, self._is_on = turn, is_on
+        self.wanted = is_on() if is_on else True  # what the program asked for last
+
+    def want(self, on: bool) -> bool:
+        """What the program calls; returns what it asked for before."""
+        with _lock:
+            before, self.wanted = self.is_on(), bool(on)
+            if not _stopped:
+                self.turn(self.wanted)
+        return before
+
+    def is_on(self) -> bool:
+        """What the program sees."""
+        return self.wanted if _stopped or not self._is_on else bool(self._is_on())
+
+
+_fusers: List[_Fuser] = []
+
+
+def _put_back() -> None:
+    for fuser in _fusers:
+        fuser.turn(fuser.wanted)
 
 
 def _functions() -> List[Any]:
@@ -51,7 +78,8 @@ def _fused(compiled: Any) -> bool:
     except RuntimeError:  # it has not run, or by an executor that keeps no plan
         return False
     graphs = [str(plan.graph) for plan in plans.values()]
-    return any("TensorExprGroup" in graph and "device=cuda" in graph for graph in graphs)
+    on_gpu = [graph for graph in graphs if "device=cuda" in graph]
+    return any(group in graph for graph in on_gpu for group in _GROUPS)
 
 
 def _compile_anew() -> None:
@@ -74,7 +102,8 @@ def stop(what: str) -> None:
         _changes += 1
         if _stopped:
             return
-        _override(False)
+        for fuser in _fusers:
+            fuser.turn(False)
         if versions.fuses_unseen():
             if objects.instances(torch.jit.ScriptModule) or objects.instances(torch.jit.Function):
                 library.ops().launches_unseen()
@@ -83,7 +112,7 @@ def stop(what: str) -> None:
         else:
             compiled = [*_functions(), *_modules()]
             if any(_fused(each) for _ in _states_of_autocast() for each in compiled):
-                _override(_wanted)
+                _put_back()
                 others = set(threading.enumerate()) - {threading.current_thread()}
                 raise RuntimeError(
                     f"{what} because TorchScript has fused operators into kernels for the GPU, "
@@ -104,7 +133,7 @@ def settle() -> None:
         return
     with _lock:
         if _stopped and not _switching and before == _changes:
-            _override(_wanted)
+            _put_back()
             _stopped = False
 
 
@@ -127,23 +156,11 @@ def following(on: bool) -> Iterator[None]:
 
 def install() -> None:
     """From now on a program that turns fusion on gets it once tensors do not move."""
-    global _override, _wanted
     with _lock:
-        _override = torch._C._jit_override_can_fuse_on_gpu
-        can_fuse = versions.can_fuse() or (lambda: _wanted)
-        _wanted = can_fuse()
-
-        @functools.wraps(_override)
-        def override(wanted: bool) -> None:
-            global _wanted
-            with _lock:
-                _wanted = bool(wanted)
-                if not _stopped:
-                    _override(_wanted)
-
-        @functools.wraps(can_fuse)
-        def wanted() -> bool:
-            return _wanted if _stopped else bool(can_fuse())
-
-        torch._C._jit_override_can_fuse_on_gpu = override
-        torch._C._jit_can_fuse_on_gpu = wanted
+        for turn, is_on in versions.fusers():
+            asked = getattr(torch._C, is_on, None)
+            fuser = _Fuser(getattr(torch._C, turn), asked)
+            _fusers.append(fuser)
+            setattr(torch._C, turn, fuser.want)
+            if asked:
+                setattr(torch._C, is_on, fuser.is_on)

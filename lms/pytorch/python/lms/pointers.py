@@ -90,6 +90,8 @@ def _expose_storage(storage: torch.UntypedStorage) -> None:
 def _pointer(
     function: Callable[[Any], int], identity: Callable[[Any], int], expose: Callable[[Any], None]
 ) -> Callable[[Any], int]:
+    in_chaos = _pinned(function)
+
     @functools.wraps(function)
     def data_ptr(of: Any) -> int:
         if of.device.type != "cuda" or not library.loaded():
@@ -97,9 +99,10 @@ def _pointer(
         use = _use()
         if use == _COMPARED:  # also while it is off: what is compared with may be of a time before
             return identity(of)
-        # In chaos mode what is out has no pointer.
-        if use is None or (library.active() and library.ops().chaos()):
+        if use is None:
             expose(of)
+        elif library.active() and library.ops().chaos():
+            return in_chaos(of)  # where what is out has no pointer
         return function(of)
 
     return data_ptr
@@ -162,8 +165,8 @@ def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For methods of a storage that reach its memory without an operator. Also while it is off: it
-    may be on before they end."""
+    """For methods that reach the memory of a storage, or a tensor, without an operator. Also while it
+    is off: it may be on before they end."""
     kinds = tuple(versions.storages())
 
     @functools.wraps(function)
@@ -171,9 +174,9 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
         if not library.loaded():
             return function(*args, **kwargs)
         views = [
-            versions.view_of(value)
+            value if isinstance(value, torch.Tensor) else versions.view_of(value)
             for value in args
-            if isinstance(value, kinds) and value.device.type == "cuda"
+            if isinstance(value, (torch.Tensor, *kinds)) and value.device.type == "cuda"
         ]
         library.ops().pin_all(views)
         try:

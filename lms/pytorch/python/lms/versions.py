@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
 
@@ -69,10 +69,12 @@ def parts(tensor: torch.Tensor) -> Optional[List[torch.Tensor]]:
     try:
         # imports torch
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-    except ImportError:
-        return None
-    if not is_traceable_wrapper_subclass(tensor):
-        return None
+    except ImportError:  # before 2.1 no more is asked for than that it names them
+        if not hasattr(tensor, "__tensor_flatten__"):
+            return None
+    else:
+        if not is_traceable_wrapper_subclass(tensor):
+            return None
     held = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
     return [part for part in held if isinstance(part, torch.Tensor)]  # a mesh, too, since 2.15
 
@@ -123,9 +125,12 @@ def fuses_unseen() -> bool:
     return _TYPED
 
 
-def can_fuse() -> Optional[Callable[[], bool]]:
-    """What tells whether TorchScript fuses for GPUs; None before 1.6."""
-    return getattr(torch._C, "_jit_can_fuse_on_gpu", None)
+def fusers() -> Iterator[Tuple[str, str]]:
+    """Of each of TorchScript's fusers for GPUs, what turns it on and off and, but for 1.5, what
+    tells whether it is on. The second is nvFuser, to which 1.13 gives all that it can fuse."""
+    yield "_jit_override_can_fuse_on_gpu", "_jit_can_fuse_on_gpu"
+    if hasattr(torch._C, "_jit_set_nvfuser_enabled") and not hasattr(torch, "compile"):
+        yield "_jit_set_nvfuser_enabled", "_jit_nvfuser_enabled"
 
 
 def graph_class() -> Optional[Type[Any]]:

@@ -100,7 +100,7 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) 
 }  // namespace
 
 cudaError_t late_error() {
-  if (state().broken) return cudaErrorIllegalAddress;
+  if (state().broken) return fail(cudaErrorIllegalAddress);
   cudaError_t error = state().late_error;
   state().late_error = cudaSuccess;
   return fail(error);
