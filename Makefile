@@ -140,15 +140,20 @@ test-negative: $(DEVELOP)
 	$(BIN)/lmsbuild test $(PLUGIN_NEWEST) --plugin negative --shard $(SHARD) $(ONLY) $(RECORD)
 	$(BIN)/lmsbuild test $(TF_TAG) negative --shard $(SHARD) $(ONLY) $(RECORD)
 
-# Their sources are in no package: a clone must have the commits.
-OLD := tensorflow:v2.2.0 tensorflow:v2.1.0
-# Of which only the series is there: no wheel has been made of them yet.
+# Their sources are in no package: a clone must have the commits. A clone is of one framework, so what
+# it has not is named and left out.
+OLD := tensorflow:v2.2.0 tensorflow:v2.1.0 pytorch:v1.5.0
+# Of which only the series is there: the suites do not run on it.
 OLD_APPLIED := pytorch:v1.5.0
 
 test-old: $(STAMP)
-	@test -d "$$LMSBUILD_MIRROR" || { echo "error: LMSBUILD_MIRROR names no folder; set it to a clone that has the commits of $(OLD) $(OLD_APPLIED)"; exit 1; }
-	for tag in $(OLD); do $(BIN)/lmsbuild apply $$tag && $(BIN)/lmsbuild verify $$tag && $(BIN)/lmsbuild test $$tag || exit 1; done
-	for tag in $(OLD_APPLIED); do $(BIN)/lmsbuild apply $$tag && $(BIN)/lmsbuild verify $$tag && $(BIN)/lmsbuild lint $$tag || exit 1; done
+	@test -d "$$LMSBUILD_MIRROR" || { echo "error: LMSBUILD_MIRROR names no folder; set it to a clone that has the commit of one of $(OLD)"; exit 1; }
+	@tried=; for tag in $(OLD); do \
+	commit=$$(sed -n 's/^commit = "\(.*\)"/\1/p' "patches/$$(echo $$tag | tr : /)/tag.toml"); \
+	git -C "$$LMSBUILD_MIRROR" cat-file -e "$$commit^{commit}" 2>/dev/null || { echo "left out: $$tag, whose commit $$commit is not in the clone"; continue; }; \
+	tried=1; $(BIN)/lmsbuild apply $$tag && $(BIN)/lmsbuild verify $$tag && $(BIN)/lmsbuild lint $$tag || exit 1; \
+	case " $(OLD_APPLIED) " in *" $$tag "*) ;; *) $(BIN)/lmsbuild test $$tag || exit 1;; esac; \
+	done; test -n "$$tried" || { echo "error: $$LMSBUILD_MIRROR has none of these commits; set LMSBUILD_MIRROR to a clone that has one"; exit 1; }
 
 bench: $(STAMP)
 	$(BIN)/lmsbuild bench $(TAG)

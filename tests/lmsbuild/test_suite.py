@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 from lmsbuild_world import REPOSITORY, World, write
+from packaging.requirements import Requirement
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import MissingToolError, SuiteError, UsageError
+from lmsbuild.base.project import Project
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Environment, interpreter, packages_for
+from lmsbuild.ship import trial
+from lmsbuild.tags.frameworks import resolve, targets
 from lmsbuild.trials.picture import MIB, Trace, draw, terminal
 from lmsbuild.trials.suite import Case, Order, parse_shard, read_junit, run_suites, suites
 
@@ -160,3 +164,20 @@ def test_bytecode_is_kept_beside_the_environment(
     assert done.returncode == 0
     assert [p.name for p in source.iterdir()] == ["imported.py"]
     assert list(here.path.rglob("imported.*.pyc"))
+
+
+def test_a_tag_has_its_own_versions_of_what_the_suites_use(real_project: Project) -> None:
+    def used(label: str) -> dict[str, Requirement]:
+        tools, alone = trial.packages(resolve(real_project, label))
+        found = [Requirement(text) for text in (*tools, *alone)]
+        assert len({each.name for each in found}) == len(found), found
+        return {each.name: each for each in found}
+
+    newest = used("v2.6.0")
+    for target in targets(real_project):
+        own = {Requirement(text).name: Requirement(text) for text in target.tag.tools}
+        have = used(target.label)
+        assert own.items() <= have.items(), "what no suite uses has a version"
+        if target.framework_name == "pytorch":
+            assert have.keys() >= newest.keys() - {"torchvision"}
+    assert used("v1.13.1")["transformers"] != newest["transformers"]
