@@ -25,6 +25,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import balance
+import lacking
 import lms_device
 import parts
 from fork_server import Forked, ForkServer
@@ -71,12 +72,6 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
 
 
-def _lacks(test: str) -> str | None:
-    import older_torch
-
-    return older_torch.lacks(test)
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     inside = HERE in collection_path.parents and collection_path.name.startswith("test_")
     return True if inside and not config.stash.get(KIND, "") else None
@@ -86,8 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mine = [item for item in items if HERE in item.path.parents]
     for item in mine:
         item.add_marker(pytest.mark.engine)
-        if what := _lacks(item.nodeid):
-            item.add_marker(pytest.mark.skip(reason=f"this PyTorch lacks {what}"))
+    lacking.skip(mine)
     drop = set()
     if mine and lms_device.is_plugin():
         drop = {item for item in mine if item.get_closest_marker("native")}

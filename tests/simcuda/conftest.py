@@ -19,6 +19,7 @@ from simcuda.torchinfo import find_torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import balance
+import lacking
 
 TOOLS = Path(simcuda.__file__).resolve().parent.parent
 MIB = 1 << 20
@@ -26,6 +27,11 @@ MIB = 1 << 20
 
 def pytest_configure(config: pytest.Config) -> None:
     balance.register(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).resolve().parent
+    lacking.skip(item for item in items if here in item.path.parents)
 
 
 @pytest.fixture(scope="session")
