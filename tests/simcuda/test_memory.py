@@ -19,7 +19,7 @@ def test_out_of_memory_at_capacity(torch: Any) -> None:
     kept = [torch.empty(32 * MIB, dtype=torch.uint8, device="cuda") for _ in range(8)]
     assert device.used == device.peak == device.capacity == 256 * MIB
     assert torch.cuda.mem_get_info() == (0, 256 * MIB)
-    with pytest.raises(torch.OutOfMemoryError, match=r"total capacity of 256\.00 MiB"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"capacity of 256\.00 MiB|256\.00 MiB total"):
         torch.empty(1, device="cuda")
     del kept[0]
     torch.empty(1, device="cuda")
@@ -123,7 +123,7 @@ FREED = """
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_freed_memory_faults(run: Run, expandable: bool) -> None:
-    env = {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{expandable}"}
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
     done = run(FREED, env=env)
     assert done.stdout == "freed\n", done.stderr
     assert done.returncode == -signal.SIGSEGV

@@ -25,7 +25,7 @@ _changes = 0  # how often fusion was stopped, or one of them was done
 class _Fuser:
     """One of TorchScript's, as the program wants it and as it is."""
 
-    def __init__(self, turn: Callable[[bool], Any], is_on: Optional[Callable[[], bool]]) -> None:
+    def __init__(self, turn: Any, is_on: Optional[Callable[[], bool]]) -> None:
         self.turn, self._is_on = turn, is_on
         self.wanted = is_on() if is_on else True  # what the program asked for last
 
@@ -158,8 +158,8 @@ def install() -> None:
     """From now on a program that turns fusion on gets it once tensors do not move."""
     with _lock:
         for turn, is_on in versions.fusers():
-            asked = getattr(torch._C, is_on, None)
-            fuser = _Fuser(getattr(torch._C, turn), asked)
+            asked = versions.native(is_on)
+            fuser = _Fuser(versions.native(turn), asked)
             _fusers.append(fuser)
             setattr(torch._C, turn, fuser.want)
             if asked:

@@ -133,6 +133,11 @@ def fusers() -> Iterator[Tuple[str, str]]:
         yield "_jit_set_nvfuser_enabled", "_jit_nvfuser_enabled"
 
 
+def native(name: str) -> Optional[Any]:
+    """What PyTorch's own module of C++ has by that name; None in versions that have it not."""
+    return getattr(torch._C, name, None)
+
+
 def graph_class() -> Optional[Type[Any]]:
     """Of CUDA graphs; None before 1.10, where none is captured."""
     try:
