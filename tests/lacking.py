@@ -43,7 +43,7 @@ WORDS = {
     "test_autocast[": "half precision on the CPU, to compare with",
     "gradient_clipping": "clip_grad_norm_ by foreach",
     "async_allocator": "other allocators",
-    "other_allocators_are": "other allocators",
+    "remove backend:cudaMallocAsync": "other allocators",
     "memory_pool": "torch.cuda.MemPool",
     "[function_transforms": "torch.func",
     "[transforms": "torch.func",

@@ -165,8 +165,8 @@ def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For methods that reach the memory of a storage, or a tensor, without an operator. Also while it
-    is off: it may be on before they end."""
+    """For methods that reach the memory of a storage, or a tensor, without an operator. Also while
+    it is off: it may be on before they end."""
     kinds = tuple(versions.storages())
 
     @functools.wraps(function)
