@@ -203,6 +203,14 @@ def test_what_was_there_before_can_have_been_saved_before() -> None:
     assert bounds(one, 5 * MIB).time <= (13 + 4 + 3 + 1 + 3) * SECOND
 
 
+def test_copies_of_one_iteration_are_not_hidden_in_another() -> None:
+    """In each a MiB of 0 leaves for 1 and comes back, with no time to hide it, and then 20 s are
+    computed."""
+    iteration = [(0, "0m"), (0, "1m"), (0, "1r"), (0, "0r"), (20, "2m")]
+    one = problem(*iteration * 3, sizes={0: 2, 1: 2, 2: 1})
+    assert bounds(one, 3 * MIB).time == 3 * 22 * SECOND
+
+
 @pytest.mark.parametrize(
     ("op", "access", "divisible"),
     [

@@ -6,9 +6,9 @@ docs/bounds.md has the derivation. Needs scipy.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -168,13 +168,15 @@ class _Linear:
 
 _UNIT = float(1 << 20)  # numbers near 1 suit the solver
 _TIMES = 400  # steps at which time is looked at, so many at most
+_VALLEYS = 16  # steps from which, and until which, and highest ones; so many of each at most
 
 
 class _Model:
     def __init__(self, problem: Problem, capacity: int) -> None:
         self.problem = problem
         self._intervals, self._writes, self._found = _intervals(problem)
-        loads = self._loads()
+        self._loads = loads = self._needed()
+        self._before = [0, *accumulate(step.time for step in problem.steps)]  # computing until each
         self.peak = max(loads, default=0)
         for step, load in zip(problem.steps, map(self._need, problem.steps), strict=True):
             if load > capacity:
@@ -190,7 +192,7 @@ class _Model:
         sizes = [self.problem.sizes[storage] for storage in step.uses]
         return max(sizes, default=0) if step.divisible else sum(sizes)
 
-    def _loads(self) -> list[int]:
+    def _needed(self) -> list[int]:
         change = [0] * (len(self.problem.steps) + 1)
         for interval in self._intervals:
             change[interval.after + 1] += interval.size
@@ -246,8 +248,10 @@ class _Model:
         whole_steps = [k for k in self._tight if not steps[k].divisible]
         if not whole_steps:
             return 0
-        chosen = whole_steps[:: -(-len(whole_steps) // _TIMES)]
-        before = [0, *accumulate(step.time for step in steps)]  # computing until step k
+        peaks = _valleys([-self._loads[k] for k in whole_steps])
+        evenly = whole_steps[:: -(-len(whole_steps) // _TIMES)]
+        chosen = sorted({*evenly, *(whole_steps[at] for at in peaks)})
+        before = self._before
         ends, begins = defaultdict(list), defaultdict(list)  # versions, by their last and first
         for version in saved:
             of = self._writes[version]
@@ -271,9 +275,13 @@ class _Model:
                 changes[slot].update((variable, 1.0) for variable in variables)
             return linear.sums(changes[:-1])
 
-        waits = linear.sums({linear.variable(): 1.0} for _ in chosen)  # until the chosen steps
-        last = linear.sums([{linear.variable(): 1.0, waits[-1]: 1.0}])[0]
+        whole_steps = [k for k, step in enumerate(steps) if not step.divisible]
+        valleys = [whole_steps[at] for at in _valleys([self._loads[k] for k in whole_steps])]
+        points = sorted({*chosen, *valleys})
+        waited = linear.sums({linear.variable(): 1.0} for _ in points)
+        last = linear.sums([{linear.variable(): 1.0, waited[-1]: 1.0}])[0]
         linear.cost[last] = 1.0
+        waits = dict(zip(points, waited, strict=True))  # until a step
         in_before, out_before = cumulated(came, through=True), cumulated(ends, through=True)
         in_after, out_after = cumulated(left, through=False), cumulated(begins, through=False)
         whole = before[-1]
@@ -287,11 +295,97 @@ class _Model:
                 fast = rate / 1e9 / _UNIT  # a nanosecond
                 gone, back = (excess, 0.0) if total == total_out else (0.0, excess)
                 linear.at_most.append(
-                    ({sum_before[i]: 1.0, waits[i]: -fast * 1e6}, fast * early - gone)
+                    ({sum_before[i]: 1.0, waits[k]: -fast * 1e6}, fast * early - gone)
                 )
-                row = {total: 1.0, sum_after[i]: -1.0, last: -fast * 1e6, waits[i]: fast * 1e6}
+                row = {total: 1.0, sum_after[i]: -1.0, last: -fast * 1e6, waits[k]: fast * 1e6}
                 linear.at_most.append((row, fast * late - back))
+        for valley in valleys:
+            at = bisect_left(chosen, valley)
+            self._brought_by(valley, chosen[:at], linear, brought, waits)
+            self._saved_since(
+                valley, [k for k in chosen[at:] if k != valley], linear, brought, saved, waits
+            )
         return max(0, round(float(linear.solve()[last]) * 1e6))
+
+    def _brought_by(
+        self, valley: int, within: list[int], linear: _Linear, brought: dict[int, int],
+        waits: dict[int, int],
+    ) -> None:  # fmt: skip
+        """What is away at a step and used again by the valley comes in between the two."""
+        stays, comes = _Spans(), _Spans()
+        for number, variable in brought.items():
+            interval = self._intervals[number]
+            if interval.before > valley:
+                stays.add(variable, interval.after + 1, interval.before - 1)
+            else:
+                comes.add(variable, 0, interval.after)
+        fast = self.problem.rate_in / 1e9 / _UNIT
+        sums = zip(within, stays.sums(linear, within), comes.sums(linear, within), strict=True)
+        for k, stayed, came in sums:
+            row = {came: 1.0, stayed: -1.0, waits[k]: fast * 1e6, waits[valley]: -fast * 1e6}
+            time = self._before[valley] - self._before[k + 1]
+            linear.at_most.append((row, fast * time - self._excess[k] / _UNIT))
+
+    def _saved_since(
+        self, valley: int, within: list[int], linear: _Linear, brought: dict[int, int],
+        saved: dict[int, int], waits: dict[int, int],
+    ) -> None:  # fmt: skip
+        """What the valley and steps after it make, and is away at a step, or was and is of no use
+        any more, is saved between the two."""
+        old, over = _Spans(), _Spans()
+        for version, variable in saved.items():
+            of = [self._intervals[number] for number in self._writes[version]]
+            if version in self._found or min(each.after for each in of) < valley:
+                for number in self._writes[version]:
+                    if number in brought:
+                        interval = self._intervals[number]
+                        old.add(brought[number], interval.after + 1, interval.before - 1)
+            else:
+                over.add(variable, max(each.before for each in of), len(self._loads))
+        fast = self.problem.rate_out / 1e9 / _UNIT
+        sums = zip(within, old.sums(linear, within), over.sums(linear, within), strict=True)
+        for k, before, done in sums:
+            row = {done: 1.0, before: -1.0, waits[valley]: fast * 1e6, waits[k]: -fast * 1e6}
+            time = self._before[k] - self._before[valley + 1]
+            linear.at_most.append((row, fast * time - self._excess[k] / _UNIT))
+
+
+def _valleys(loads: Sequence[int]) -> list[int]:
+    """Places of the deepest valleys, so many at most: those where the least that lies around is the
+    most above them, as between iterations."""
+    lowest: dict[int, int] = {}  # of a stretch, by its first place and by its last
+    span: dict[int, int] = {}  # the other end of a stretch
+    depths: dict[int, int] = {}
+    for at in sorted(range(len(loads)), key=loads.__getitem__):
+        first = last = low = at
+        for near in (at - 1, at + 1):
+            if near not in span:
+                continue
+            # Two stretches meet here, where the shallower one's valley ends.
+            low, other = sorted((low, lowest[near]), key=loads.__getitem__)
+            depths[other] = loads[at] - loads[other]
+            first, last = min(first, span[near]), max(last, span[near])
+        span |= {first: last, last: first}
+        lowest |= {first: low, last: low}
+    return sorted(depths, key=depths.__getitem__, reverse=True)[:_VALLEYS]
+
+
+class _Spans:
+    """Variables that each count from one step through another."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int, int]] = []
+
+    def add(self, variable: int, first: int, last: int) -> None:
+        self._spans.append((variable, first, last))
+
+    def sums(self, linear: _Linear, steps: list[int]) -> list[int]:
+        """Variables that are the sums at these steps, which ascend."""
+        changes: list[dict[int, float]] = [defaultdict(float) for _ in range(len(steps) + 1)]
+        for variable, first, last in self._spans:
+            changes[bisect_left(steps, first)][variable] += 1.0
+            changes[bisect_right(steps, last)][variable] -= 1.0
+        return linear.sums(changes[:-1])
 
 
 def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]], set[int]]:
