@@ -10,10 +10,11 @@ namespace {
 // to come back as well.
 constexpr double kRecency = 7;
 
-// The device finishes all of its work before it takes memory back, which takes about as long as to
-// copy this much. More would rather evict than give a segment back; less would stop the device for
-// what a copy makes room for sooner.
-constexpr double kReplaceSegments = 2 << 20;
+// The device finishes all of its work before it takes memory back, and the host is no longer ahead
+// of it. How much that is worth depends on how long ops take, which grows with the memory that they
+// are made for: by this part of it, steps of eight models on the dry device took 1 to 2% less time
+// than by 2 MiB, up to 14%, and none took 2% more. Twice or half of it makes no difference.
+constexpr double kOfMemory = 1.0 / 32;
 
 class CopyCost final : public Cost {
  public:
@@ -23,7 +24,9 @@ class CopyCost final : public Cost {
                            (static_cast<double>(eviction.oldest) + 1);
     return static_cast<double>(eviction.bytes) * copies * (1 + kRecency * recency);
   }
-  double replace_segments() const override { return kReplaceSegments; }
+  double replace_segments(std::size_t memory) const override {
+    return kOfMemory * static_cast<double>(memory);
+  }
 };
 
 }  // namespace

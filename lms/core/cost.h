@@ -21,8 +21,8 @@ class Cost {
  public:
   virtual ~Cost() = default;
   virtual double evict(const Eviction& eviction) const = 0;
-  // To give segments back to the device and ask it for another.
-  virtual double replace_segments() const = 0;
+  // To give segments back to the device and ask it for another, of so many bytes in all.
+  virtual double replace_segments(std::size_t memory) const = 0;
 };
 
 // By what is copied out now and back later, and the least recently used first.

@@ -25,6 +25,14 @@ IdleMap idle_map(const std::vector<Candidate>& candidates) {
   return idle;
 }
 
+std::size_t bytes_of(const std::vector<Segment>& segments) {
+  std::size_t bytes = 0;
+  for (const Segment& segment : segments) {
+    for (const Block& block : segment.blocks) bytes += block.bytes;
+  }
+  return bytes;
+}
+
 // Any storage will do, wherever it lies: what costs least for its bytes goes first.
 Step evict_to_limit(Engine& engine, BlockLists& lists, std::vector<Candidate> candidates) {
   std::stable_sort(candidates.begin(), candidates.end(),
@@ -45,10 +53,10 @@ Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& reques
   auto candidates = engine.candidates(request.device, request.sizes, *request.cost);
   if (candidates.empty()) return {Route::kNone, false};
   if (lists.over_limit() > 0) return evict_to_limit(engine, lists, std::move(candidates));
+  const std::vector<Segment> segments = lists.segments(idle_map(candidates));
   const Choice choice =
-      policy().choose(lists.segments(idle_map(candidates)),
-                      {request.bytes, request.whole_segments ? lists.shortfall() : 0,
-                       request.cost->replace_segments()});
+      policy().choose(segments, {request.bytes, request.whole_segments ? lists.shortfall() : 0,
+                                 request.cost->replace_segments(bytes_of(segments))});
   if (choice.kind == Choice::Kind::kNone) return {Route::kNone, false};
   for (const std::size_t victim : choice.victims) {
     if (!engine.evict(candidates[victim].key)) return {Route::kNone, false};  // host memory is full

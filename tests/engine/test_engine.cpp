@@ -1181,7 +1181,7 @@ struct AgeIsCost final : lms::Cost {
   double evict(const lms::Eviction& eviction) const override {
     return static_cast<double>(eviction.age);
   }
-  double replace_segments() const override { return 0; }
+  double replace_segments(std::size_t) const override { return 0; }
 };
 
 TEST(engine_has_a_time_for_each_lane) {

@@ -147,6 +147,20 @@ TEST(reclaim_gives_segments_of_other_pools_back) {
   CHECK_EQ(rig.backend.segments(), 2u);
 }
 
+// To give one back stops the device: that is as dear as to copy a part of its memory.
+TEST(reclaim_gives_segments_back_when_that_is_cheaper) {
+  Rig rig(64, 2, 2);
+  rig.make(62);
+  rig.make(2, 1, stream(1));
+  rig.made.resize(62);  // a segment of the other pool is free now
+  CHECK(rig.room(1) != nullptr);
+  CHECK(rig.route == Route::kEvictOne);
+  rig.check_out({0});
+  CHECK(rig.room(2) != nullptr);
+  CHECK(rig.route == Route::kReplaceSegments);
+  rig.check_out({0});
+}
+
 TEST(reclaim_keeps_segments_when_asked_to) {
   Rig rig(4, 2, 2);
   rig.make(4, 1, stream(1));
