@@ -147,7 +147,7 @@ bool Engine::tell_thrashing(int* device, Traffic* traffic) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     *device = static_cast<int>(i);
-    if (!devices_[i].watch.tell(traffic)) continue;
+    if (!devices_[i]->watch.tell(traffic)) continue;
     --thrashing_;
     return true;
   }
@@ -979,13 +979,13 @@ Census Engine::census(int device) {
   return census;
 }
 
-Engine::Device& Engine::on_(int device) {
-  const auto index = static_cast<std::size_t>(std::max(device, 0));
+Engine::Device& Engine::new_on_(int device) {
+  const auto index = static_cast<std::size_t>(std::max(device, 0));  // -1: of no device
   while (devices_.size() <= index) {
-    devices_.emplace_back();
-    devices_.back().stats.by_size.resize(size_classes_.size() + 1);
+    devices_.emplace_back(new Device);
+    devices_.back()->stats.by_size.resize(size_classes_.size() + 1);
   }
-  return devices_[index];
+  return *devices_[index];
 }
 
 EngineStats Engine::stats(int device) {

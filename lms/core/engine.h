@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -401,7 +400,11 @@ class Engine {
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);
   bool evictable_(const Entry* entry) const;
-  Device& on_(int device);
+  Device& on_(int device) {  // every op comes by here
+    const auto index = static_cast<std::size_t>(device);
+    return index < devices_.size() ? *devices_[index] : new_on_(device);
+  }
+  Device& new_on_(int device);
   EngineStats& stats_of_(int device) { return on_(device).stats; }
 
   Backend& backend_;
@@ -409,7 +412,7 @@ class Engine {
   const std::vector<std::size_t> size_classes_;
   std::recursive_mutex mutex_;
   std::unordered_map<Key, Entry*> entries_;
-  std::deque<Device> devices_;
+  std::vector<std::unique_ptr<Device>> devices_;
   List clean_;               // storages with a host copy, and what is dead of them
   std::uint64_t order_ = 0;  // how many came to be idle
   std::size_t min_bytes_ = std::size_t{1} << 20;

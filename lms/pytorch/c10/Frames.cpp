@@ -211,7 +211,9 @@ void OpGuard::enter(const Use* uses, size_t count, const char* op) {
   for (size_t i = 0; i < count; ++i) {
     StorageImpl* storage = uses[i].storage;
     const int device = storage->device().index();
-    translated.push_back({storage, core_access(uses[i].access), device, current_stream(device)});
+    const bool another = i == 0 || device != translated.back().device;
+    const ::lms::Stream stream = another ? current_stream(device) : translated.back().stream;
+    translated.push_back({storage, core_access(uses[i].access), device, stream});
   }
   with_host_memory([&] {  // what is pinned by then stays so, and is pinned once more
     EngineScope scope;
@@ -222,8 +224,15 @@ void OpGuard::enter(const Use* uses, size_t count, const char* op) {
   if (C10_UNLIKELY(overwritten_.key != nullptr)) {
     target_ = reference_to(static_cast<StorageImpl*>(overwritten_.key));
   }
-  for (const auto& use : translated) {
-    expose_to_capture(use.key, use.stream);
+  bool captured = false;
+  for (size_t i = 0; i < translated.size(); ++i) {
+    const ::lms::Engine::Use& use = translated[i];
+    if (i == 0 || use.stream != translated[i - 1].stream) {  // mostly one: to ask costs more
+      captured = capturing(static_cast<cudaStream_t>(use.stream));
+    }
+    if (C10_UNLIKELY(captured)) {
+      state().engine.expose(use.key, use.stream);
+    }
   }
 }
 

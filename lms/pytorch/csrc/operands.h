@@ -19,12 +19,14 @@ class Operands {
   using Access = c10::cuda::lms::Access;
 
   void add(c10::StorageImpl* storage, Access access) {
-    // copy_ from a view of itself reads what it writes.
-    for (Use& use : uses_) {
-      if (use.storage == storage && use.access == Access::kOverwrite) {
-        use.access = Access::kWrite;
+    if (overwrites_) {  // copy_ from a view of itself reads what it writes
+      for (Use& use : uses_) {
+        if (use.storage == storage && use.access == Access::kOverwrite) {
+          use.access = Access::kWrite;
+        }
       }
     }
+    overwrites_ = overwrites_ || access == Access::kOverwrite;
     uses_.push_back({storage, access});
   }
 
@@ -37,6 +39,7 @@ class Operands {
 
  private:
   c10::SmallVector<Use, 16> uses_;
+  bool overwrites_ = false;  // one of them is kOverwrite
 };
 
 // Whether the kernel of an op may lack room for its results. A wrong no costs an error where it
