@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-front test-full test-negative test-old lint style series bench bench-core bench-tool bench-survey bench-dry sweep patches clean help
+.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-front test-full test-negative test-old lint style series bench bench-core bench-ops bench-tool bench-survey bench-dry sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -33,6 +33,7 @@ help:
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways; then bench-tool"
 	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
+	@echo "make bench-ops      what an operator costs: never turned on, on, and off again"
 	@echo "make bench-tool     what the tool's short commands cost, beside what they may cost"
 	@echo "make bench-survey   a survey of eight tags in a clone of true size"
 	@echo "make bench-dry      the same as bench at true sizes without a GPU, into docs/benchmarks/dry"
@@ -161,6 +162,9 @@ bench: $(STAMP)
 
 bench-core: $(DEVELOP)
 	$(BIN)/python tests/engine/bench.py
+
+bench-ops: run
+	$(BIN)/python tests/regression/bench_ops.py $(TAG)
 
 bench-tool: $(STAMP)
 	$(BIN)/python tests/lmsbuild/bench.py $(TAG)
