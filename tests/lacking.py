@@ -33,6 +33,7 @@ WORDS = {
     "pool_lives_as_long": "pools in a snapshot of memory",
     "freed_memory_faults[True]": "expandable segments",
     "pointer_that_throws": "pointers that refuse to be read",
+    "parts_of_buckets": "pointers that refuse to be read",
     "[foreach": "_foreach_lerp_",
     "-fused": "fused optimisers",
     "[fused": "fused optimisers",
