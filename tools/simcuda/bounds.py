@@ -245,12 +245,11 @@ class _Model:
         brought, saved = self._moves(linear, cost=0)
         steps = self.problem.steps
         # Copies go on while a divisible step runs, for the rest of it.
-        whole_steps = [k for k in self._tight if not steps[k].divisible]
-        if not whole_steps:
+        tight = [k for k in self._tight if not steps[k].divisible]
+        if not tight:
             return 0
-        peaks = _valleys([-self._loads[k] for k in whole_steps])
-        evenly = whole_steps[:: -(-len(whole_steps) // _TIMES)]
-        chosen = sorted({*evenly, *(whole_steps[at] for at in peaks)})
+        peaks = [tight[at] for at in _valleys([-self._loads[k] for k in tight])]
+        chosen = sorted({*tight[:: -(-len(tight) // _TIMES)], *peaks})
         before = self._before
         ends, begins = defaultdict(list), defaultdict(list)  # versions, by their last and first
         for version in saved:
@@ -275,8 +274,8 @@ class _Model:
                 changes[slot].update((variable, 1.0) for variable in variables)
             return linear.sums(changes[:-1])
 
-        whole_steps = [k for k, step in enumerate(steps) if not step.divisible]
-        valleys = [whole_steps[at] for at in _valleys([self._loads[k] for k in whole_steps])]
+        whole = [k for k, step in enumerate(steps) if not step.divisible]
+        valleys = [whole[at] for at in _valleys([self._loads[k] for k in whole])]
         points = sorted({*chosen, *valleys})
         waited = linear.sums({linear.variable(): 1.0} for _ in points)
         last = linear.sums([{linear.variable(): 1.0, waited[-1]: 1.0}])[0]
@@ -284,10 +283,9 @@ class _Model:
         waits = dict(zip(points, waited, strict=True))  # until a step
         in_before, out_before = cumulated(came, through=True), cumulated(ends, through=True)
         in_after, out_after = cumulated(left, through=False), cumulated(begins, through=False)
-        whole = before[-1]
         for i, k in enumerate(chosen):
             excess = self._excess[k] / _UNIT
-            early, late = before[k], whole - before[k + 1]
+            early, late = before[k], before[-1] - before[k + 1]
             for rate, sum_before, sum_after, total in (
                 (self.problem.rate_in, in_before, in_after, total_in),
                 (self.problem.rate_out, out_before, out_after, total_out),
