@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # A machine that forbids bytecode has every program compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-front test-full test-negative test-old lint style series bench bench-core bench-ops bench-tool bench-survey bench-dry sweep patches clean help
+.PHONY: setup develop run wheels test test-tool test-containers test-suites test-fast test-dry test-front test-full test-negative test-sanitized test-old lint style series bench bench-core bench-ops bench-tool bench-survey bench-dry sweep patches clean help
 
 help:
 	@echo "make setup          .venv/bin/lmsbuild, and no more"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-front     TensorFlow's wheels for GPUs, on the dry device"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD, ONLY=--missing)"
+	@echo "make test-sanitized  suites under the address and undefined-behaviour sanitizers (a quarter of an hour)"
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways; then bench-tool"
 	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
@@ -134,6 +135,10 @@ PLUGIN_NEWEST := 2.15.0
 PLUGIN := 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 $(PLUGIN_NEWEST) \
 	$(addprefix tensorflow:,2.14.1 2.16.2 2.18.1 2.20.0 2.21.0)
 PLUGIN_FULL := $(PLUGIN_NEWEST) tensorflow:2.21.0
+
+# The core's own tests are under them always; these are the adaptors.
+test-sanitized: $(STAMP)
+	$(BIN)/lmsbuild test $(TAG) sanitized
 
 test-negative: $(DEVELOP)
 	$(BIN)/python tests/engine/negative.py $(ONLY) $(RECORD)

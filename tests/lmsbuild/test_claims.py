@@ -46,7 +46,7 @@ def test_the_commands_that_run_one_test_name_what_is_there() -> None:
     }.items():
         for file in tests.glob(where):
             names |= {*re.findall(form, file.read_text(), re.MULTILINE)}
-    assert len(commands) == 8
+    assert len(commands) == 9
     for command in commands:
         words = re.sub(r"^(lmsbuild test \S+|python( -m pytest)?) | -k", "", command).split()
         files = [PROJECT / word for word in words if "/" in word]

@@ -50,6 +50,7 @@ def _option(config: pytest.Config, name: str, variable: str) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     balance.register(config)
     config.addinivalue_line("markers", "negative: rebuilds torch without one safeguard")
+    config.addinivalue_line("markers", "sanitized: rebuilds torch under a sanitizer")
     config.addinivalue_line("markers", "values: compares what was computed: not on a dry device")
     config.addinivalue_line("markers", "native: what only the patched torch can do")
     kind = _option(config, "--device", "LMS_DEVICE")
@@ -89,9 +90,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         drop |= {item for item in mine if item.get_closest_marker("values")}
     if config.getoption("--tier", "default") == "default":
         drop |= {item for item in mine if item.get_closest_marker("slow")}
-    # A matrix of its own: of a plug-in, on one release and not on each.
-    if not all(arg.split("::")[0].endswith("test_negative.py") for arg in config.args):
-        drop |= {item for item in mine if item.get_closest_marker("negative")}
+    # Matrices of their own: of a plug-in, on one release and not on each.
+    for mark in ("negative", "sanitized"):
+        if not all(arg.split("::")[0].endswith(f"test_{mark}.py") for arg in config.args):
+            drop |= {item for item in mine if item.get_closest_marker(mark)}
     shard = config.getoption("--shard", None)
     drop |= parts.not_in(shard, [item for item in mine if item not in drop])
     config.hook.pytest_deselected(items=list(drop))

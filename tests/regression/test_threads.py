@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import Any
 
@@ -471,7 +472,7 @@ def test_host_memory_comes_under_no_lock(program: Any, slow_host_memory: str, wh
         """,
         GROWTHS[what],
         memory=116 * MIB,
-        env={"LD_PRELOAD": slow_host_memory},
+        env={"LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {slow_host_memory}".strip()},
         fresh=True,
     )
     assert "went on" in out
