@@ -317,12 +317,11 @@ class _Model:
                 stays.add(variable, interval.after + 1, interval.before - 1)
             else:
                 comes.add(variable, 0, interval.after)
-        fast = self.problem.rate_in / 1e9 / _UNIT
-        sums = zip(within, stays.sums(linear, within), comes.sums(linear, within), strict=True)
-        for k, stayed, came in sums:
-            row = {came: 1.0, stayed: -1.0, waits[k]: fast * 1e6, waits[valley]: -fast * 1e6}
-            time = self._before[valley] - self._before[k + 1]
-            linear.at_most.append((row, fast * time - self._excess[k] / _UNIT))
+        sums = zip(within, comes.sums(linear, within), stays.sums(linear, within), strict=True)
+        for k, came, stayed in sums:
+            self._copied(
+                linear, self._excess[k], came, stayed, k, valley, self.problem.rate_in, waits
+            )
 
     def _saved_since(
         self, valley: int, within: list[int], linear: _Linear, brought: dict[int, int],
@@ -340,12 +339,22 @@ class _Model:
                         old.add(brought[number], interval.after + 1, interval.before - 1)
             else:
                 over.add(variable, max(each.before for each in of), len(self._loads))
-        fast = self.problem.rate_out / 1e9 / _UNIT
-        sums = zip(within, old.sums(linear, within), over.sums(linear, within), strict=True)
-        for k, before, done in sums:
-            row = {done: 1.0, before: -1.0, waits[valley]: fast * 1e6, waits[k]: -fast * 1e6}
-            time = self._before[k] - self._before[valley + 1]
-            linear.at_most.append((row, fast * time - self._excess[k] / _UNIT))
+        sums = zip(within, over.sums(linear, within), old.sums(linear, within), strict=True)
+        for k, done, before in sums:
+            self._copied(
+                linear, self._excess[k], done, before, valley, k, self.problem.rate_out, waits
+            )
+
+    def _copied(
+        self, linear: _Linear, bytes_: int, more: int, less: int, after: int, before: int,
+        rate: float, waits: dict[int, int],
+    ) -> None:  # fmt: skip
+        """So many bytes, and the sum `more` without the sum `less`, are copied from the end of step
+        `after` until step `before` begins."""
+        fast = rate / 1e9 / _UNIT  # a nanosecond
+        row = {more: 1.0, less: -1.0, waits[after]: fast * 1e6, waits[before]: -fast * 1e6}
+        time = self._before[before] - self._before[after + 1]
+        linear.at_most.append((row, fast * time - bytes_ / _UNIT))
 
 
 def _valleys(loads: Sequence[int]) -> list[int]:
