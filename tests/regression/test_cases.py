@@ -7,12 +7,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import lms_device
 import pytest
 import torch
-from lms_cases import CASES
+from lms_cases import CASES, Case
 
 MODES = lms_device.device.modes
 NAMES = [pytest.param(n, marks=[pytest.mark.values] * case.values) for n, case in CASES.items()]
@@ -31,16 +32,16 @@ def frozen(value: Any) -> Any:
     return value.replace(", device='cuda:0'", "") if isinstance(value, str) else value
 
 
-_expected: dict[str, Any] = {}
+def reference(case: Case) -> Any:
+    """What it gives on the CPU, or where it needs a GPU's kernels without Large Model Support."""
+    on = "cuda" if case.same_device else lms_device.device.reference
+    assert not torch.cuda.lms.is_enabled()
+    return frozen(case.run(on))
 
 
+@cache
 def expected(name: str) -> Any:
-    if name not in _expected:
-        case = CASES[name]
-        on = "cuda" if case.same_device else lms_device.device.reference
-        assert not torch.cuda.lms.is_enabled()
-        _expected[name] = frozen(case.run(on))
-    return _expected[name]
+    return reference(CASES[name])
 
 
 @contextmanager
