@@ -107,10 +107,13 @@ def _old() -> bool:
         return False
 
 
+def of(test: str) -> str | None:
+    """What PyTorch 1.13 does not have of what a test is about."""
+    return next((what for words, what in WORDS.items() if words in test), None)
+
+
 def skip(tests: Iterable[pytest.Item]) -> None:
     """Those that are about what this torch does not have."""
     for test in tests if _old() else ():
-        about = f"{test.nodeid} {getattr(test, 'fixturenames', '')}"
-        lacked = next((what for words, what in WORDS.items() if words in about), None)
-        if lacked:
+        if lacked := of(f"{test.nodeid} {getattr(test, 'fixturenames', '')}"):
             test.add_marker(pytest.mark.skip(reason=f"this PyTorch lacks {lacked}"))

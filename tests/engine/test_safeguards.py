@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import core_build
+import lacking
 import negative  # noqa: F401  (finds the module of the next line but one)
 import pytest
 import safeguards
@@ -88,6 +89,22 @@ def test_entry_fits_the_code(trees: dict[str, Path], kind: str, safeguard: Safeg
     beside = [file for file in root.rglob("*") if file.is_file()]
     text = safeguards.without(safeguard, root, beside)
     assert text != (root / safeguard.file).read_text()
+
+
+OLDER = resolve(find_project(), "v1.13.1")
+
+
+@pytest.mark.parametrize("safeguard", safeguards.load("torch"), ids=lambda entry: entry.id)
+def test_an_older_tag_has_what_an_entry_is_about(
+    trees: dict[str, Path], safeguard: Safeguard
+) -> None:
+    """Its code, and what its test needs; or it says that it is for later versions."""
+    shown = hooked(OLDER, safeguard.file)
+    its_own = (trees["torch"] / safeguard.file).exists() or all(
+        "".join(search.split()) in "".join(shown.split()) for search in safeguard.search
+    )
+    fits = its_own and lacking.of(f"tests/regression/{safeguard.test}") is None
+    assert fits == (safeguard.since <= (1, 13))
 
 
 # What makes a stream, or the host, wait. Conditions of threads are not meant: without them nothing

@@ -25,6 +25,7 @@ const std::unordered_set<std::string>& kept() {
       "resize_",
       "set_",
       "copy_",
+      "copy_sparse_to_sparse_",
       "_local_scalar_dense",
       "_use_cudnn_ctc_loss",
       "record_stream",

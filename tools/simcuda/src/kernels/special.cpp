@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "launch.h"
 #include "random.h"
+#include "versions.h"
 
 namespace simcuda {
 
@@ -46,7 +47,7 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
 std::vector<Tensor> dropout(const Tensor& x, double p, bool train, const at::Generator& random) {
   if (!train) return {x.clone(), at::ones_like(x, x.options().dtype(at::kBool))};
   if (p == 1) return {at::zeros_like(x), at::zeros_like(x, x.options().dtype(at::kBool))};
-  Tensor noise = at::empty_like(x).bernoulli_(1 - p, random);
+  Tensor noise = noise_for(x).bernoulli_(1 - p, random);
   Tensor mask = noise.to(at::kBool);
   return {x * noise.div_(1 - p), mask};
 }

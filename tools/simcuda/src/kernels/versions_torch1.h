@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Optional.h>
 
@@ -29,6 +30,11 @@ inline at::Tensor sparse_coo(const at::Tensor& indices, const at::Tensor& values
                              at::IntArrayRef sizes, const at::TensorOptions& options,
                              bool coalesced) {
   return at::_sparse_coo_tensor_unsafe(indices, values, sizes, options)._coalesced_(coalesced);
+}
+
+// What dropout on the CPU draws into, in the order of its memory.
+inline at::Tensor noise_for(const at::Tensor& x) {
+  return at::empty_like(x, at::MemoryFormat::Contiguous);
 }
 
 template <class Run>

@@ -4,6 +4,7 @@
 
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Exception.h>
 #include <simcuda.h>
@@ -30,6 +31,9 @@ inline at::Tensor sparse_coo(const at::Tensor& indices, const at::Tensor& values
                              bool coalesced) {
   return at::_sparse_coo_tensor_unsafe(indices, values, sizes, options, coalesced);
 }
+
+// What dropout on the CPU draws into, in the order of its memory.
+inline at::Tensor noise_for(const at::Tensor& x) { return at::empty_like(x); }
 
 template <class Run>
 auto silently(const Run& run) {
