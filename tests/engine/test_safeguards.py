@@ -92,6 +92,14 @@ def test_entry_fits_the_code(trees: dict[str, Path], kind: str, safeguard: Safeg
 
 
 OLDER = resolve(find_project(), "v1.13.1")
+# What 1.13 has, too, but no test of it there shows; and why.
+NOT_SHOWN = {
+    "schema-writes-drop-the-copy": "without a write barrier whatever is used drops its copy",
+    "storage-methods-pin-while-off": "no mode of dispatch sees what a storage reads from a file",
+    "nothing-is-spared-in-chaos-mode": "where its U-Net trains at all, there is room for both",
+    "copies-dropped-when-off": "without a write barrier no pointer on the device is wrapped",
+    "denied-only-under-the-lock": "no pointer refuses to be read",
+}
 
 
 @pytest.mark.parametrize("safeguard", safeguards.load("torch"), ids=lambda entry: entry.id)
@@ -104,7 +112,8 @@ def test_an_older_tag_has_what_an_entry_is_about(
         "".join(search.split()) in "".join(shown.split()) for search in safeguard.search
     )
     fits = its_own and lacking.of(f"tests/regression/{safeguard.test}") is None
-    assert fits == (safeguard.since <= (1, 13))
+    assert (safeguard.since <= (1, 13)) == (fits and safeguard.id not in NOT_SHOWN)
+    assert fits or safeguard.id not in NOT_SHOWN
 
 
 # What makes a stream, or the host, wait. Conditions of threads are not meant: without them nothing
