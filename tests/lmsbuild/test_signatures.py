@@ -43,6 +43,21 @@ inline int64_t Tensor::rank() const {
     return op.callUnboxed<int64_t, const Tensor &>(const_cast<Tensor&>(*this));
 }
 """
+# As in PyTorch 1.4.
+BEFORE = """
+static inline Tensor & mix_out(Tensor & out, const Tensor & self, Scalar by) {
+    static c10::OperatorHandle op = c10::Dispatcher::singleton()
+        .findSchema({"aten::mix", "out"}).value();
+    return c10::Dispatcher::singleton().callUnboxedOnly<Tensor &, Tensor &, const Tensor &, Scalar>(
+        op, out, self, by);
+}
+static inline int64_t rank(const Tensor & self) {
+    static c10::OperatorHandle op = c10::Dispatcher::singleton()
+        .findSchema({"aten::rank", ""}).value();
+    return c10::Dispatcher::singleton().callUnboxed<int64_t, const Tensor &>(
+        op, self);
+}
+"""
 
 
 def program() -> Any:
@@ -64,6 +79,12 @@ def test_a_line_is_the_whole_signature_of_one_operator(tmp_path: Path) -> None:
         'LMS_SIGNATURE("aten::mix", "out", Tensor &(Tensor &, const Tensor &, Scalar))',
         'LMS_SIGNATURE("aten::rank", "", int64_t(const Tensor &))',
     ]
+
+
+def test_the_headers_of_an_older_version_say_the_same() -> None:
+    now = program().signatures(FUNCTIONS + METHODS)
+    before = program().signatures(BEFORE)
+    assert before == {name: now[name] for name in (("aten::mix", "out"), ("aten::rank", ""))}
 
 
 def test_an_operator_has_one_signature() -> None:

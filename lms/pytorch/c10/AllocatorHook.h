@@ -148,6 +148,8 @@ class EngineLock {
 // Remembers the stream for a storage in host memory, whose next block will be told. False when
 // `pointer` is on the device. Under an EngineLock.
 bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream);
+// The same where the allocator is told of no more than an address, as before PyTorch 1.5.
+bool record_stream_on_host(const void* pointer, CUDAStream stream);
 
 // While one lives, what this thread allocates is for a page-in, which waits itself for what the
 // block owes.

@@ -4,6 +4,7 @@
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/State.h>
 #include <c10/cuda/lms/compat/cuda.h>
+#include <c10/cuda/lms/compat/storage.h>
 
 #include <atomic>
 #include <cstdint>
@@ -133,6 +134,15 @@ EngineLock::~EngineLock() {
 bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream) {
   know_stream(stream);
   return Backend::record_stream(pointer, stream);
+}
+
+bool record_stream_on_host(const void* pointer, CUDAStream stream) {
+  bool found = false;
+  for (const ::lms::Key key : state().engine.all_out()) {
+    const DataPtr& its = pointer_of(*static_cast<StorageImpl*>(key));
+    found = (its.get() == pointer && record_stream_on_host(its, stream)) || found;
+  }
+  return found;
 }
 
 // ---- what blocks owe

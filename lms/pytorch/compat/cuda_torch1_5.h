@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What c10 of PyTorch 1.5 has for CUDA, and what it lacks; included by cuda.h.
+// What c10 of PyTorch 1.4 and 1.5 has for CUDA, and what it lacks; included by cuda.h.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -26,6 +26,27 @@
     if ((EXPR) != cudaSuccess) {    \
       (void)cudaGetLastError();     \
     }                               \
+  } while (0)
+#endif
+
+#ifndef TORCH_CHECK_WITH  // PyTorch 1.4 has no names for these errors
+namespace c10 {
+
+class C10_API CUDAOutOfMemoryError : public Error {
+  using Error::Error;
+};
+
+class C10_API ValueError : public Error {
+  using Error::Error;
+};
+
+}  // namespace c10
+
+#define TORCH_CHECK_WITH(type, condition, ...)        \
+  do {                                                \
+    if (C10_UNLIKELY(!(condition))) {                 \
+      C10_THROW_ERROR(type, ::c10::str(__VA_ARGS__)); \
+    }                                                 \
   } while (0)
 #endif
 

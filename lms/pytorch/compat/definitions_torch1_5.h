@@ -18,7 +18,7 @@ class Definitions {
   template <class Function>
   void def(const char* schema, Function&& function) {
     const std::string qualified = std::string("lms::") + schema;
-    registered_ = std::move(registered_).op(qualified, std::forward<Function>(function));
+    std::move(registered_).op(qualified, std::forward<Function>(function));  // gives itself back
   }
 
  private:

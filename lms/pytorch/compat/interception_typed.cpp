@@ -12,6 +12,11 @@
 #include <torch/csrc/lms/compat/interception.h>
 #include <torch/csrc/lms/compat/interception_pending.h>
 #include <torch/csrc/lms/storages.h>
+#if __has_include(<c10/core/TensorTypeId.h>)
+#include <torch/csrc/lms/compat/interception_torch1_4.h>
+#else
+#include <torch/csrc/lms/compat/interception_torch1_5.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -35,7 +40,6 @@
 namespace torch::lms {
 namespace {
 
-using c10::DispatchKey;
 using c10::KernelFunction;
 using c10::OperatorKernel;
 using c10::cuda::lms::Access;
@@ -43,41 +47,14 @@ using torch::jit::Stack;
 
 PendingOps& pending = *new PendingOps;  // leaked: more may be registered at the very end
 
-// ---- private members of the dispatcher: an explicit instantiation may name them
-
-template <class Tag, auto Member>
-struct Grant {
-  friend auto member(Tag) { return Member; }
-};
-
-struct Entry {
-  friend auto member(Entry);
-};
-template struct Grant<Entry, &c10::OperatorHandle::operatorIterator_>;
-
-struct Object {
-  friend auto member(Object);
-};
-template struct Grant<Object, &KernelFunction::functor_>;
-
-struct Unboxed {
-  friend auto member(Unboxed);
-};
-template struct Grant<Unboxed, &KernelFunction::unboxed_kernel_func_>;
-
-struct Boxed {
-  friend auto member(Boxed);
-};
-template struct Grant<Boxed, &KernelFunction::boxed_kernel_func_>;
-
-using BoxedFunction = void(OperatorKernel*, const c10::OperatorHandle&, Stack*);
-
 // ---- what is known of a kernel
 
 struct Hook {
   OpFacts facts;
   std::vector<Access> tensors;  // of the parameters that hold tensors, as C++ has them
-  void* unboxed = nullptr;      // the kernel's own functions
+  size_t arguments = 0;         // of the operator's schema
+  size_t results = 0;
+  void* unboxed = nullptr;  // the kernel's own functions
   BoxedFunction* boxed = nullptr;
 };
 
@@ -93,17 +70,17 @@ class Hooks {
     return slots_[at].hook;
   }
 
-  // False when it is there, or when there is no more room: then the kernel is not intercepted.
+  // Unless it is there. False when there is no more room: then the kernel is not intercepted.
   bool add(const OperatorKernel* object, Hook hook) {
-    if (2 * size_ >= kSlots) {
-      return false;
-    }
     size_t at = slot_of(object);
     while (const OperatorKernel* other = slots_[at].object.load(std::memory_order_relaxed)) {
       if (other == object) {
-        return false;
+        return true;
       }
       at = (at + 1) % kSlots;
+    }
+    if (2 * size_ >= kSlots) {
+      return false;
     }
     slots_[at].hook = std::move(hook);
     slots_[at].object.store(object, std::memory_order_release);
@@ -321,12 +298,11 @@ class TypedCall final : public Call {
 // With its arguments on a stack.
 class BoxedCall final : public Call {
  public:
-  BoxedCall(const Hook& hook, OperatorKernel* object, const c10::OperatorHandle& op, Stack* stack)
+  BoxedCall(const Hook& hook, c10::function_ref<void(BoxedFunction&)> kernel, Stack* stack)
       : Call(hook),
-        object_(object),
-        op_(op),
+        kernel_(kernel),
         stack_(stack),
-        below_(stack->size() - op.schema().arguments().size()),
+        below_(stack->size() - hook.arguments),
         kept_(arguments()) {
     for (const c10::IValue& value : kept_) {
       if (value.isTensor()) {
@@ -351,17 +327,16 @@ class BoxedCall final : public Call {
     stack_->insert(stack_->end(), arguments.begin(), arguments.end());
   }
 
-  void run() override { (*hook_.boxed)(object_, op_, stack_); }
+  void run() override { kernel_(*hook_.boxed); }
 
   void each_result(EachStorage f) const override {
-    for (size_t i = stack_->size() - op_.schema().returns().size(); i < stack_->size(); ++i) {
+    for (size_t i = stack_->size() - hook_.results; i < stack_->size(); ++i) {
       each_storage((*stack_)[i], [&](const at::Tensor&, c10::StorageImpl* storage) { f(storage); });
     }
   }
 
  private:
-  OperatorKernel* const object_;
-  const c10::OperatorHandle& op_;
+  const c10::function_ref<void(BoxedFunction&)> kernel_;
   Stack* const stack_;
   const size_t below_;  // values that are not the call's
   const std::vector<c10::IValue> kept_;
@@ -385,10 +360,27 @@ struct Through<Return(Args...)> {
   }
 };
 
-void call_boxed(OperatorKernel* object, const c10::OperatorHandle& op, Stack* stack) {
-  BoxedCall call(hooks().of(object), object, op, stack);
+template <class Kernel>
+void call_boxed(OperatorKernel* object, Stack* stack, const Kernel& kernel) {
+  BoxedCall call(hooks().of(object), kernel, stack);
   at_boundary_of(call);
 }
+
+// Templates both: only the one that is used is compiled.
+template <class Function, class = void>
+struct ThroughBoxed;
+template <class Unused>
+struct ThroughBoxed<void(OperatorKernel*, Stack*), Unused> {
+  static void call(OperatorKernel* object, Stack* stack) {
+    call_boxed(object, stack, [&](auto& kernel) { kernel(object, stack); });
+  }
+};
+template <class Operator>
+struct ThroughBoxed<void(OperatorKernel*, Operator, Stack*)> {
+  static void call(OperatorKernel* object, Operator op, Stack* stack) {
+    call_boxed(object, stack, [&](auto& kernel) { kernel(object, op, stack); });
+  }
+};
 
 // The function of each operator of aten, by its name with its overload's.
 template <class Signature>
@@ -420,6 +412,8 @@ bool is_out(const c10::Argument& argument) {
 Hook hook_for(const c10::FunctionSchema& schema) {
   Hook hook;
   hook.facts = facts_of(schema);
+  hook.arguments = schema.arguments().size();
+  hook.results = schema.returns().size();
   const auto& arguments = schema.arguments();
   hook.facts.random = std::any_of(arguments.begin(), arguments.end(), [](const auto& argument) {
     return argument.type()->str().find("Generator") != std::string::npos;
@@ -448,7 +442,7 @@ void replace(Pointer& pointer, Pointer with) {
 }
 
 bool hook_kernel(const KernelFunction* kernel, const c10::FunctionSchema& schema) {
-  if (kernel == nullptr || kernel->isFallthrough()) {
+  if (kernel == nullptr || falls_through(*kernel)) {
     return false;
   }
   const OperatorKernel* object = field(*kernel, Object{}).get();
@@ -465,7 +459,7 @@ bool hook_kernel(const KernelFunction* kernel, const c10::FunctionSchema& schema
   if (signature != signatures().end()) {
     replace(field(*kernel, Unboxed{}), signature->second);
   }
-  replace(field(*kernel, Boxed{}), &call_boxed);
+  replace(field(*kernel, Boxed{}), &ThroughBoxed<BoxedFunction>::call);
   return true;
 }
 
@@ -481,14 +475,15 @@ bool hook_op(const c10::OperatorHandle& op) {
   if (facts.touches_nothing()) {
     return false;
   }
-  const c10::DispatchTable& table = (op.*member(Entry{}))->op.dispatch_table();
   bool any = false;
-  for (const auto key : {DispatchKey::CUDATensorId, DispatchKey::SparseCUDATensorId}) {
-    any = hook_kernel(table.lookup(key), op.schema()) || any;
-  }
-  if (!is_composite(table, op.schema())) {
-    any = hook_kernel(table.lookupCatchallKernel(), op.schema()) || any;
-  }
+  each_table(op, [&](const c10::DispatchTable& table) {
+    for (const auto key : {DispatchKey::CUDATensorId, DispatchKey::SparseCUDATensorId}) {
+      any = hook_kernel(table.lookup(key), op.schema()) || any;
+    }
+    if (!is_composite(table, op.schema())) {
+      any = hook_kernel(table.lookupCatchallKernel(), op.schema()) || any;
+    }
+  });
   return any;
 }
 

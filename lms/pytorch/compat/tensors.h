@@ -19,6 +19,9 @@ void each_compressed_part(const at::Tensor& tensor, const F& f);
 c10::StorageImpl* storage_of(const at::Tensor& tensor);
 // Of a value that is a storage; null for any other.
 c10::StorageImpl* storage_in(const c10::IValue& value);
+// f(element) for each of a list's or a tuple's, as a value or as the tensor that it is.
+template <class F>
+void each_element(const c10::IValue& value, const F& f);
 
 }  // namespace torch::lms
 

@@ -37,6 +37,17 @@ inline c10::StorageImpl* storage_in(const c10::IValue& value) {
   return value.isStorage() ? value.toStorage().unsafeGetStorageImpl() : nullptr;
 }
 
-inline const auto& elements_of(const c10::IValue& tuple) { return tuple.toTupleRef().elements(); }
+template <class F>
+void each_element(const c10::IValue& value, const F& f) {
+  if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) {
+      f(item);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements()) {
+      f(item);
+    }
+  }
+}
 
 }  // namespace torch::lms

@@ -3,24 +3,21 @@
 
 // What tensors and values hold in PyTorch 1.5; included by tensors.h.
 
-#include <ATen/ATen.h>
-#include <ATen/SparseTensorImpl.h>
+#include <torch/csrc/lms/compat/tensors_strided.h>
 
 namespace torch::lms {
 
-inline bool elsewhere(const at::Tensor& tensor) { return !tensor.is_cuda(); }
-
-inline bool is_sparse_compressed(const at::Tensor&) { return false; }
-
 template <class F>
-void each_compressed_part(const at::Tensor&, const F&) {}
-
-inline c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl();
+void each_element(const c10::IValue& value, const F& f) {
+  if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) {
+      f(item);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTuple()->elements()) {
+      f(item);
+    }
+  }
 }
-
-inline c10::StorageImpl* storage_in(const c10::IValue&) { return nullptr; }
-
-inline const auto& elements_of(const c10::IValue& tuple) { return tuple.toTuple()->elements(); }
 
 }  // namespace torch::lms

@@ -38,14 +38,8 @@ void each_storage(const c10::IValue& value, const F& f) {
     if (c10::cuda::lms::manageable(storage)) {
       f(at::Tensor(), storage);
     }
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      each_storage(item, f);
-    }
-  } else if (value.isTuple()) {
-    for (const c10::IValue& item : elements_of(value)) {
-      each_storage(item, f);
-    }
+  } else {
+    each_element(value, [&](const auto& item) { each_storage(item, f); });
   }
 }
 

@@ -11,8 +11,10 @@ import pathlib
 import re
 import sys
 
-_OPERATOR = re.compile(r'findSchemaOrThrow\(\s*"(?P<name>aten::\w+)",\s*"(?P<overload>\w*)"\)')
-_CALL = re.compile(r"\bcallUnboxed<")
+_OPERATOR = re.compile(
+    r'findSchema(?:OrThrow)?\(\s*{?"(?P<name>aten::\w+)",\s*"(?P<overload>\w*)"}?\)'
+)
+_CALL = re.compile(r"\bcallUnboxed(?:Only)?<")
 
 
 def _parameters(text, begin):

@@ -105,7 +105,11 @@ def stop(what: str) -> None:
         for fuser in _fusers:
             fuser.turn(False)
         if versions.fuses_unseen():
-            if objects.instances(torch.jit.ScriptModule) or objects.instances(torch.jit.Function):
+            if (
+                not _fusers  # none can be turned off, so that what is made later is fused, too
+                or objects.instances(torch.jit.ScriptModule)
+                or objects.instances(torch.jit.ScriptFunction)
+            ):
                 library.ops().launches_unseen()
         elif threading.active_count() == 1:
             _compile_anew()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's versions and builds spell differently, or do not have: from 1.5 on."""
+"""What PyTorch's versions and builds spell differently, or do not have: from 1.4 on."""
 
 from __future__ import annotations
 
@@ -127,8 +127,10 @@ def fuses_unseen() -> bool:
 
 def fusers() -> Iterator[Tuple[str, str]]:
     """Of each of TorchScript's fusers for GPUs, what turns it on and off and, but for 1.5, what
-    tells whether it is on. The second is nvFuser, to which 1.13 gives all that it can fuse."""
-    yield "_jit_override_can_fuse_on_gpu", "_jit_can_fuse_on_gpu"
+    tells whether it is on; 1.4 has neither. The second is nvFuser, to which 1.13 gives all that it
+    can fuse."""
+    if hasattr(torch._C, "_jit_override_can_fuse_on_gpu"):
+        yield "_jit_override_can_fuse_on_gpu", "_jit_can_fuse_on_gpu"
     if hasattr(torch._C, "_jit_set_nvfuser_enabled") and not hasattr(torch, "compile"):
         yield "_jit_set_nvfuser_enabled", "_jit_nvfuser_enabled"
 
@@ -154,4 +156,4 @@ def rpc() -> Optional[Any]:
 
 
 def collectives_are_operators() -> bool:
-    return hasattr(torch.distributed, "Work")
+    return hasattr(getattr(torch.distributed, "ProcessGroup", None), "_start_coalescing")
