@@ -230,11 +230,11 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_abi(torch))}"
     units: list[Unit] = []
     # The kernels first: they take longest.
-    for source in [s for part in TORCH for s in sorted((SOURCES / part).glob("*.cpp"))]:
+    for source in _of(*TORCH) if torch.computes else ():
         units.append((source, ["-O1", "-DNDEBUG", abi, *against]))
     say(f"compiling for torch {torch.version}")
     tools = Tools(compiler())
-    preload, kernels = _build(tools, folders, torch.cudart, work, jobs, say, units)
+    preload, kernels = _build(tools, folders, torch.cudart, work, jobs, say, units, torch.told)
     cudart = preload[0]
     parts: list[str | Path]
     for library in stubs.needed_libraries(torch.lib):
@@ -246,6 +246,14 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
         preload.append(library.soname)
     say(f"made {len(preload)} stand-in libraries")
 
+    if torch.computes:
+        _link_kernels(torch, tools, kernels, work)
+    shutil.rmtree(objects)
+    manifest = {"key": build_key(torch), "torch": str(torch.path), "preload": preload}
+    (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _link_kernels(torch: Torch, tools: Tools, kernels: Sequence[Path], work: Path) -> None:
     # Some releases have the CUDA part in two libraries.
     parts_of_cuda = [f"torch_cuda{part}" for part in ("", "_cpp", "_cu")]
     names = ["torch_cpu", "c10", "c10_cuda", *parts_of_cuda]
@@ -253,12 +261,9 @@ def _compile(torch: Torch, folders: list[Path], work: Path, jobs: int, say: Prog
     search = [f"-L{torch.lib}", f"-Wl,-rpath-link,{work}", f"-Wl,-rpath-link,{torch.lib}"]
     _link(
         tools.cxx,
-        [*kernels, *search, "-Wl,--no-as-needed", *torch_libs, work / cudart, "-Wl,-z,defs"],
+        [*kernels, *search, "-Wl,--no-as-needed", *torch_libs, work / torch.cudart, "-Wl,-z,defs"],
         work / "libsimcuda_kernels.so",
     )
-    shutil.rmtree(objects)
-    manifest = {"key": build_key(torch), "torch": str(torch.path), "preload": preload}
-    (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 def build_runtime(
@@ -278,8 +283,7 @@ def _compile_for_tensorflow(tensorflow: TensorFlow, work: Path, jobs: int, say: 
     asks = tfinfo.NVML in tensorflow.sonames
     sources = [s for s in _of(*RUNTIME, *TENSORFLOW) if asks or s.stem != "nvml"]
     told = [f"-DSIMCUDA_CUDA_VERSION={tensorflow.cuda}"] if tensorflow.cuda else []
-    units = [(source, [*flags, *told]) for source, flags in _plain(sources)]
-    compiled = _compiled(tools, folders, work, jobs, say, units)
+    compiled = _compiled(tools, folders, work, jobs, say, _plain(sources, told))
     runtime, *others = tensorflow.sonames
     names = tensorflow.names()
     generated = work / "objects/libraries.c"
@@ -309,16 +313,16 @@ def _of(*parts: str) -> list[Path]:
     return [s for part in parts for s in sorted((SOURCES / part).glob("*.cpp"))]
 
 
-def _plain(sources: list[Path]) -> list[Unit]:
-    return [(source, ["-O2", "-D_GNU_SOURCE"]) for source in sources]
+def _plain(sources: list[Path], told: Sequence[str] = ()) -> list[Unit]:
+    return [(source, ["-O2", "-D_GNU_SOURCE", *told]) for source in sources]
 
 
 def _build(
     tools: Tools, folders: list[Path], soname: str, work: Path, jobs: int, say: Progress,
-    units: list[Unit],
+    units: list[Unit], told: Sequence[str] = (),
 ) -> tuple[list[str], list[Path]]:  # fmt: skip
     """The names of the runtime's libraries, and the objects of `units`."""
-    compiled = _compiled(tools, folders, work, jobs, say, [*units, *_plain(_of(*RUNTIME))])
+    compiled = _compiled(tools, folders, work, jobs, say, [*units, *_plain(_of(*RUNTIME), told)])
     _link_runtime(tools, soname, folders, work, compiled[len(units) :])
     aliases = ["libcuda.so.1", "libnvidia-ml.so.1"]
     _link_aliases(tools, soname, aliases, work)

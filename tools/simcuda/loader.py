@@ -196,8 +196,10 @@ def install() -> int:
     assert torch is not None and device._runtime is not None
     if torch.cuda_major < 12:
         statics.redirect_torch(torch.lib, device._runtime)
-    _kernels = ctypes.CDLL(str(_build.kernels))
-    count = int(_kernels.simcuda_install_kernels(int(_dry)))
+    count = 0
+    if torch.computes:
+        _kernels = ctypes.CDLL(str(_build.kernels))
+        count = int(_kernels.simcuda_install_kernels(int(_dry)))
     _installed = True
     _settle_kernels(_settings)
     _turn_off_what_is_not_simulated()
@@ -207,9 +209,9 @@ def install() -> int:
 
 
 def _settle_kernels(settings: Settings) -> None:
-    assert _kernels is not None
     if not settings.dry:
         return
+    assert _kernels is not None
     for what, value in settings.assumptions().items():
         _kernels.simcuda_assume(what.encode(), ctypes.c_double(value))
     if settings.trace:

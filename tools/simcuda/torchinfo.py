@@ -13,6 +13,7 @@ from .errors import SimcudaError
 from .installed import folder_of
 
 HEADERS = ("cuda_runtime_api.h", "cuda.h", "crt/host_defines.h", "nvml.h")
+_HEADERS_IN = ("cuda-runtime", "cuda-nvcc", "nvml-dev")  # before CUDA 13
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,36 @@ class Torch:
         return int(self.cuda.split(".")[0])
 
     @property
+    def computes(self) -> bool:
+        """Whether there are kernels for it. Before 1.13 it has memory, streams and copies alone."""
+        return self.cuda_major > 10
+
+    @property
     def cudart(self) -> str:
         """The CUDA runtime's file name, which is the version of its symbols, too."""
+        if self.cuda_major == 10:
+            return f"libcudart.so.{self.cuda}"
         return f"libcudart.so.{self.cuda_major}" + (".0" if self.cuda_major == 11 else "")
+
+    @property
+    def told(self) -> list[str]:
+        """What the device is told of its CUDA, where no headers of that can be had."""
+        major, minor = map(int, self.cuda.split(".")[:2])
+        return [] if major > 10 else [f"-DSIMCUDA_CUDA_VERSION={1000 * major + 10 * minor}"]
+
+    @property
+    def headers(self) -> str:
+        """The version of CUDA whose headers are taken."""
+        return self.cuda if self.cuda_major > 10 else "11.7"
 
     @property
     def header_wheels(self) -> list[str]:
         """Requirements for the wheels with the CUDA headers of this torch."""
+        if self.cuda_major == 10:
+            return [f"nvidia-{name}-cu11=={self.headers}.*" for name in _HEADERS_IN]
         if self.cuda_major < 13:
             suffix = f"-cu{self.cuda_major}"
-            names = ("cuda-runtime", "cuda-nvcc", "nvml-dev")
+            names = _HEADERS_IN
         else:
             suffix, names = "", ("cuda-runtime", "cuda-crt", "nvml-dev")
         return [f"nvidia-{name}{suffix}=={self.cuda}.*" for name in names]
@@ -81,9 +102,9 @@ def cuda_includes(torch: Torch, given: list[Path]) -> list[Path]:
     header = next(f / "cuda_runtime_api.h" for f in folders if (f / "cuda_runtime_api.h").is_file())
     found = re.search(r"#define CUDART_VERSION\s+(\d+)", header.read_text(errors="replace"))
     major = int(found[1]) // 1000 if found else 0
-    if major != torch.cuda_major:
+    if major != int(torch.headers.split(".")[0]):
         raise SimcudaError(
-            f"{header} is of CUDA {major}, but torch {torch.version} needs CUDA {torch.cuda}; "
+            f"{header} is of CUDA {major}, but torch {torch.version} needs CUDA {torch.headers}; "
             f"give the headers of that version"
         )
     return folders

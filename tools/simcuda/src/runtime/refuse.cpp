@@ -211,6 +211,8 @@ SIMCUDA_CUDA void __cudaRegisterFunction(void**, const char* host, char*, const 
   kernels().push_back({host, name});
 }
 SIMCUDA_CUDA void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+SIMCUDA_CUDA void __cudaRegisterTexture(void**, const void*, const void**, const char*, int, int,
+                                        int) {}  // before CUDA 12
 
 // kernel<<<grid, block, shared, stream>>>: pushed by the caller, popped by the launch stub.
 struct CallConfiguration {
