@@ -100,6 +100,18 @@ def test_nothing_else_knows_how_it_is_done(seam: str) -> None:
         assert not found, f"{file.name} names {found}: only compat/{seam}_* may"
 
 
+def test_a_pointer_is_read_at_a_glance_or_under_the_lock() -> None:
+    """The engine's lock is held in all of Backend, where the plug-in adopts a storage, and where
+    the allocator asks whether what it is told of is out."""
+    accessors = r"(?:\w*data_ptr\w*|device)"
+    reads = re.compile(rf"\bpointer_of\(|\bstorage\w*(?:\(\))?(?:->|\.){accessors}\(")
+    files = [*PYTORCH.glob("c10/*"), *PYTORCH.glob("csrc/*")]
+    files += [*(PYTORCH.parent / "plugin/csrc").glob("*")]
+    found = {file.name: len(reads.findall(code(file))) for file in files}
+    locked = {"Allocator.cpp": 1, "Reclaim.cpp": 1}
+    assert {name: n for name, n in found.items() if n and name != "Backend.cpp"} == locked
+
+
 def test_in_python_one_file_asks_what_a_version_has() -> None:
     asked = re.compile(r"(?:has|get)attr\(torch\b|except ImportError|__version__")
     found = {

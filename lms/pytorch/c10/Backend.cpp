@@ -195,8 +195,7 @@ Acquired& acquired() {
   return storages;
 }
 
-bool resident(const StorageImpl& storage) noexcept {
-  const DataPtr& pointer = pointer_of(storage);
+bool resident(const DataPtr& pointer) noexcept {
   return pointer.get() != nullptr && pointer.get() == pointer.get_context() &&
          is_block_deleter(pointer.get_deleter());
 }
@@ -234,11 +233,28 @@ void Backend::release_host_context(void* context) {
 
 // Also what has no memory yet, or shares it: the operator that is about to run may give it a block,
 // which must then be pinned from its first moment.
-bool Backend::may_manage(const StorageImpl& storage) noexcept {
-  const DataPtr& pointer = pointer_of(storage);
+inline bool Backend::may_manage(const DataPtr& pointer) noexcept {
   return pointer.device().is_cuda() &&
          (pointer.get() == nullptr || pointer.get_deleter() == &release_host_context ||
-          resident(storage) || shares_bytes(pointer));
+          resident(pointer) || shares_bytes(pointer));
+}
+
+namespace {
+
+C10_NOINLINE bool may_manage_under_lock(const StorageImpl& storage) noexcept {
+  EngineScope scope;
+  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  return Backend::may_manage(pointer_of(storage));
+}
+
+}  // namespace
+
+// A glance may fall between the halves of a new pointer, and then takes the storage for another's:
+// only what is foreign under the lock, too, is.
+bool manageable(const StorageImpl* storage) noexcept {
+  const Glance seen = glance(*storage);
+  return Backend::may_manage(seen.pointer()) ||
+         (seen.device().is_cuda() && may_manage_under_lock(*storage));
 }
 
 bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
@@ -307,7 +323,7 @@ bool Backend::dead(::lms::Key key) { return expired(storage_of(key)); }
   const auto guard = guards_.find(storage);
   const bool guarded = may_be_guarded(pointer) && guard != guards_.end() &&
                        writes_since(*storage, guard->second) == Writes::kNone;
-  if (guarded || resident(*storage)) {
+  if (guarded || resident(pointer)) {
     return {::lms::Place::kDevice, pointer.get(), nbytes_of(*storage), device};
   }
   return {::lms::Place::kForeign, pointer.get(), 0, device};
@@ -315,7 +331,7 @@ bool Backend::dead(::lms::Key key) { return expired(storage_of(key)); }
 
 void Backend::guard(::lms::Key key) {
   StorageImpl* storage = storage_of(key);
-  if (!resident(*storage)) {
+  if (!resident(pointer_of(*storage))) {
     return;
   }
   guards_[storage] = arm_barrier(storage);

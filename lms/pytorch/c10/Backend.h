@@ -48,9 +48,8 @@ class Backend final : public ::lms::Backend {
   void refuse(::lms::Key key);
   size_t on_host() const { return on_host_.load(); }
 
-  // False when the storage is not the engine's to manage; without its lock also, rarely, while
-  // another thread moves it.
-  static bool may_manage(const StorageImpl& storage) noexcept;
+  // False when a storage with this pointer is not the engine's to manage.
+  static bool may_manage(const DataPtr& pointer) noexcept;
 
   // Ends the bytes of a storage on the host. False when it is not there, or its size is fixed.
   bool drop_if_out(StorageImpl* storage);
@@ -91,8 +90,8 @@ class Backend final : public ::lms::Backend {
   ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed
 };
 
-// Whether the storage's bytes are in a block of the caching allocator under its plain deleter.
-bool resident(const StorageImpl& storage) noexcept;
+// Whether it is of a block of the caching allocator, under its plain deleter.
+bool resident(const DataPtr& pointer) noexcept;
 
 // The storages `acquire` took, to be let go when no lock is held.
 using Acquired = std::vector<intrusive_ptr<StorageImpl>>;

@@ -210,7 +210,7 @@ void OpGuard::enter(const Use* uses, size_t count, const char* op) {
   SmallVector<::lms::Engine::Use, 8> translated;
   for (size_t i = 0; i < count; ++i) {
     StorageImpl* storage = uses[i].storage;
-    const int device = storage->device().index();
+    const int device = glance(*storage).device().index();
     const bool another = i == 0 || device != translated.back().device;
     const ::lms::Stream stream = another ? current_stream(device) : translated.back().stream;
     translated.push_back({storage, core_access(uses[i].access), device, stream});

@@ -6,6 +6,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Backend.h>
 #include <c10/cuda/lms/Fences.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/core/engine.h>
 #include <c10/cuda/lms/core/host_pool.h>
 #include <c10/cuda/lms/core/host_share.h>
@@ -39,7 +40,7 @@ inline ::lms::Stream current_stream(int device) {
 }
 
 inline ::lms::Stream stream_for(const StorageImpl* storage) {
-  return current_stream(storage->device().index());
+  return current_stream(glance(*storage).device().index());
 }
 
 // Thrown, in a GrowthScope, where an eviction lacks host memory that may come from the machine.

@@ -106,25 +106,11 @@ void note_made_while_off() {
     }
   }
   for (StorageImpl* storage : made) {
-    if (!expired(storage) && Backend::may_manage(*storage)) {
+    if (!expired(storage) && manageable(storage)) {
       state().engine.note(nullptr, storage, stream_for(storage));
     }
     drop_weak(storage);
   }
-}
-
-// A look without the lock may fall between the halves of a new pointer, and then takes the storage
-// for another's: only what is foreign under the lock, too, is.
-bool manageable(const StorageImpl* storage) noexcept {
-  if (C10_LIKELY(Backend::may_manage(*storage))) {
-    return true;
-  }
-  if (!storage->device().is_cuda()) {
-    return false;
-  }
-  EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
-  return Backend::may_manage(*storage);
 }
 
 void pin(StorageImpl* storage) {

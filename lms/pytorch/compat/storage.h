@@ -12,6 +12,8 @@
 // Python, but what lets the last reference go.
 namespace c10::cuda::lms {
 
+struct Glance;
+
 // A weak reference: the address is not used for another storage until it is let go.
 void add_weak(StorageImpl* storage) noexcept;
 void drop_weak(StorageImpl* storage) noexcept;
@@ -28,6 +30,10 @@ size_t nbytes_of(const StorageImpl& storage) noexcept;
 // as a write nor fails where access is refused.
 DataPtr& pointer_of(StorageImpl& storage) noexcept;
 const DataPtr& pointer_of(const StorageImpl& storage) noexcept;
+// The same without the engine's lock, though another thread may be moving it: each word is one that
+// it has, or had just now. The device is right. That a storage is not the engine's is to be asked
+// again under the lock.
+Glance glance(const StorageImpl& storage) noexcept;
 // The old pointer's deleter does not run: its memory has a new owner.
 void replace_pointer(StorageImpl* storage, DataPtr&& pointer);
 // Frees its memory: it has no bytes from now on. False, and nothing is done, where its size is

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstddef>
@@ -32,7 +33,7 @@ class Operands {
 
   bool empty() const { return uses_.empty(); }
   size_t size() const { return uses_.size(); }
-  c10::Device device() const { return uses_[0].storage->device(); }
+  c10::Device device() const { return c10::cuda::lms::glance(*uses_[0].storage).device(); }
   const Use* data() const { return uses_.data(); }
   const Use* begin() const { return uses_.begin(); }
   const Use* end() const { return uses_.end(); }
