@@ -18,21 +18,20 @@ from typing import Any
 
 import lms_device
 import pytest
+from lms_device import HERE
 from lms_rebuild import PLUGIN, Rebuilder
 
 pytestmark = pytest.mark.sanitized
 SECONDS = 3000
 # Tests that give a program less memory than a sanitizer reserves.
 LEFT_OUT = "not test_what_is_taken_is_not_merged"
-# TensorPipe's message of a function that the simulated device refuses is a string that is gone.
-KNOWN = "interceptor_via_fun:tensorpipe::getUuidOfDevice\n"
 
 
 @dataclass(frozen=True)
 class Sanitizer:
     flags: tuple[str, ...]
     runtimes: tuple[str, ...]  # loaded before all else, and libstdc++, whose exceptions they watch
-    options: dict[str, str]  # by the variable that they are read from
+    options: dict[str, str]  # by the variable that they are read from; with what is known
     suites: tuple[str, ...]
 
 
@@ -46,11 +45,24 @@ SANITIZERS = {
         ),
         ("libasan.so", "libubsan.so", "libstdc++.so.6"),
         # Python frees nothing at its end.
-        {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
+        {
+            "ASAN_OPTIONS": "detect_leaks=0:suppressions={known}",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        },
         (
             "adversarial", "allocator", "graphs", "launches", "pointers", "streams", "threads",
             "waits",
         ),
+    ),
+    "thread": Sanitizer(
+        (*COMMON, "-fsanitize=thread"),
+        ("libtsan.so", "libstdc++.so.6"),
+        # Of the other libraries it sees too little of what orders their accesses to tell of them.
+        {
+            "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:die_after_fork=0:"
+            "suppressions={known}",
+        },
+        ("adversarial", "graphs", "pointers", "programs", "streams", "threads", "waits"),
     ),
 }  # fmt: skip
 
@@ -91,11 +103,11 @@ def test_nothing_is_reported(
 ) -> None:
     chosen = SANITIZERS[sanitizer]
     reports = tmp_path / "report"
-    known = tmp_path / "known"
-    known.write_text(KNOWN)
-    variables = {name: f"{text}:log_path={reports}" for name, text in chosen.options.items()}
-    if sanitizer == "address":
-        variables["ASAN_OPTIONS"] += f":suppressions={known}"
+    known = HERE / f"reports_of_{sanitizer}.supp"
+    variables = {
+        name: f"{text.format(known=known)}:log_path={reports}"
+        for name, text in chosen.options.items()
+    }
     variables["LD_PRELOAD"] = " ".join(map(_path_of, chosen.runtimes))
     stock = pytestconfig.getoption("--stock") or ""
     status, output = rebuilt(sanitizer).run(
