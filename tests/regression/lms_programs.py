@@ -780,13 +780,17 @@ def own_operators() -> Any:
             x.add_(i)
         raise ValueError("in the middle")
 
-    _OPS.append((blend, cube, fails))
+    library = torch.library.Library("lms_programs", "FRAGMENT")
+    library.define("bend(Tensor x) -> Tensor")
+    library.impl("bend", lambda x: (x * 2).sin() - x, "CompositeImplicitAutograd")
+
+    _OPS.append((blend, cube, fails, library))
     return _OPS[0]
 
 
 @program
 def operators_of_ones_own(device: str) -> Any:
-    blend, cube, fails = own_operators()
+    blend, cube, fails, _ = own_operators()
     into, xs = numbers(device, 40), [numbers(device, 40, seed=i) for i in range(3)]
     made = blend(into, [*xs, into.clone()], 0.5)
     x = numbers(device, 40, grad=True)
@@ -795,11 +799,14 @@ def operators_of_ones_own(device: str) -> Any:
     run = torch.compile(lambda t: cube(t).sin() + 1, backend="aot_eager", fullgraph=True)
     compiled = run(x.detach())
     torch._dynamo.reset()
+    bend = torch.ops.lms_programs.bend
+    bent = torch.func.grad(lambda t: bend(t).sum())(x.detach())
+    bent_each = torch.vmap(bend)(numbers(device, 4, 9))
     y = numbers(device, 40, seed=8)
     try:
         fails(y, 3)
     except ValueError as error:
-        return into, made, x.grad, mapped, compiled, y, str(error)
+        return into, made, x.grad, mapped, compiled, bent, bent_each, y, str(error)
     raise AssertionError
 
 

@@ -594,6 +594,34 @@ def test_a_block_that_an_operator_makes_is_pinned(lms: Any, before: str) -> None
     assert (x == 3).all().item() and (other is None or (other == 7).all().item())
 
 
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_composite_operator_of_an_extension(lms: Any, context: Any) -> None:
+    """Its kernel runs in the place of autograd's, and may follow the pointers of its operands."""
+    moved = []
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        moved.append(on_host(x) or torch.ops.lms.evict(x))
+        y = x + x
+        moved.append(torch.ops.lms.evict(y))
+        return y
+
+    library = torch.library.Library(f"lms_{context.__name__}", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", twice, "CompositeImplicitAutograd")
+    run = getattr(torch.ops, f"lms_{context.__name__}").twice
+    with context():
+        x = block(1, 7).requires_grad_(context is torch.enable_grad)
+        for _ in range(2):
+            lms.reclaim()
+            y = run(x)
+        assert moved == [False] * 4 and torch.ops.lms.evict(y)
+        assert (y == 14).all().item()
+        if y.requires_grad:
+            y.sum().backward()
+            assert (x.grad == 2).all().item()
+        assert (run(torch.ones(3)) == 2).all().item()
+
+
 def test_a_storage_that_dies_on_the_host(lms: Any, device: Any) -> None:
     x = block(8)
     lms.reclaim()

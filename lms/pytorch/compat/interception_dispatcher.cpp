@@ -24,8 +24,8 @@
 
 // By the dispatcher: a boxed kernel on the BackendSelect key of every operator that can reach CUDA
 // memory. That key is in every thread's default set and below autograd, so the kernel sees each
-// operator call just before its backend kernel. Operators registered later are hooked by the next
-// call of a hooked one.
+// operator call just before its backend kernel; where that runs in the place of autograd's, it is
+// there. Operators registered later are hooked by the next call of a hooked one.
 namespace torch::lms {
 namespace {
 
@@ -64,7 +64,7 @@ class Call {
  public:
   Call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, Facts& facts)
       : op_(op),
-        keys_(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect)),
+        keys_(keys),
         stack_(stack),
         below_(stack->size() - op.schema().arguments().size()),
         facts_(facts) {}
@@ -161,17 +161,23 @@ class Call {
   Facts& facts_;
 };
 
+// On the key `place`.
 class Kernel final : public c10::OperatorKernel {
  public:
-  explicit Kernel(std::shared_ptr<Facts> facts) : facts_(std::move(facts)) {}
+  Kernel(std::shared_ptr<Facts> facts, DispatchKey place)
+      : facts_(std::move(facts)), in_place_of_autograd_(place == DispatchKey::AutogradCUDA) {}
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    Call call(op, keys, stack, *facts_);
+    const DispatchKeySet below(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect);
+    // Where a composite operator has the kernel that it would have run here.
+    const DispatchKeySet composite(DispatchKey::CUDA);
+    Call call(op, in_place_of_autograd_ ? composite : keys & below, stack, *facts_);
     at_boundary(call);
   }
 
  private:
   std::shared_ptr<Facts> facts_;
+  const bool in_place_of_autograd_;
 };
 
 // Leaked, as what is pending. The lock is a leaf for the listener, which is called under the
@@ -246,23 +252,42 @@ void hook_factories() {
   });
 }
 
-// Composite operators only call others, which are hooked themselves; factories have a kernel of
-// their own on this key and take no tensor of the device.
-bool wants_hook(const c10::OperatorHandle& op) {
+// Whether the operators of the namespace that are composite only call others.
+bool calls_others_alone(const std::string& space) {
+  return space == "aten" || space == "prims" || space == "lms";
+}
+
+// The keys to hook an operator on. Composite ones of PyTorch call others, which are hooked
+// themselves; those of an extension may follow pointers, and run as soon as autograd's turn comes.
+// Factories have a kernel of their own on BackendSelect and take no tensor of the device.
+std::vector<DispatchKey> places_of(const c10::OperatorHandle& op, const std::string& space) {
   if (!op.hasSchema() || op.hasKernelForDispatchKey(DispatchKey::BackendSelect)) {
-    return false;
-  }
-  if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
-      !op.hasKernelForDispatchKey(DispatchKey::CUDA)) {
-    return false;
+    return {};
   }
   const OpFacts facts = facts_of(op.schema());
-  return !facts.tensors.empty() || facts.has_results;
+  if (facts.tensors.empty() && !facts.has_results) {
+    return {};
+  }
+  if (!op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
+      op.hasKernelForDispatchKey(DispatchKey::CUDA)) {
+    return {DispatchKey::BackendSelect};
+  }
+  if (calls_others_alone(space)) {
+    return {};
+  }
+  if (op.hasKernelForDispatchKey(DispatchKey::Autograd) ||
+      op.hasKernelForDispatchKey(DispatchKey::AutogradCUDA)) {
+    return {DispatchKey::BackendSelect};
+  }
+  return {DispatchKey::AutogradCUDA, DispatchKey::BackendSelect};
 }
 
 bool hook(const c10::OperatorName& name) {
   const auto op = c10::Dispatcher::singleton().findSchema(name);
-  if (!op || !wants_hook(*op)) {
+  const auto colons = name.name.find("::");
+  const std::string space = name.name.substr(0, colons);
+  const auto places = op ? places_of(*op, space) : std::vector<DispatchKey>();
+  if (places.empty()) {
     return false;
   }
   auto facts = std::make_shared<Facts>();
@@ -272,19 +297,20 @@ bool hook(const c10::OperatorName& name) {
       return false;
     }
   }
-  const auto colons = name.name.find("::");
-  const std::string space = name.name.substr(0, colons);
   auto& library = registry().libraries[space];
   if (!library) {
-    library = std::make_unique<torch::Library>(torch::Library::IMPL, space,
-                                               DispatchKey::BackendSelect, __FILE__, __LINE__);
+    library = std::make_unique<torch::Library>(torch::Library::IMPL, space, Optional<DispatchKey>(),
+                                               __FILE__, __LINE__);
   }
   std::string qualified = name.name.substr(colons + 2);
   if (!name.overload_name.empty()) {
     qualified += "." + name.overload_name;
   }
-  library->impl(qualified.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                       std::make_unique<Kernel>(std::move(facts))));
+  for (const DispatchKey place : places) {
+    library->impl(qualified.c_str(),
+                  torch::dispatch(place, torch::CppFunction::makeFromBoxedFunctor(
+                                             std::make_unique<Kernel>(facts, place))));
+  }
   return true;
 }
 
