@@ -87,6 +87,12 @@ def eager_moves():
         pytest.skip("the results of eager operations stay on this version")
 
 
+@pytest.fixture
+def eager_stays():
+    if version() >= (2, 3):
+        pytest.skip("the results of eager operations move on this version")
+
+
 class Programs:
     """Runs programs on the official wheel and on ours."""
 

@@ -42,6 +42,11 @@ def test_tensors_from_numpy_move(outside, made_in_the_framework):
     assert right and moved >= 48 * MIB
 
 
+def test_what_python_holds_is_named(outside, eager_stays):
+    """It takes pointers where nothing of ours can see it."""
+    assert "held by Python" in outside("held_by_python")
+
+
 @pytest.mark.parametrize("source", ["numpy", "a_list"])
 def test_tensors_are_made_in_a_full_pool(outside, made_in_the_framework, source):
     """Nobody looks whether there was room: a pool in which nothing can move is no reason to end."""

@@ -50,6 +50,16 @@ def from_numpy():
     return [right, device()["bytes_reclaimed"]]
 
 
+def held_by_python():
+    """More than the pool has room for: what the error says, if there is one."""
+    held = []
+    try:
+        for i in range(2 * LAYERS):
+            held.append(tf.fill((4 * ONE,), float(i)))
+    except tf.errors.ResourceExhaustedError as error:
+        return str(error)
+
+
 def from_numpy_in_a_full_pool():
     full = fill_pool()
     held = [tf.constant(array(4, i)) for i in range(LAYERS)]

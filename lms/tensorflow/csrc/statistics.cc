@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensorflow/core/common_runtime/lms/bfc.h"
+#include "tensorflow/core/common_runtime/lms/compat.h"
 #include "tensorflow/core/common_runtime/lms/core/report.h"
 #include "tensorflow/core/common_runtime/lms/frame.h"
 #include "tensorflow/core/common_runtime/lms/options.h"
@@ -25,7 +26,12 @@ constexpr ::lms::Words kWords = {
     "use smaller inputs: all that one operation reads and makes must fit",
     "",
     "the user",
-    "not of tensors that it knows (made by operations that run, or kept by queues and datasets)",
+    kPointersTakenUnseen
+        ? "not of tensors that it knows (held by Python, whose tensors on the CPU device cannot "
+          "move in this version of TensorFlow, made by operations that run, or kept by queues and "
+          "datasets)"
+        : "not of tensors that it knows (made by operations that run, or kept by queues and "
+          "datasets)",
     "let go of what is named above and cannot move",
     "let go of what is named above and cannot move",
     ": the operation would fit alone"};
