@@ -24,6 +24,8 @@ struct Ready {
 
   bool owes_copies() const { return out != nullptr || in != nullptr; }
   bool copies_done() const { return (!out || out->done()) && (!in || in->done()); }
+  // Whether nobody need wait for it.
+  bool over() const { return !all && (!home || home->done()) && copies_done(); }
 
   bool operator==(const Ready& other) const {
     return home == other.home && all == other.all && out == other.out && in == other.in &&

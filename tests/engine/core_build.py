@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from filelock import FileLock
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE.parents[1] / "lms" / "core"
+# Of the plug-in, what needs no framework.
+FREE_MEMORY = HERE.parents[1] / "lms" / "plugin" / "csrc" / "FreeMemory.h"
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain14": ("-std=c++14", "-O1"),
@@ -48,11 +51,14 @@ def cache_root() -> Path:
 
 
 def tests_of(variant: str) -> tuple[str, ...]:
-    """The files of tests (globs, without suffix) that the variant is for: a race needs threads."""
-    if variant != "tsan":
-        return ("test_*",)
+    """The files of tests (without suffix) that the variant is for: a race needs threads, and the
+    plug-in C++17."""
     files = sorted(HERE.glob("test_*.cpp"))
-    return tuple(file.stem for file in files if "std::thread" in file.read_text())
+    if variant == "tsan":
+        files = [file for file in files if "std::thread" in file.read_text()]
+    if variant == "plain14":
+        files = [file for file in files if "<plugin/" not in file.read_text()]
+    return tuple(file.stem for file in files)
 
 
 def case_names(variant: str) -> list[str]:
@@ -81,16 +87,17 @@ def build(
     tests = tests_of(variant) if tests is None else tests
     chosen = [source for test in tests for source in sorted(HERE.glob(f"{test}.cpp"))]
     sources = [*sorted(core.glob("*.cpp")), HERE / "fake.cpp", HERE / "harness.cpp", *chosen]
-    headers = [*sorted(core.glob("*.h")), *sorted(HERE.glob("*.h"))]
+    headers = [*sorted(core.glob("*.h")), *sorted(HERE.glob("*.h")), FREE_MEMORY]
     common = _digest(_compiler(cxx), *flags, *(h.name + h.read_text() for h in headers))
     root = cache_root()
     root.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / f"{variant}.lock"):
+    with FileLock(root / f"{variant}.lock"), tempfile.TemporaryDirectory() as tree:
         _forget_old(root)
+        _as_in_torch(Path(tree), core)
 
         def compile_one(source: Path) -> Path:
             target = root / f"{_digest(common, source.name, source.read_text())}.o"
-            return _make(cxx, target, [*flags, f"-I{core}", "-c", str(source)])
+            return _make(cxx, target, [*flags, f"-I{core}", f"-I{tree}", "-c", str(source)])
 
         with ThreadPoolExecutor(JOBS) as pool:
             objects = list(pool.map(compile_one, sources))
@@ -111,6 +118,13 @@ def run_case(
     return subprocess.run(
         [program, case, *options], capture_output=True, text=True, timeout=timeout, env=env
     )
+
+
+def _as_in_torch(folder: Path, core: Path) -> None:
+    """Lays the engine and the plug-in out as in PyTorch's tree, to include from there."""
+    for link, target in {"c10/cuda/lms/core": core, "plugin": FREE_MEMORY.parent}.items():
+        (folder / link).parent.mkdir(parents=True, exist_ok=True)
+        (folder / link).symlink_to(target.resolve())
 
 
 @cache

@@ -26,6 +26,7 @@ FIXED = {
         *("kMinBlock", "kSmall", "kSmallSegment", "kLargeSegment", "kMinLarge", "kRoundLarge"),
         *("kExabyte", "kNoRoom"),
     ),
+    "plugin/csrc/Unseen.h": ("kTypes", "kStats"),
     "pytorch/c10/State.h": ("kSmallBytes",),
     "pytorch/c10/Statistics.cpp": ("kGranule",),
     "tensorflow/csrc/switch.cc": ("kEnabledField",),

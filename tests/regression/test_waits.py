@@ -147,9 +147,24 @@ def strict(device: Any) -> None:
         simcuda.device.set_queries("strict")
 
 
+def press(lms: Any, sim: Any) -> None:
+    """Something has had to make way."""
+    sim.capacity = 24 * MIB
+    kept = [large(i) for i in range(6)]
+    sim.capacity = lms_device.LARGE
+    assert len(kept) == 6 and lms.stats()["lms.paged_out"] > 0
+    del kept
+    torch.cuda.empty_cache()
+
+
 @pytest.fixture
-def moved(mode: str, strict: None) -> str:
-    """Uses are followed once something has moved."""
+def moved(mode: str, strict: None, lms: Any, device: Any) -> str:
+    """Uses are followed once something has moved, and beside the plug-in what free memory owes once
+    something has had to make way."""
+    if device.kind != "cuda" and lms_device.is_plugin():
+        import simcuda
+
+        press(lms, simcuda.device)
     evict(ramp(0).cuda())
     return mode
 
@@ -351,11 +366,49 @@ def test_who_evicts_is_waited_for_where_a_pin_was(moved: str, device: Any) -> No
     assert device.races() == []
 
 
+def test_what_was_freed_before_anything_made_way_is_waited_for(program: Any) -> None:
+    out = program(
+        """
+        import simcuda, torch
+        torch.cuda.lms.enable(min_size=0)
+        simcuda.device.set_queries("strict")
+        def large(value):
+            return torch.full((5 << 18,), value, device="cuda")
+        x = large(1.0)
+        assert torch.ops.lms.evict(x)
+        torch.cuda.empty_cache()
+        y, kept, *idle = (large(float(i)) for i in range(2, 6))  # a whole segment
+        torch.cuda.synchronize()
+        host = torch.zeros(5 << 18).pin_memory()
+        host.copy_(y, non_blocking=True)
+        del y
+        simcuda.device.capacity = 20 << 20
+        with torch.cuda.lms.pin(kept):  # beside which y's place remains
+            more = torch.zeros(10 << 18, device="cuda")
+        simcuda.device.capacity = 1 << 30
+        assert torch.cuda.lms.stats()["lms.paged_out"] > 1
+        del more
+        with torch.cuda.lms.pin(x):
+            pass
+        torch.cuda.synchronize()
+        assert (host == 2).all() and (x.cpu() == 1).all() and (kept.cpu() == 3).all()
+        print("waited")
+        """,
+        fresh=True,
+    )
+    assert "waited" in out
+
+
 def test_unmapped_memory_owes_nothing(program: Any) -> None:
     out = program(
         """
-        import torch
+        import simcuda, torch
         torch.cuda.lms.enable(min_size=0)
+        simcuda.device.capacity = 24 << 20
+        kept = [torch.ones(5 << 18, device="cuda") for _ in range(6)]  # something makes way
+        simcuda.device.capacity = 1 << 30
+        del kept
+        torch.cuda.empty_cache()
         first = torch.ones(1 << 20, device="cuda")
         assert torch.ops.lms.evict(first)
         x = torch.full((1 << 22,), 3.0, device="cuda")
@@ -377,12 +430,7 @@ def test_unmapped_memory_owes_nothing(program: Any) -> None:
 @pytest.fixture
 def pressed(lms: Any, sim: Any) -> Any:
     """Something has had to make way, and a query says "done" only of what was waited for."""
-    sim.capacity = 24 * MIB
-    kept = [large(i) for i in range(6)]
-    sim.capacity = lms_device.LARGE
-    assert len(kept) == 6 and lms.stats()["lms.paged_out"] > 0
-    del kept
-    torch.cuda.empty_cache()
+    press(lms, sim)
     sim.set_queries("strict")
     return sim
 
@@ -392,7 +440,6 @@ def address(tensor: torch.Tensor) -> int:
         return int(torch._C._TensorBase.data_ptr(tensor))
 
 
-@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
 def test_a_page_in_takes_the_block_that_went_idle_first(pressed: Any) -> None:
     out = large(0)
     evict(out)
@@ -431,6 +478,32 @@ def test_what_computes_takes_no_block_that_is_far_too_large(pressed: Any) -> Non
     assert b.numel() == c.numel() == d.numel()
 
 
+def test_what_a_page_in_did_not_take_is_not_counted(pressed: Any) -> None:
+    out = large(0)
+    evict(out)
+    torch.cuda.synchronize()
+    kept = {i: large(i) for i in range(4)}
+    for i in (1, 3, 0):
+        kept[2].add_(1)
+        del kept[i]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()
+    address(out)
+    after = torch.cuda.memory_stats()
+    for name in ("allocation", "active"):
+        assert after[f"{name}.all.allocated"] == before[f"{name}.all.allocated"] + 1
+        assert after[f"{name}.all.freed"] == before[f"{name}.all.freed"]
+        assert after[f"{name}.all.peak"] == after[f"{name}.all.current"]
+    for name in ("allocated_bytes", "active_bytes", "requested_bytes"):
+        assert after[f"{name}.large_pool.peak"] == after[f"{name}.large_pool.current"]
+    assert after["reserved_bytes.all.peak"] == before["reserved_bytes.all.peak"]
+    most = after["allocated_bytes.all.peak"]
+    kept.clear()
+    assert torch.cuda.max_memory_allocated() == most
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
+
+
 def free_in_pieces() -> tuple[int, int]:
     """Free blocks that are a part of a segment, and their bytes."""
     sizes = [
@@ -442,7 +515,6 @@ def free_in_pieces() -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
 @pytest.mark.parametrize("freed", [(1, 0, 2), (1, 2, 0), (1, 0, 2, 3)], ids=str)
 def test_a_page_in_takes_the_part_of_a_block_that_went_idle_first(
     pressed: Any, freed: tuple[int, ...]
@@ -470,7 +542,6 @@ def test_a_page_in_takes_the_part_of_a_block_that_went_idle_first(
     assert torch.cuda.memory_stats()["inactive_split_bytes.large_pool.current"] == 0
 
 
-@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
 def test_what_lies_before_the_part_owes_what_it_owed(pressed: Any) -> None:
     out = large(0)
     evict(out)

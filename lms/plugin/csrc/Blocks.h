@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/core/ready.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
@@ -28,6 +29,8 @@ struct Block {
   DeviceIndex device = 0;
   PoolKind pool = PoolKind::kPrivate;
   Freer freer = Freer::kAllocator;
+  size_t bytes = 0;    // that its owner may use
+  ::lms::Ready ready;  // what it owes, if a page-in has taken it
 };
 
 inline PoolKind kind_of(MempoolId_t owner) {
@@ -55,7 +58,9 @@ class Blocks {
                                      {},
                                      segment.device,
                                      kind_of(segment.owner_private_pool_id),
-                                     Freer::kAllocator});
+                                     Freer::kAllocator,
+                                     block.size,
+                                     {}});
         }
         ptr += block.size;
       }
@@ -77,6 +82,14 @@ class Blocks {
     std::optional<Block> block(std::move(found->second));
     blocks_.erase(found);
     return block;
+  }
+
+  void set_ready(void* ptr, const ::lms::Ready& ready) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = blocks_.find(ptr);
+    if (found != blocks_.end()) {
+      found->second.ready = ready;
+    }
   }
 
   // From now on its deleter is the plug-in's.

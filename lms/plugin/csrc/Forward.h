@@ -196,9 +196,6 @@ class Forward : public CA::CUDAAllocator {
 #if LMS_TORCH >= 213
   void markCaptureBegin(DeviceIndex device) override { base_->markCaptureBegin(device); }
   void markCaptureEnd(DeviceIndex device) override { base_->markCaptureEnd(device); }
-  DataPtr allocateWithAddress(size_t bytes, void* address) override {
-    return base_->allocateWithAddress(bytes, address);
-  }
 #endif
 
 #if LMS_TORCH >= 214

@@ -8,4 +8,6 @@ namespace c10::cuda::lms {
 
 inline bool lacks_expandable_segments() { return false; }  // there is no such thing
 
+inline bool expands(const CUDACachingAllocator::SegmentInfo&) { return false; }
+
 }  // namespace c10::cuda::lms

@@ -9,4 +9,6 @@ inline double memory_fraction(DeviceIndex) { return 1; }
 
 inline bool lacks_expandable_segments() { return false; }  // there is no such thing
 
+inline bool expands(const CUDACachingAllocator::SegmentInfo&) { return false; }
+
 }  // namespace c10::cuda::lms

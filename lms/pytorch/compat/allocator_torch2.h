@@ -11,10 +11,13 @@ inline double memory_fraction(DeviceIndex device) {
   return CUDACachingAllocator::getMemoryFraction(device);
 }
 
+inline bool expands(const CUDACachingAllocator::SegmentInfo& segment) {
+  return segment.is_expandable;
+}
+
 inline bool lacks_expandable_segments() {
   const auto snapshot = CUDACachingAllocator::snapshot();
-  return std::none_of(snapshot.segments.begin(), snapshot.segments.end(),
-                      [](const auto& segment) { return segment.is_expandable; });
+  return std::none_of(snapshot.segments.begin(), snapshot.segments.end(), &expands);
 }
 
 }  // namespace c10::cuda::lms

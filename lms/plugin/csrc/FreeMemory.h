@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/cuda/lms/core/ready.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace c10::cuda::lms {
+
+// What memory owes that is free in the allocator's segments, by address: the blocks themselves are
+// the allocator's. Of what was never told it is not known. Of expandable segments nothing is kept,
+// because memory is unmapped there without a word. Thread-safe; its lock is a leaf.
+class FreeMemory {
+ public:
+  using Ready = ::lms::Ready;
+
+  struct Range {
+    char* begin;
+    char* end;
+    bool operator<(const Range& other) const { return begin < other.begin; }
+  };
+
+  // All segments that there are. What lies elsewhere is forgotten.
+  void set_segments(std::vector<Range> segments) {
+    std::sort(segments.begin(), segments.end());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    segments_ = std::move(segments);
+    for (auto piece = pieces_.begin(); piece != pieces_.end();) {
+      piece = covered_({piece->first, piece->second.end}) ? std::next(piece) : pieces_.erase(piece);
+    }
+    note_size_();
+  }
+
+  // The range is free from now on. False when it is in no segment that is known.
+  bool put(Range range, Ready ready) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!covered_(range)) {
+      return false;
+    }
+    cut_(range);
+    pieces_[range.begin] = {range.end, std::move(ready)};
+    note_size_();
+    return true;
+  }
+
+  // What is free of the range, and not known, owes no more than this.
+  void fill(Range range, const Ready& ready) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!covered_(range)) {
+      return;
+    }
+    char* at = range.begin;
+    for (auto piece = first_(range); at < range.end; ++piece) {
+      const bool more = piece != pieces_.end() && piece->first < range.end;
+      char* const next = more ? piece->first : range.end;
+      if (at < next) {
+        pieces_[at] = {next, ready};
+      }
+      if (!more) {
+        break;
+      }
+      at = piece->second.end;
+    }
+    note_size_();
+  }
+
+  // What the range owes; all, where that is not known of every byte.
+  Ready look(Range range) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return owed_(range);
+  }
+
+  // The same, of who takes it.
+  Ready take(Range range) {
+    if (size_.load(std::memory_order_relaxed) == 0) {
+      Ready ready;
+      ready.all = true;
+      return ready;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Ready owed = owed_(range);
+    cut_(range);
+    note_size_();
+    return owed;
+  }
+
+ private:
+  struct Piece {
+    char* end;
+    Ready ready;
+  };
+  using Pieces = std::map<char*, Piece>;  // by their beginnings; no two overlap
+
+  // The first that ends after the range begins.
+  Pieces::iterator first_(Range range) {
+    auto piece = pieces_.upper_bound(range.begin);
+    if (piece != pieces_.begin() && std::prev(piece)->second.end > range.begin) {
+      --piece;
+    }
+    return piece;
+  }
+
+  Ready owed_(Range range) {
+    Ready owed;
+    char* at = range.begin;
+    for (auto piece = first_(range); piece != pieces_.end() && piece->first < range.end; ++piece) {
+      owed.all = owed.all || piece->first > at;
+      owed.merge(piece->second.ready);
+      at = piece->second.end;
+    }
+    owed.all = owed.all || at < range.end;
+    if (owed.all) {
+      owed.idle_since = UINT64_MAX;
+    }
+    return owed;
+  }
+
+  // Forgets the range. What is left of pieces on either side owes what it owed.
+  void cut_(Range range) {
+    for (auto piece = first_(range); piece != pieces_.end() && piece->first < range.end;) {
+      char* const end = piece->second.end;
+      if (end > range.end) {
+        pieces_[range.end] = {end, piece->second.ready};
+      }
+      if (piece->first < range.begin) {
+        piece->second.end = range.begin;
+        ++piece;
+      } else {
+        piece = pieces_.erase(piece);
+      }
+    }
+  }
+
+  bool covered_(Range range) const {
+    auto segment = std::upper_bound(segments_.begin(), segments_.end(), range);
+    return segment != segments_.begin() && range.end <= std::prev(segment)->end;
+  }
+
+  void note_size_() { size_.store(pieces_.size(), std::memory_order_relaxed); }
+
+  std::mutex mutex_;
+  std::vector<Range> segments_;
+  Pieces pieces_;
+  std::atomic<std::size_t> size_{0};
+};
+
+}  // namespace c10::cuda::lms

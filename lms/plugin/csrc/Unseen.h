@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+
+namespace c10::cuda::lms {
+
+// What the allocator counts of a device and its user is not to see: errors that were no errors, and
+// blocks that were looked at and given back. It must be told of all that resets the statistics.
+class Unseen {
+  using DeviceStats = CachingDeviceAllocator::DeviceStats;
+  static constexpr std::size_t kTypes = std::tuple_size<decltype(DeviceStats::allocation)>::value;
+  static constexpr std::size_t kStats = 9 * kTypes + 2;
+
+  template <class Stats>
+  static auto stats_of(Stats& stats) {
+    std::array<decltype(&stats.oversize_segments), kStats> all{};
+    auto* next = all.begin();
+    for (auto* array : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
+                        &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
+                        &stats.inactive_split_bytes, &stats.requested_bytes}) {
+      for (auto& stat : *array) {
+        *next++ = &stat;
+      }
+    }
+    *next++ = &stats.oversize_allocations;
+    *next++ = &stats.oversize_segments;
+    return all;
+  }
+
+ public:
+  // Errors that the user saw, less those that were counted.
+  void add_ooms(std::int64_t seen) { ooms_ += seen; }
+
+  // Between the two, blocks were taken and given back. Whether that has raised a peak: the
+  // allocator's must be reset then, and those that were before are kept here.
+  bool add_blocks(const DeviceStats& before, const DeviceStats& after) {
+    const auto old = stats_of(before), now = stats_of(after);
+    bool raised = false;
+    for (std::size_t i = 0; i < kStats; ++i) {
+      freed_[i] += now[i]->freed - old[i]->freed;
+      raised = raised || now[i]->peak > old[i]->peak;
+    }
+    if (raised) {
+      for (std::size_t i = 0; i < kStats; ++i) {
+        peaks_[i] = std::max({peaks_[i], old[i]->peak, now[i]->current});
+      }
+    }
+    return raised;
+  }
+
+  // As the user is to see them.
+  DeviceStats correct(DeviceStats stats) const {
+    stats.num_ooms += ooms_;
+    const auto each = stats_of(stats);
+    for (std::size_t i = 0; i < kStats; ++i) {
+      each[i]->allocated -= freed_[i];
+      each[i]->freed -= freed_[i];
+      each[i]->peak = std::max(each[i]->peak, peaks_[i]);
+    }
+    return stats;
+  }
+
+  void reset_peaks() { peaks_ = {}; }
+
+  void reset_accumulated() {
+    ooms_ = 0;
+    freed_ = {};
+  }
+
+ private:
+  std::int64_t ooms_ = 0;
+  std::array<std::int64_t, kStats> freed_{};  // of blocks that were given back
+  std::array<std::int64_t, kStats> peaks_{};  // that were, at the last reset of the allocator's
+};
+
+}  // namespace c10::cuda::lms

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <plugin/FreeMemory.h>
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "harness.h"
+
+namespace {
+
+using c10::cuda::lms::FreeMemory;
+using lms::Ready;
+
+class Numbered final : public lms::Mark {
+ public:
+  explicit Numbered(std::uint64_t number) : number_(number) {}
+  bool done() override { return false; }
+  void wait() override {}
+  std::uint64_t number() const override { return number_; }
+
+ private:
+  const std::uint64_t number_;
+};
+
+// What owes the copy of this number, and went idle at it.
+Ready owing(std::uint64_t number) {
+  Ready ready;
+  ready.out = std::make_shared<Numbered>(number);
+  ready.idle_since = number;
+  return ready;
+}
+
+// Addresses that are told by their distance.
+char memory[4096];
+FreeMemory::Range range(std::size_t begin, std::size_t end) {
+  return {memory + begin, memory + end};
+}
+
+std::uint64_t number_of(const Ready& ready) { return ready.out ? ready.out->number() : 0; }
+
+}  // namespace
+
+TEST(free_memory_owes_what_is_owed_for_its_parts) {
+  FreeMemory free;
+  free.set_segments({range(0, 100)});
+  CHECK(free.put(range(0, 40), owing(1)));
+  CHECK(free.put(range(40, 100), owing(2)));
+  CHECK_EQ(number_of(free.look(range(0, 40))), 1u);
+  CHECK_EQ(number_of(free.look(range(30, 50))), 2u);
+  const Ready taken = free.take(range(30, 50));
+  CHECK(!taken.all);
+  CHECK_EQ(number_of(taken), 2u);
+  CHECK(free.look(range(30, 31)).all);  // who has it knows
+  CHECK_EQ(number_of(free.take(range(0, 30))), 1u);
+  CHECK_EQ(number_of(free.take(range(50, 100))), 2u);
+}
+
+TEST(free_memory_of_other_segments_is_not_kept) {
+  FreeMemory free;
+  CHECK(!free.put(range(0, 10), owing(1)));
+  free.set_segments({range(200, 300), range(0, 100)});
+  CHECK(free.put(range(0, 10), owing(1)));
+  CHECK(!free.put(range(90, 110), owing(2)));
+  CHECK(!free.put(range(150, 160), owing(2)));
+  CHECK(free.put(range(210, 220), owing(3)));
+  free.set_segments({range(200, 300)});
+  CHECK(free.take(range(0, 10)).all);
+  CHECK_EQ(number_of(free.take(range(210, 220))), 3u);
+}
+
+// Against one entry for each byte.
+TEST(free_memory_random) {
+  const long seeds = harness::option("seeds", 200), steps = harness::option("steps", 300);
+  for (long seed = 0; seed < seeds; ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    FreeMemory free;
+    const std::vector<FreeMemory::Range> segments = {range(0, 30), range(30, 64), range(80, 128)};
+    free.set_segments(segments);
+    std::vector<std::uint64_t> owed(128, 0);  // 0: not known
+    for (long step = 1; step <= steps; ++step) {
+      const std::size_t begin = random() % 128, end = begin + 1 + random() % 20;
+      bool inside = false;
+      for (const auto& segment : segments) {
+        inside = inside || (segment.begin <= memory + begin && memory + end <= segment.end);
+      }
+      const auto number = static_cast<std::uint64_t>(step);
+      const unsigned what = random() % 4;
+      if (what == 0) {
+        CHECK_EQ(free.put(range(begin, end), owing(number)), inside);
+        for (std::size_t i = begin; inside && i < end; ++i) owed[i] = number;
+      } else if (what == 1) {
+        free.fill(range(begin, end), owing(number));
+        for (std::size_t i = begin; inside && i < end; ++i) owed[i] = owed[i] ? owed[i] : number;
+      } else {
+        std::uint64_t most = 0;
+        bool known = true;
+        for (std::size_t i = begin; i < end; ++i) {
+          const std::uint64_t here = i < owed.size() ? owed[i] : 0;
+          known = known && here != 0;
+          most = std::max(most, here);
+        }
+        const Ready ready = what == 2 ? free.take(range(begin, end)) : free.look(range(begin, end));
+        CHECK_EQ(ready.all, !known);
+        CHECK(ready.all || number_of(ready) == most);
+        CHECK(!known || ready.idle_since == most);
+        for (std::size_t i = begin; what == 2 && i < end && i < owed.size(); ++i) owed[i] = 0;
+      }
+    }
+  }
+}
