@@ -16,6 +16,10 @@
 #define C10_COMPILE_TIME_MAX_GPUS 16  // as many as its streams are for
 #endif
 
+#ifndef C10_NOINLINE
+#define C10_NOINLINE __attribute__((noinline))
+#endif
+
 #ifndef C10_CUDA_ERROR_HANDLED
 #define C10_CUDA_ERROR_HANDLED(EXPR) EXPR
 #endif
