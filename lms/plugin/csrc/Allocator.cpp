@@ -560,12 +560,18 @@ Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t
   return {};
 }
 
-// Where it cannot be kept, the stream of the pool waits at once.
+// Where it cannot be kept, the stream of the pool waits at once, and what a list from before it was
+// in use has said of it is no longer so.
 void Allocator::let_go(void* ptr, const Block& block, const Ready& ready) {
   auto* begin = static_cast<char*>(ptr);
-  if (ready.all || !free_.put({begin, begin + block.bytes}, ready)) {
-    settle_copies(block.device, block.stream, ready);
+  const FreeMemory::Range range{begin, begin + block.bytes};
+  if (!ready.all && free_.put(range, ready)) {
+    return;
   }
+  if (block.bytes > kSmall) {  // of others nothing is said
+    free_.take(range);
+  }
+  settle_copies(block.device, block.stream, ready);
 }
 
 // ---- freeing, and the streams that must be waited for
