@@ -161,6 +161,10 @@ class Call {
   Facts& facts_;
 };
 
+// Stored before each kernel is registered, and loaded by each that runs: so it has what was written
+// when it was made. The dispatcher, which other threads come through, has no barrier of its own.
+std::atomic<bool> made{false};
+
 // On the key `place`.
 class Kernel final : public c10::OperatorKernel {
  public:
@@ -168,6 +172,7 @@ class Kernel final : public c10::OperatorKernel {
       : facts_(std::move(facts)), in_place_of_autograd_(place == DispatchKey::AutogradCUDA) {}
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    (void)made.load(std::memory_order_acquire);
     const DispatchKeySet below(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect);
     // Where a composite operator has the kernel that it would have run here.
     const DispatchKeySet composite(DispatchKey::CUDA);
@@ -307,9 +312,10 @@ bool hook(const c10::OperatorName& name) {
     qualified += "." + name.overload_name;
   }
   for (const DispatchKey place : places) {
-    library->impl(qualified.c_str(),
-                  torch::dispatch(place, torch::CppFunction::makeFromBoxedFunctor(
-                                             std::make_unique<Kernel>(facts, place))));
+    auto kernel = torch::dispatch(
+        place, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(facts, place)));
+    made.store(true, std::memory_order_release);
+    library->impl(qualified.c_str(), std::move(kernel));
   }
   return true;
 }
