@@ -399,10 +399,7 @@ void* Allocator::choose(const Request& request, void* ptr) {
   if (!PageInScope::active() || !has_choice(bytes) || expandable_ || base()->isHistoryEnabled()) {
     return ptr;
   }
-  const auto owed = [&](void* at) {
-    auto* begin = static_cast<char*>(at);
-    return free_.look({begin, begin + bytes});
-  };
+  const auto owed = [&](void* at) { return free_.look(FreeMemory::range(at, bytes)); };
   Ready first = owed(ptr);
   if (first.over()) {
     return ptr;
@@ -520,9 +517,9 @@ void Allocator::learn_free(const CA::SnapshotInfo& snapshot) {
   };
   std::vector<FreeMemory::Range> segments;
   for (const auto& segment : snapshot.segments) {
-    auto* begin = reinterpret_cast<char*>(segment.address);
     if (keeps(segment)) {
-      segments.push_back({begin, begin + segment.total_size});
+      segments.push_back(
+          FreeMemory::range(reinterpret_cast<void*>(segment.address), segment.total_size));
     }
   }
   free_.set_segments(std::move(segments));
@@ -538,7 +535,7 @@ void Allocator::learn_free(const CA::SnapshotInfo& snapshot) {
     for (const auto& block : segment.blocks) {
       const size_t used = block.active ? block_bytes(block.requested_size) : 0;
       if (used < block.size) {
-        free_.fill({ptr + used, ptr + block.size}, ready);
+        free_.fill(FreeMemory::range(ptr + used, block.size - used), ready);
       }
       ptr += block.size;
     }
@@ -549,8 +546,7 @@ void Allocator::learn_free(const CA::SnapshotInfo& snapshot) {
 
 // A page-in waits itself for what this owes; for an operator the stream of the pool does.
 Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t stream) {
-  auto* begin = static_cast<char*>(ptr);
-  Ready ready = free_.take({begin, begin + bytes});
+  Ready ready = free_.take(FreeMemory::range(ptr, bytes));
   if (PageInScope::active()) {
     return ready;
   }
@@ -563,8 +559,7 @@ Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t
 // Where it cannot be kept, the stream of the pool waits at once, and what a list from before it was
 // in use has said of it is no longer so.
 void Allocator::let_go(void* ptr, const Block& block, const Ready& ready) {
-  auto* begin = static_cast<char*>(ptr);
-  const FreeMemory::Range range{begin, begin + block.bytes};
+  const auto range = FreeMemory::range(ptr, block.bytes);
   if (!ready.all && free_.put(range, ready)) {
     return;
   }

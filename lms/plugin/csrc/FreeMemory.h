@@ -27,6 +27,10 @@ class FreeMemory {
     char* end;
     bool operator<(const Range& other) const { return begin < other.begin; }
   };
+  static Range range(void* ptr, std::size_t bytes) {
+    auto* begin = static_cast<char*>(ptr);
+    return {begin, begin + bytes};
+  }
 
   // All segments that there are. What lies elsewhere is forgotten.
   void set_segments(std::vector<Range> segments) {
