@@ -27,6 +27,15 @@ def ramp(first):
 def say(*what):
     print(*what, flush=True)
 
+def forked(code):
+    # With what a child ends that drops all that is kept.
+    child = os.fork()
+    if child == 0:
+        kept.clear()
+        gc.collect()
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
 kept = [ramp(i) for i in range(10)]
 torch.cuda.synchronize()
 """
@@ -124,12 +133,7 @@ program_of(
     thread, codes = threading.Thread(target=work), []
     thread.start()
     for i in range(4):
-        child = os.fork()
-        if child == 0:
-            kept.clear()
-            gc.collect()
-            os._exit(i)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        codes.append(forked(i))
     stop = True
     thread.join()
     say(codes, [float(x[0]) for x in kept[:4]])
@@ -268,12 +272,7 @@ short_of_room(
         thread.start()
     for i in range(4):
         time.sleep(0.02)
-        child = os.fork()
-        if child == 0:
-            kept.clear()
-            gc.collect()
-            os._exit(i)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        codes.append(forked(i))
     stop = True
     for thread in threads:
         thread.join()
