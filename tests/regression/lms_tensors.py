@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,6 +33,18 @@ def evict(tensor: torch.Tensor) -> None:
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.cpu().view(torch.uint8).numpy())
+
+
+@contextlib.contextmanager
+def operators(namespace: str) -> Iterator[torch.library.Library]:
+    """A library whose operators are gone afterwards. Those of one that is merely dropped leave their
+    names in torch.ops, and torch.compile fails on them in whatever test comes next."""
+    made = torch.library.Library(namespace, "DEF")
+    try:
+        yield made
+    finally:
+        if hasattr(made, "_destroy"):  # not before PyTorch 2.0
+            made._destroy()
 
 
 class Wrapper(torch.Tensor):

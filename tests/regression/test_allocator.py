@@ -14,7 +14,7 @@ import lms_device
 import pytest
 import torch
 from lms_device import LARGE, MIB
-from lms_tensors import block
+from lms_tensors import block, operators
 
 ROUTES = (
     "freelist", "cudamalloc", "reclaim_one", "reclaim_fragments", "reclaim_all", "cudamalloc_retry",
@@ -185,10 +185,10 @@ def test_what_was_made_while_it_was_off_can_move(lms: Any, device: Any) -> None:
     thread = threading.Thread(target=lambda: made.update(thread=block(4, 6)))
     thread.start()
     thread.join()
-    library = torch.library.Library("lms_made", "DEF")
-    library.define("past_factories(Tensor like) -> Tensor")
-    library.impl("past_factories", past_factories, "CUDA")
-    made["kernel"] = torch.ops.lms_made.past_factories(made["gradient"])
+    with operators("lms_made") as library:
+        library.define("past_factories(Tensor like) -> Tensor")
+        library.impl("past_factories", past_factories, "CUDA")
+        made["kernel"] = torch.ops.lms_made.past_factories(made["gradient"])
     small = block(2, 7)
     for _ in range(200):  # what has died by then is not looked at for long
         block(4)

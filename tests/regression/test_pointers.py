@@ -14,7 +14,7 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import set_bytes
-from lms_tensors import block, bytes_of, on_host, ramp
+from lms_tensors import block, bytes_of, on_host, operators, ramp
 from torch import nn
 
 MODES = lms_device.device.modes
@@ -605,11 +605,10 @@ def test_a_composite_operator_of_an_extension(lms: Any, context: Any) -> None:
         moved.append(torch.ops.lms.evict(y))
         return y
 
-    library = torch.library.Library(f"lms_{context.__name__}", "DEF")
-    library.define("twice(Tensor x) -> Tensor")
-    library.impl("twice", twice, "CompositeImplicitAutograd")
-    run = getattr(torch.ops, f"lms_{context.__name__}").twice
-    with context():
+    with operators(f"lms_{context.__name__}") as library, context():
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", twice, "CompositeImplicitAutograd")
+        run = getattr(torch.ops, f"lms_{context.__name__}").twice
         x = block(1, 7).requires_grad_(context is torch.enable_grad)
         for _ in range(2):
             lms.reclaim()
