@@ -102,19 +102,27 @@ interrupt.install()
 try:
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):
-            pool.submit(log.run, ["sh", "-c", "echo > $0/$$; sleep 30", {folder!r}])
+            pool.submit(log.run, ["sh", "-c", {script!r}, {folder!r}])
         pool.submit(print).result()
 except interrupt.Interrupted as error:
     raise SystemExit(error.exit_code)
 """
 
 
-def test_no_thread_starts_another_process(tmp_path: Path) -> None:
+# The second starts a process after it was asked to end, and leaves it behind with its outputs open.
+SCRIPTS = [
+    "echo > $0/$$; sleep 30",
+    "trap 'sleep 30 & exit' TERM; echo > $0/$$; while :; do sleep 0.1; done",
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_thread_starts_another_process(tmp_path: Path, script: str) -> None:
     """When the process that it waits for has ended, a thread of a pool goes on to the next."""
     folder = tmp_path / "started"
     folder.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-c", POOL.format(folder=str(folder))],
+        [sys.executable, "-c", POOL.format(folder=str(folder), script=script)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
     )
     deadline = time.monotonic() + 30

@@ -7,6 +7,7 @@ Standard library only and no import of lmsbuild: it is at work before anything e
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ CODES = {
 }
 _GRACE_SECONDS = 3.0
 _AGAIN_SECONDS = 0.02
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 _number = 0  # the signal that came
 _stopped: list[Any] = []  # child processes told to end
@@ -55,11 +57,24 @@ def uninstall() -> None:
 def _handle(number: int, _: FrameType | None) -> None:
     global _number
     _number = number
-    # What runs from here on closes and restores: a second signal must not cut it short.
+    # What runs from here on closes and restores: a second signal must not cut it short. SIG_IGN
+    # would be inherited by a process that is just being started, which could not be asked to end.
     for other in CODES:
-        signal.signal(other, signal.SIG_IGN)
+        signal.signal(other, _nothing)
+    _adopt_orphans()
     _stop_children()
     raise Interrupted(number)
+
+
+def _nothing(_: int, __: FrameType | None) -> None:
+    pass
+
+
+def _adopt_orphans() -> None:
+    """Let what a child that ends leaves running become a child of this process (Linux): it may hold
+    the pipes that a thread reads. Not earlier, so that a daemon that git started stays alone."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _unraisable(dropped: sys.UnraisableHookArgs) -> None:
@@ -92,13 +107,16 @@ def _stop_children() -> None:
 
     deadline = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < deadline:
+        running = any(map(_runs, _stopped))
+        new = []
         with contextlib.suppress(psutil.Error, OSError):
-            # Again and again: a thread may just have been about to start another.
-            for child in psutil.Process().children(recursive=True):
-                if child not in _stopped:
-                    _stopped.append(child)
-                    child.terminate()
-        if not any(map(_runs, _stopped)):
+            # Again and again: a thread may just have been about to start another, and a child that
+            # has ended since may have left one behind.
+            new = [c for c in psutil.Process().children(recursive=True) if c not in _stopped]
+            for child in new:
+                _stopped.append(child)
+                child.terminate()
+        if not new and not running:
             break
         time.sleep(0.02)
 
