@@ -37,7 +37,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 @contextlib.contextmanager
 def operators(namespace: str) -> Iterator[torch.library.Library]:
-    """A library whose operators are gone afterwards. Those of one that is merely dropped leave their
+    """A library whose operators are gone afterwards. Those of one that is only dropped leave their
     names in torch.ops, and torch.compile fails on them in whatever test comes next."""
     made = torch.library.Library(namespace, "DEF")
     try:
