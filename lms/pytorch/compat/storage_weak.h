@@ -33,23 +33,23 @@ inline bool expired(StorageImpl* storage) noexcept {
   return expired;
 }
 
-// A copy, word by word, that owns nothing.
+// A copy that owns nothing.
 struct Glance {
-  using Word [[gnu::may_alias]] = uintptr_t;
-
-  const DataPtr& pointer() const noexcept { return *reinterpret_cast<const DataPtr*>(words); }
+  const DataPtr& pointer() const noexcept { return *reinterpret_cast<const DataPtr*>(bytes); }
   Device device() const noexcept { return pointer().device(); }
 
-  alignas(DataPtr) Word words[sizeof(DataPtr) / sizeof(Word)];
+  alignas(DataPtr) unsigned char bytes[sizeof(DataPtr)];
 };
-static_assert(sizeof(Glance) == sizeof(DataPtr), "a DataPtr is made of words");
 
-// Each word is read once. To the thread sanitizer this is a race, which it need not tell of.
+// Word by word, each read once. To the thread sanitizer this is a race, which it need not tell of.
 __attribute__((no_sanitize_thread)) inline Glance glance(const StorageImpl& storage) noexcept {
-  const volatile auto* from = reinterpret_cast<const volatile Glance*>(&pointer_of(storage));
+  using Word [[gnu::may_alias]] = uintptr_t;
+  static_assert(sizeof(DataPtr) % sizeof(Word) == 0, "a DataPtr is made of words");
+  const auto* from = reinterpret_cast<const volatile Word*>(&pointer_of(storage));
   Glance seen;
-  for (size_t i = 0; i < sizeof(seen.words) / sizeof(Glance::Word); ++i) {
-    seen.words[i] = from->words[i];
+  auto* to = reinterpret_cast<Word*>(seen.bytes);
+  for (size_t i = 0; i < sizeof(DataPtr) / sizeof(Word); ++i) {
+    to[i] = from[i];
   }
   return seen;
 }
