@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <plugin/FreeMemory.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness.h"
@@ -71,6 +74,39 @@ TEST(free_memory_of_other_segments_is_not_kept) {
   CHECK_EQ(number_of(free.take(range(210, 220))), 3u);
 }
 
+TEST(free_memory_forgets_what_an_older_list_has_said) {
+  FreeMemory free;
+  free.set_segments({range(0, 100)});
+  free.take(range(0, 50));
+  free.fill({range(0, 100)}, [] { return owing(1); });  // of a list from before it was taken
+  Ready unknown;
+  unknown.all = true;
+  CHECK(!free.put(range(0, 50), unknown));
+  CHECK(free.look(range(0, 50)).all);
+  CHECK_EQ(number_of(free.look(range(50, 100))), 1u);
+}
+
+// What is put meanwhile, and was in use since the list was made, owes more than the list can say.
+TEST(free_memory_asks_what_a_list_owes_under_its_lock) {
+  FreeMemory free;
+  free.set_segments({range(0, 100)});
+  Ready unknown;
+  unknown.all = true;
+  std::atomic<bool> over{false};
+  std::thread other;
+  free.fill({range(0, 100)}, [&] {
+    other = std::thread([&] {
+      free.put(range(0, 50), unknown);
+      over = true;
+    });
+    for (int i = 0; i < 50 && !over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return owing(1);
+  });
+  other.join();
+  CHECK(free.look(range(0, 50)).all);
+  CHECK(!free.look(range(50, 100)).all);
+}
+
 // Against one entry for each byte.
 TEST(free_memory_random) {
   const long seeds = harness::option("seeds", 200), steps = harness::option("steps", 300);
@@ -90,9 +126,9 @@ TEST(free_memory_random) {
       const unsigned what = random() % 4;
       if (what == 0) {
         CHECK_EQ(free.put(range(begin, end), owing(number)), inside);
-        for (std::size_t i = begin; inside && i < end; ++i) owed[i] = number;
+        for (std::size_t i = begin; i < end && i < owed.size(); ++i) owed[i] = inside ? number : 0;
       } else if (what == 1) {
-        free.fill(range(begin, end), owing(number));
+        free.fill({range(begin, end)}, [number] { return owing(number); });
         for (std::size_t i = begin; inside && i < end; ++i) owed[i] = owed[i] ? owed[i] : number;
       } else {
         std::uint64_t most = 0;

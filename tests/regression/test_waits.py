@@ -454,6 +454,19 @@ def test_a_page_in_takes_the_block_that_went_idle_first(pressed: Any) -> None:
     assert b.numel() == d.numel()
 
 
+def test_a_page_in_takes_what_went_idle_first_of_many(pressed: Any) -> None:
+    """Of as many as are looked at, behind the plug-in: it is the last that the allocator takes."""
+    out = large(0)
+    evict(out)
+    torch.cuda.synchronize()
+    made = sorted((large(i) for i in range(32)), key=address)  # eight whole segments
+    places = [address(made[i]) for i in range(0, 32, 2)]
+    for i in range(30, -1, -2):
+        made[1].add_(1)
+        made[i] = made[1]
+    assert address(out) == places[-1]
+
+
 @pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
 def test_what_computes_takes_a_block_without_a_pending_copy(pressed: Any) -> None:
     a, b, c, d = (large(i) for i in range(4))

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -17,7 +18,8 @@ namespace c10::cuda::lms {
 
 // What memory owes that is free in the allocator's segments, by address: the blocks themselves are
 // the allocator's. Of what was never told it is not known. Of expandable segments nothing is kept,
-// because memory is unmapped there without a word. Thread-safe; its lock is a leaf.
+// because memory is unmapped there without a word. Thread-safe; under its lock those of marks are
+// taken.
 class FreeMemory {
  public:
   using Ready = ::lms::Ready;
@@ -43,35 +45,27 @@ class FreeMemory {
     note_size_();
   }
 
-  // The range is free from now on. False when it is in no segment that is known.
+  // The range is free from now on. False where what it owes is not kept, because not all of that is
+  // known, or no segment that it is in. What a list from before it was in use has said is no longer
+  // so, in any case.
   bool put(Range range, Ready ready) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!covered_(range)) {
-      return false;
-    }
     cut_(range);
-    pieces_[range.begin] = {range.end, std::move(ready)};
+    const bool kept = !ready.all && covered_(range);
+    if (kept) {
+      pieces_[range.begin] = {range.end, std::move(ready)};
+    }
     note_size_();
-    return true;
+    return kept;
   }
 
-  // What is free of the range, and not known, owes no more than this.
-  void fill(Range range, const Ready& ready) {
+  // What is free of the ranges, and not known, owes no more than this, which is asked for under the
+  // lock: the ranges are of a list, and what was put since may have been in use until then.
+  void fill(const std::vector<Range>& ranges, const std::function<Ready()>& owes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!covered_(range)) {
-      return;
-    }
-    char* at = range.begin;
-    for (auto piece = first_(range); at < range.end; ++piece) {
-      const bool more = piece != pieces_.end() && piece->first < range.end;
-      char* const next = more ? piece->first : range.end;
-      if (at < next) {
-        pieces_[at] = {next, ready};
-      }
-      if (!more) {
-        break;
-      }
-      at = piece->second.end;
+    const Ready ready = owes();
+    for (const Range& range : ranges) {
+      fill_(range, ready);
     }
     note_size_();
   }
@@ -125,6 +119,24 @@ class FreeMemory {
       owed.idle_since = UINT64_MAX;
     }
     return owed;
+  }
+
+  void fill_(Range range, const Ready& ready) {
+    if (!covered_(range)) {
+      return;
+    }
+    char* at = range.begin;
+    for (auto piece = first_(range); at < range.end; ++piece) {
+      const bool more = piece != pieces_.end() && piece->first < range.end;
+      char* const next = more ? piece->first : range.end;
+      if (at < next) {
+        pieces_[at] = {next, ready};
+      }
+      if (!more) {
+        break;
+      }
+      at = piece->second.end;
+    }
   }
 
   // Forgets the range. What is left of pieces on either side owes what it owed.
