@@ -100,6 +100,37 @@ def test_blocks_of_the_users_own_pool_stay(lms: Any, device: Any) -> None:
     del pool
 
 
+@pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
+def test_a_shortage_while_a_memory_pool_is_used(program: Any) -> None:
+    """Nothing moves then, and the allocator refuses to give segments back: it is a shortage like
+    any other, and over with the pool."""
+    out = program(
+        """
+        import threading, torch
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.full((10 << 18,), float(i), device="cuda") for i in range(4)]
+        said = []
+
+        def work():
+            try:
+                said.append(torch.cat(kept[:2]).sum().item() == 10 << 18)
+            except torch.OutOfMemoryError as error:
+                said.append("are in pools that nothing may leave" in str(error))
+
+        with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        assert torch.cuda.lms.stats()["lms.paged_out"] == 0
+        work()
+        assert torch.cuda.lms.stats()["lms.paged_out"] > 0
+        print(*said)
+        """,
+        memory=48 * MIB,
+    )
+    assert "True True" in out
+
+
 PLUGGABLE = """
     import ctypes, subprocess, sys, torch
     source = r'''

@@ -9,6 +9,7 @@ from typing import Any
 
 import lms_device
 import pytest
+import torch
 from lms_device import MIB
 
 MODES = [m for m in lms_device.device.modes if m in ("lazy", "late-write", "device")]
@@ -476,6 +477,40 @@ def test_host_memory_comes_under_no_lock(program: Any, slow_host_memory: str, wh
         fresh=True,
     )
     assert "went on" in out
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
+def test_a_memory_pool_is_used_within_a_reclaim(program: Any, slow_host_memory: str) -> None:
+    """Nothing may move from then on, nor be given back."""
+    out = program(
+        """
+        import ctypes, threading, time, torch
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.full((60 << 18,), float(i), device="cuda") for i in range(2)]
+        said = []
+
+        def work():
+            try:
+                said.append(torch.ones(60 << 18, device="cuda"))
+            except torch.OutOfMemoryError:
+                said.append("short")
+
+        ctypes.CDLL(None).slow_down(3_000_000)
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(1)
+        assert not said
+        with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            thread.join()
+        ctypes.CDLL(None).slow_down(0)
+        work()
+        print(said[0], said[1].sum().item() == 60 << 18, [t[0].item() for t in kept])
+        """,
+        memory=116 * MIB,
+        env={"LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {slow_host_memory}".strip()},
+        fresh=True,
+    )
+    assert "short True [0.0, 1.0]" in out
 
 
 def test_who_holds_the_interpreter_does_not_wait(program: Any) -> None:

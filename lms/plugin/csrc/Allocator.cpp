@@ -257,9 +257,9 @@ class SnapshotLists final : public BlockLists {
   }
 
   // There is no way to name them: everything cached goes.
-  void release_segments(const std::vector<size_t>& /*indices*/) override { CA::emptyCache(); }
+  void release_segments(const std::vector<size_t>& /*indices*/) override { release_cached(); }
 
-  void settle_and_release() override { CA::emptyCache(); }
+  void settle_and_release() override { release_cached(); }
 
   size_t shortfall() override { return std::max<size_t>(allocator_.lacking(*request_), 1); }
 
@@ -267,7 +267,7 @@ class SnapshotLists final : public BlockLists {
   // Where the device has room. To be refused by it would take time, and some releases warn of it.
   void* new_segment(Request* request) {
     if (!allocator_.may_fit(*request)) {
-      CA::emptyCache();
+      release_cached();
       if (!allocator_.may_fit(*request)) {
         return nullptr;
       }

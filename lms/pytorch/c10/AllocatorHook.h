@@ -194,6 +194,10 @@ inline Spot first_ready(const Owed& owed, size_t size, size_t bytes) {
 // What a block owes that its user frees, beside what it owed before.
 void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owed);
 
+// Gives back to the device what is cached. While a graph is captured, or allocations go to a pool
+// of the user's, the allocator refuses, and it stays.
+void release_cached();
+
 // Implemented by the allocator.
 struct BlockInfo {
   cudaStream_t stream = nullptr;    // the stream whose pool it belongs to

@@ -70,8 +70,15 @@ bool under_pressure() noexcept { return pressure.load(std::memory_order_relaxed)
 
 DeviceIndex evict_for_shortage() {
   reclaim_inactive(short_device);
-  CUDACachingAllocator::emptyCache();
+  release_cached();
   return short_device;
+}
+
+void release_cached() {
+  try {
+    CUDACachingAllocator::emptyCache();
+  } catch (const c10::Error&) {  // it refuses, before it has changed anything
+  }
 }
 
 bool was_spared() noexcept { return std::exchange(spared, false); }
