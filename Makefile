@@ -148,9 +148,9 @@ test-negative: $(DEVELOP)
 
 # Their sources are in no package: a clone must have the commits. A clone is of one framework, so what
 # it has not is named and left out.
-OLD := tensorflow:v2.2.0 tensorflow:v2.1.0 pytorch:v1.5.0 pytorch:v1.4.0
+OLD := tensorflow:v2.2.0 tensorflow:v2.1.0 pytorch:v1.5.0 pytorch:v1.4.0 pytorch:v1.3.0
 # On which the suites do not run: the device has no kernels for them, and a test of its own.
-OLD_APPLIED := pytorch:v1.5.0 pytorch:v1.4.0
+OLD_APPLIED := pytorch:v1.5.0 pytorch:v1.4.0 pytorch:v1.3.0
 
 test-old: $(STAMP)
 	@test -d "$$LMSBUILD_MIRROR" || { echo "error: LMSBUILD_MIRROR names no folder; set it to a clone that has the commit of one of $(OLD)"; exit 1; }
@@ -158,7 +158,7 @@ test-old: $(STAMP)
 	commit=$$(sed -n 's/^commit = "\(.*\)"/\1/p' "patches/$$(echo $$tag | tr : /)/tag.toml"); \
 	git -C "$$LMSBUILD_MIRROR" cat-file -e "$$commit^{commit}" 2>/dev/null || { echo "left out: $$tag, whose commit $$commit is not in the clone"; continue; }; \
 	tried=1; $(BIN)/lmsbuild apply $$tag && $(BIN)/lmsbuild verify $$tag && $(BIN)/lmsbuild lint $$tag || exit 1; \
-	case " $(OLD_APPLIED) " in *" $$tag "*) $(BIN)/lmsbuild wheel $$tag --python 3.8;; *) $(BIN)/lmsbuild test $$tag;; esac || exit 1; \
+	case " $(OLD_APPLIED) " in *" $$tag "*) $(BIN)/lmsbuild wheel $$tag;; *) $(BIN)/lmsbuild test $$tag;; esac || exit 1; \
 	done; test -n "$$tried" || { echo "error: $$LMSBUILD_MIRROR has none of these commits; set LMSBUILD_MIRROR to a clone that has one"; exit 1; }
 	$(BIN)/python -m pytest tests/simcuda/test_old_torch.py
 

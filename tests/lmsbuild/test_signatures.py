@@ -59,6 +59,23 @@ static inline int64_t rank(const Tensor & self) {
 }
 """
 
+# As in PyTorch 1.3 and 1.2, of operators whose tables are outside of the dispatcher.
+TABLES = """
+static inline Tensor & mix_out(Tensor & out, const Tensor & self, Scalar by) {
+    static auto table = globalATenDispatch().getOpTable("aten::mix.out(Tensor self, Tensor out)");
+    return table->callUnboxed<Tensor &, Tensor &, const Tensor &, Scalar>(out, self, by);
+}
+inline int64_t Tensor::rank() const {
+    static auto table = globalATenDispatch().getOpTable("aten::rank(Tensor self) -> int");
+    return table->getOp<int64_t (const Tensor &)>(backend(*this), is_variable())(*this);
+}
+static inline std::tuple<Tensor,Tensor> halve(const Tensor & self, std::array<bool,2> at) {
+    static auto table = globalATenDispatch().getOpTable("aten::halve(Tensor self, bool[2] at)");
+    return table->getOp<std::tuple<Tensor,Tensor> (const Tensor &, std::array<bool,2>)>(
+        at::detail::infer_backend(self), false)(self, at);
+}
+"""
+
 
 def program() -> Any:
     spec = importlib.util.spec_from_file_location("signatures", PROGRAM)
@@ -85,6 +102,19 @@ def test_the_headers_of_an_older_version_say_the_same() -> None:
     now = program().signatures(FUNCTIONS + METHODS)
     before = program().signatures(BEFORE)
     assert before == {name: now[name] for name in (("aten::mix", "out"), ("aten::rank", ""))}
+
+
+def test_a_table_is_known_by_its_whole_schema(tmp_path: Path) -> None:
+    header, out = tmp_path / "Functions.h", tmp_path / "made.inc"
+    header.write_text(TABLES)
+    subprocess.run([sys.executable, PROGRAM, out, header], check=True)
+    assert out.read_text().splitlines()[1:] == [
+        'LMS_FUNCTION("aten::halve(Tensor self, bool[2] at)", '
+        "std::tuple<Tensor,Tensor> (const Tensor &, std::array<bool,2>))",
+        'LMS_FUNCTION("aten::mix.out(Tensor self, Tensor out)", '
+        "Tensor &(Tensor &, const Tensor &, Scalar))",
+        'LMS_FUNCTION("aten::rank(Tensor self) -> int", int64_t (const Tensor &))',
+    ]
 
 
 def test_an_operator_has_one_signature() -> None:

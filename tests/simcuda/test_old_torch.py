@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch 1.5 and 1.4 for CUDA 10 on the device, with a Python that they are for: memory, streams
+"""PyTorch 1.3 to 1.5 for CUDA 10 on the device, with a Python that they are for: memory, streams
 and copies, and no kernels. The overlay is taken where `lmsbuild wheel` has made one, else the
 official wheel. `python -m pytest tests/simcuda/test_old_torch.py`."""
 
@@ -19,7 +19,8 @@ from simcuda import torchinfo
 
 TOOLS = Path(torchinfo.__file__).resolve().parents[1]
 WORK = Path(os.environ.get("LMSBUILD_WORK") or TOOLS.parent / "work")
-PYTHON = "3.8"
+PYTHONS = {"1.5.0": "3.8", "1.4.0": "3.8", "1.3.0": "3.7"}
+NO_OVERLAY = "needs the overlay, which `lmsbuild wheel v{} --python {}` makes"
 PRELUDE = """
 import json
 import torch
@@ -39,7 +40,7 @@ Run = Callable[..., Any]
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=["1.5.0", "1.4.0"])
+@pytest.fixture(scope="module", params=PYTHONS)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -47,7 +48,11 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def overlay(version: str) -> list[Path]:
     """That of Large Model Support, if it is there."""
-    return sorted((WORK / f"pytorch-v{version}" / "wheels").glob("torch-*-cp38-*.whl"))
+    return sorted(
+        (WORK / f"pytorch-v{version}" / "wheels").glob(
+            f"torch-*-cp{PYTHONS[version].replace('.', '')}-*.whl"
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,7 @@ def run(version: str, overlay: list[Path], tmp_path_factory: pytest.TempPathFact
     """Runs a program on a device of 32 MiB; what it says last."""
     folder = tmp_path_factory.mktemp("old")
     python = folder / "env/bin/python"
-    subprocess.run([interpreter(PYTHON), "-m", "venv", folder / "env"], check=True)
+    subprocess.run([interpreter(PYTHONS[version]), "-m", "venv", folder / "env"], check=True)
     headers = torchinfo.Torch(folder, version, "10.2").header_wheels
     torch = str(overlay[-1]) if overlay else f"torch=={version}"
     wheels = [torch, "numpy<1.20", "future", *headers]
@@ -127,7 +132,7 @@ except RuntimeError as error:
 def test_storages_leave_and_come_back(run: Run, overlay: list[Path], version: str) -> None:
     """Three times the device."""
     if not overlay:
-        pytest.skip(f"needs the overlay, which `lmsbuild wheel v{version} --python 3.8` makes")
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
     said = run(
         """
 early = [(ramp + i).cuda() for i in range(4)]
@@ -137,7 +142,7 @@ left = torch.cuda.lms.reclaim()
 used = torch.cuda.memory_allocated()
 equal = equal and same(early)
 many = [(ramp + i).cuda() for i in range(96)]
-moved = torch.cuda.memory_stats()["reclaimed_bytes"]
+moved = torch.cuda.memory_reclaimed()
 again = same(many) and same(many)
 pointer = many[0].data_ptr()
 held = torch.cuda.lms.reclaim() and many[0].data_ptr() == pointer
@@ -151,3 +156,78 @@ say(left=left, used=used, equal=equal, moved=moved, again=again, held=held, off=
     assert said == {
         "left": 4 << 20, "used": 0, "equal": True, "again": True, "held": True, "off": True,
     }  # fmt: skip
+
+
+def test_ibms_names(run: Run, overlay: list[Path], version: str) -> None:
+    if not overlay:
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
+    said = run(
+        """
+cuda = torch.cuda
+missing = [name for name in cuda.lms.ibm.__all__ if not hasattr(cuda, name)]
+before = [cuda.memory_active(), *cuda.alloc_distribution().values()]
+kept = ramp.cuda()
+off = cuda.memory_active(), cuda.max_memory_active()
+cuda.set_enabled_lms(True)
+on = cuda.memory_active()
+there = [(ramp + i).cuda() for i in range(64)]
+made = cuda.alloc_distribution()
+moved = cuda.memory_reclaimed()
+cuda.reset_max_memory_active()
+cuda.reset_memory_reclaimed()
+after = [cuda.max_memory_active(), cuda.memory_reclaimed(), sum(cuda.alloc_distribution().values())]
+cuda.set_limit_lms(8 << 20)
+say(missing=missing, before=before, off=off, on=on, made=sum(made.values()), moved=moved,
+    reclaims=made["reclaim_one"] + made["reclaim_fragments"] + made["reclaim_all"], after=after,
+    limit=cuda.get_limit_lms(), size=cuda.get_size_lms())
+"""
+    )
+    assert said.pop("made") >= 64 and said.pop("reclaims") > 0 and said.pop("moved") >= 32 << 20
+    assert said == {
+        "missing": [], "before": [0] * 7, "off": [1 << 20] * 2, "on": 0, "after": [0] * 3,
+        "limit": 8 << 20, "size": 1 << 20,
+    }  # fmt: skip
+
+
+def test_operators_bring_in_what_they_use(run: Run, overlay: list[Path], version: str) -> None:
+    """Whatever table their kernels are in, which the device then refuses."""
+    if not overlay:
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
+    said = run(
+        """
+one, two = ((ramp + i).reshape(512, 512).cuda() for i in range(2))
+nn = torch.nn.functional
+CALLS = {
+    "add": lambda: one + two,
+    "add_": lambda: one.add_(two),
+    "mul": lambda: one.mul(2),
+    "tanh": lambda: torch.tanh(one),
+    "gt": lambda: two > 1,
+    "cat": lambda: torch.cat([one, two]),
+    "sum": lambda: one.sum(),
+    "relu_": lambda: torch.relu_(one),
+    "log_softmax": lambda: nn.log_softmax(one, 1),
+    "max_pool2d": lambda: nn.max_pool2d(one[None, None], 2),
+    "dropout": lambda: nn.dropout(one, 0.5, True),
+    "mm": lambda: one.mm(two),
+    "clone": lambda: one.clone(),
+    "unsqueeze": lambda: one.unsqueeze(0),
+}
+
+def paged_in(call):
+    torch.cuda.lms.reclaim()
+    before = torch.cuda.lms.stats()["lms.paged_in_bytes"]
+    try:
+        call()
+    except RuntimeError:
+        pass
+    return (torch.cuda.lms.stats()["lms.paged_in_bytes"] - before) >> 20
+
+torch.cuda.lms.enable(min_size=0)
+paged_in(CALLS["add"])  # known from now on
+say(**{name: paged_in(call) for name, call in CALLS.items()})
+"""
+    )
+    both = {"add", "add_", "cat", "mm"}
+    assert said == {name: 2 if name in both else 1 for name in said} | {"unsqueeze": 0}
+    assert len(said) == 14

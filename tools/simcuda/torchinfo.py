@@ -40,7 +40,7 @@ class Torch:
     @property
     def cudart(self) -> str:
         """The CUDA runtime's file name, which is the version of its symbols, too."""
-        if self.cuda_major == 10:
+        if self.cuda_major <= 10:
             return f"libcudart.so.{self.cuda}"
         return f"libcudart.so.{self.cuda_major}" + (".0" if self.cuda_major == 11 else "")
 
@@ -58,7 +58,7 @@ class Torch:
     @property
     def header_wheels(self) -> list[str]:
         """Requirements for the wheels with the CUDA headers of this torch."""
-        if self.cuda_major == 10:
+        if self.cuda_major <= 10:
             return [f"nvidia-{name}-cu11=={self.headers}.*" for name in _HEADERS_IN]
         if self.cuda_major < 13:
             suffix = f"-cu{self.cuda_major}"
@@ -78,7 +78,7 @@ def find_torch(path: Path | None = None) -> Torch | None:
     except OSError:
         raise SimcudaError(f"no torch package at {path}: it has no version.py") from None
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
-    cuda = re.search(r"^cuda.*= '([^']+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda.*= '(\d+\.\d+)[^']*'", text, re.MULTILINE)  # 1.3 says 10.1.243
     if not version or not cuda:
         raise SimcudaError(
             f"the torch at {path} is not built for CUDA; install a wheel that is (+cuNNN)"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
@@ -54,11 +53,6 @@ size_t attainable(DeviceIndex device, size_t reserved) {
   return std::min({reserved + free, allowed, limit == 0 ? SIZE_MAX : limit});
 }
 
-size_t allocated(DeviceIndex device) {
-  const auto stats = CUDACachingAllocator::getDeviceStats(device);
-  return static_cast<size_t>(stats.allocated_bytes[0].current);
-}
-
 ::lms::RouteCounts& routes_of(DeviceIndex device) {
   return detail::routes[static_cast<size_t>(device)];
 }
@@ -71,7 +65,7 @@ std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
   State& s = state();
   EngineScope scope;
   ::lms::Report report = ::lms::report(s.engine, s.host, device);
-  report.pool_in_use = allocated(device);
+  report.pool_in_use = allocated_bytes(device, Pool::kAll);
   const ::lms::EngineStats& e = report.stats;
   std::vector<std::pair<std::string, int64_t>> result;
   const auto put = [&](std::string name, auto value) {
@@ -141,14 +135,13 @@ std::string describe(DeviceIndex device, size_t wanted) {
   ::lms::Report report = ::lms::report(state().engine, state().host, device);
   report.device_limit = device_limit();
   if (wanted > 0) {
-    const auto stats = CUDACachingAllocator::getDeviceStats(device);
     report.wanted = wanted;
     report.pool = "GPU " + std::to_string(device);
-    report.pool_in_use = static_cast<size_t>(stats.allocated_bytes[0].current);
-    const size_t other_pool = wanted > State::kSmallBytes ? 1 : 2;  // of CUDA's StatType
-    report.pool_elsewhere = static_cast<size_t>(stats.allocated_bytes[other_pool].current);
+    report.pool_in_use = allocated_bytes(device, Pool::kAll);
+    report.pool_elsewhere =
+        allocated_bytes(device, wanted > State::kSmallBytes ? Pool::kSmall : Pool::kLarge);
     report.pool_granule = kGranule;
-    report.pool_bytes = attainable(device, static_cast<size_t>(stats.reserved_bytes[0].current));
+    report.pool_bytes = attainable(device, reserved_bytes(device));
     report.own_known = true;
     const size_t own = state().engine.bytes_of(current_frame());
     report.own_bytes = comes_in ? own - std::min(own, wanted) : own;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/allocator.h>
 #include <c10/cuda/lms/compat/cuda.h>
 #include <pthread.h>
 
@@ -32,8 +32,7 @@ constexpr std::chrono::milliseconds kFirstGrace{100};
 // Waits for the devices that hold memory of the allocator.
 void synchronize_devices() {
   for (DeviceIndex device = 0; device < device_count(); ++device) {
-    const auto stats = CUDACachingAllocator::getDeviceStats(device);
-    if (stats.reserved_bytes[0].current > 0) {
+    if (reserved_bytes(device) > 0) {
       CUDAGuard guard(device);
       device_synchronize();
     }

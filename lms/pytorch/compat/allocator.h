@@ -5,16 +5,21 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/lms/compat/implementations.h>
 
-// Seam: the settings of the caching allocator, and its segments. Its functions have the same names
-// in all versions.
+#include <cstddef>
+#include <cstdint>
+
+// Seam: what the caching allocator may do, and holds.
 namespace c10::cuda::lms {
 
 // The share of the device that it may take, as set by the user.
 double memory_fraction(DeviceIndex device);
 // Whether it could have segments that grow, which waste less, and has none.
 bool lacks_expandable_segments();
-// Whether memory is mapped and unmapped within the segment.
-bool expands(const CUDACachingAllocator::SegmentInfo& segment);
+// Bytes that it holds of the device.
+size_t reserved_bytes(DeviceIndex device);
+// Those of them that are allocated: all, or those of one of its pools.
+enum class Pool : uint8_t { kAll, kSmall, kLarge };
+size_t allocated_bytes(DeviceIndex device, Pool pool);
 
 }  // namespace c10::cuda::lms
 

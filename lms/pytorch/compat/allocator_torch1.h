@@ -4,10 +4,10 @@
 // The caching allocator of PyTorch 1.13; included by allocator.h. It tells nobody its fraction, so
 // `memory_fraction` is the hook's.
 
+#include <c10/cuda/lms/compat/allocator_counters.h>
+
 namespace c10::cuda::lms {
 
 inline bool lacks_expandable_segments() { return false; }  // there is no such thing
-
-inline bool expands(const CUDACachingAllocator::SegmentInfo&) { return false; }
 
 }  // namespace c10::cuda::lms

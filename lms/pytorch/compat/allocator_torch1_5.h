@@ -3,12 +3,12 @@
 
 // The caching allocator of PyTorch 1.5, which may take all of the device; included by allocator.h.
 
+#include <c10/cuda/lms/compat/allocator_counters.h>
+
 namespace c10::cuda::lms {
 
 inline double memory_fraction(DeviceIndex) { return 1; }
 
 inline bool lacks_expandable_segments() { return false; }  // there is no such thing
-
-inline bool expands(const CUDACachingAllocator::SegmentInfo&) { return false; }
 
 }  // namespace c10::cuda::lms

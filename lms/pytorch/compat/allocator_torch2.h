@@ -3,6 +3,8 @@
 
 // The caching allocator of PyTorch 2.6 and later; included by allocator.h.
 
+#include <c10/cuda/lms/compat/allocator_counters.h>
+
 #include <algorithm>
 
 namespace c10::cuda::lms {
@@ -11,6 +13,7 @@ inline double memory_fraction(DeviceIndex device) {
   return CUDACachingAllocator::getMemoryFraction(device);
 }
 
+// Whether memory is mapped and unmapped within the segment.
 inline bool expands(const CUDACachingAllocator::SegmentInfo& segment) {
   return segment.is_expandable;
 }

@@ -17,29 +17,4 @@ struct Entry {
 };
 template struct Grant<Entry, &c10::OperatorHandle::operatorIterator_>;
 
-struct Object {
-  friend auto member(Object);
-};
-template struct Grant<Object, &c10::KernelFunction::functor_>;
-
-struct Unboxed {
-  friend auto member(Unboxed);
-};
-template struct Grant<Unboxed, &c10::KernelFunction::unboxed_kernel_func_>;
-
-struct Boxed {
-  friend auto member(Boxed);
-};
-template struct Grant<Boxed, &c10::KernelFunction::boxed_kernel_func_>;
-
-template <class Member>
-struct PointedTo;
-template <class T>
-struct PointedTo<T * c10::KernelFunction::*> {
-  using type = T;
-};
-
-// With which a kernel is called boxed. Since PyTorch 1.5 it is told which operator it is of.
-using BoxedFunction = PointedTo<decltype(member(Boxed{}))>::type;
-
 }  // namespace torch::lms

@@ -31,4 +31,8 @@ void each_table(const c10::OperatorHandle& op, const F& f) {
 
 inline bool falls_through(const c10::KernelFunction&) { return false; }
 
+inline size_t hook_more() { return 0; }
+
 }  // namespace torch::lms
+
+#include <torch/csrc/lms/compat/interception_kernels.h>

@@ -17,4 +17,8 @@ void each_table(const c10::OperatorHandle& op, const F& f) {
 
 inline bool falls_through(const c10::KernelFunction& kernel) { return kernel.isFallthrough(); }
 
+inline size_t hook_more() { return 0; }
+
 }  // namespace torch::lms
+
+#include <torch/csrc/lms/compat/interception_kernels.h>

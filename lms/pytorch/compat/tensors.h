@@ -15,6 +15,8 @@ bool elsewhere(const at::Tensor& tensor);
 bool is_sparse_compressed(const at::Tensor& tensor);
 template <class F>
 void each_compressed_part(const at::Tensor& tensor, const F& f);
+// Whether its elements lie without a gap or an overlap; false where that is not known.
+bool is_dense(const at::Tensor& tensor);
 // Of one that has a storage.
 c10::StorageImpl* storage_of(const at::Tensor& tensor);
 // Of a value that is a storage; null for any other.

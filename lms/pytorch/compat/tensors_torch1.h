@@ -8,6 +8,8 @@
 
 namespace torch::lms {
 
+inline bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
+
 inline bool is_sparse_compressed(const at::Tensor& tensor) {
   const at::Layout layout = tensor.layout();
   return layout == at::kSparseCsr || layout == at::kSparseCsc || layout == at::kSparseBsr ||

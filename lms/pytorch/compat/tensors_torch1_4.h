@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What tensors and values hold in PyTorch 1.4, where a list of tensors is none of values; included
-// by tensors.h.
+// What tensors and values hold in PyTorch 1.4; included by tensors.h.
 
+#include <torch/csrc/lms/compat/tensors_lists.h>
 #include <torch/csrc/lms/compat/tensors_strided.h>
 
 namespace torch::lms {
 
-template <class F>
-void each_element(const c10::IValue& value, const F& f) {
-  if (value.isTensorList()) {
-    for (const at::Tensor& item : value.toTensorListRef()) {
-      f(item);
-    }
-  } else if (value.isGenericList()) {
-    for (const c10::IValue& item : value.toGenericListRef()) {
-      f(item);
-    }
-  } else if (value.isTuple()) {
-    for (const c10::IValue& item : value.toTuple()->elements()) {
-      f(item);
-    }
-  }
-}
+inline bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
 
 }  // namespace torch::lms

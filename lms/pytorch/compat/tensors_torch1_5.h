@@ -7,6 +7,8 @@
 
 namespace torch::lms {
 
+inline bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
+
 template <class F>
 void each_element(const c10::IValue& value, const F& f) {
   if (value.isList()) {

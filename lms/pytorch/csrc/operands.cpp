@@ -16,7 +16,7 @@ constexpr size_t kSmall = size_t{1} << 20;
 
 // Whether who writes every element of the tensor writes every byte of its storage.
 bool covers_its_storage(const at::Tensor& self) {
-  return self.is_non_overlapping_and_dense() && self.storage_offset() == 0 &&
+  return is_dense(self) && self.storage_offset() == 0 &&
          self.nbytes() == c10::cuda::lms::nbytes_of(*storage_of(self));
 }
 

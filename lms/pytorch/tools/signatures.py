@@ -3,8 +3,10 @@
 
     python signatures.py OUTPUT ATen/Functions.h ATen/core/TensorMethods.h
 
-writes one LMS_SIGNATURE(name, overload, return type(parameter types)) a line. Before PyTorch 1.6 a
-kernel can be called in no other way (torch/csrc/lms/compat/interception_typed.cpp).
+writes one LMS_SIGNATURE(name, overload, return type(parameter types)) a line, or one
+LMS_FUNCTION(schema, return type(parameter types)) where the operator has a table outside of the
+dispatcher. Before PyTorch 1.6 a kernel can be called in no other way
+(torch/csrc/lms/compat/interception_typed.cpp).
 """
 
 import pathlib
@@ -14,7 +16,10 @@ import sys
 _OPERATOR = re.compile(
     r'findSchema(?:OrThrow)?\(\s*{?"(?P<name>aten::\w+)",\s*"(?P<overload>\w*)"}?\)'
 )
+# Before PyTorch 1.4, of an operator that has a table outside of the dispatcher.
+_TABLE = re.compile(r'getOpTable\("(?P<schema>aten::[^"]+)"\)')
 _CALL = re.compile(r"\bcallUnboxed(?:Only)?<")
+_CALL_OF_FUNCTION = re.compile(r"\bgetOp<(?P<signature>[^;]+?\))>\(")
 
 
 def _parameters(text, begin):
@@ -30,15 +35,24 @@ def _parameters(text, begin):
     raise ValueError("a call of an operator has no end; are these ATen's headers?")
 
 
+def _signature(text, begin):
+    """Of the first call of an operator from `begin` on."""
+    call = _CALL.search(text, begin)
+    function = _CALL_OF_FUNCTION.search(text, begin)
+    if function and not (call and call.start() < function.start()):
+        return " ".join(function.group("signature").split())
+    result, *parameters = _parameters(text, call.end())
+    return f"{result}({', '.join(parameters)})"
+
+
 def signatures(text):
-    """(name, overload) -> the signature."""
+    """What upstream knows an operator by -> its signature: (name, overload), or (schema,)."""
     found = {}
-    for operator in _OPERATOR.finditer(text):
-        call = _CALL.search(text, operator.end())
-        result, *parameters = _parameters(text, call.end())
-        name, signature = operator.group("name", "overload"), f"{result}({', '.join(parameters)})"
-        if found.setdefault(name, signature) != signature:
-            raise ValueError(f"{'.'.join(name)} has two signatures; are these ATen's headers?")
+    for pattern in (_OPERATOR, _TABLE):
+        for operator in pattern.finditer(text):
+            key, signature = operator.groups(), _signature(text, operator.end())
+            if found.setdefault(key, signature) != signature:
+                raise ValueError(f"{'.'.join(key)} has two signatures; are these ATen's headers?")
     return found
 
 
@@ -54,8 +68,10 @@ def main(output, *headers):
         )
     with pathlib.Path(output).open("w", encoding="utf-8") as file:
         file.write("// Made by signatures.py.\n")
-        for (name, overload), signature in sorted(found.items()):
-            file.write(f'LMS_SIGNATURE("{name}", "{overload}", {signature})\n')
+        for key, signature in sorted(found.items()):
+            macro = "LMS_SIGNATURE" if len(key) == 2 else "LMS_FUNCTION"
+            named = ", ".join(f'"{part}"' for part in key)
+            file.write(f"{macro}({named}, {signature})\n")
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ def enable(
     """
     asked = {"device_limit": device_limit, "host_limit": host_limit, "min_size": min_size}
     given = {name: size for name, size in asked.items() if size is not None}
-    if torch.cuda.is_initialized():
+    if versions.initialized():
         load()  # which may wait for who initialises CUDA: not under the lock
         _switch(True, given)
     else:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Callable, Dict, Optional
 
-from . import api, library, sizes
+from . import api, library, sizes, versions
 
 _SIZES = ("device_limit", "host_limit", "min_size")
 
@@ -48,7 +48,7 @@ def read() -> None:
     except ValueError as error:
         _asked, _mistake = None, error
         cuda: Any = sys.modules["torch.cuda"]  # torch may be being imported
-        if not cuda.is_initialized():
+        if not versions.initialized():
             cuda._lazy_init = _refusing(cuda._lazy_init)
     if _asked is not None:
         api.store(wanted=True, **_asked)

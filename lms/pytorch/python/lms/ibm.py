@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from typing import Dict
 
-import torch
-
-from . import api, statistics
+from . import api, statistics, versions
 from .statistics import Device
 
 __all__ = [
@@ -83,9 +81,10 @@ def max_memory_active(device: Device = None) -> int:
 
 
 def reset_max_memory_active(device: Device = None) -> None:
-    r"""Call :func:`torch.cuda.reset_peak_memory_stats`, which resets all peaks."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats(device)
+    r"""Call :func:`torch.cuda.reset_peak_memory_stats`, which resets all peaks; before 1.4, where
+    there is none, reset this one and ``max_memory_allocated``."""
+    if versions.initialized():
+        versions.reset_peaks(device)
 
 
 def memory_reclaimed(device: Device = None) -> int:

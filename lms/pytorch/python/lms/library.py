@@ -9,6 +9,8 @@ from typing import Any, Callable
 
 import torch
 
+from . import versions
+
 _loaded = False
 
 
@@ -37,7 +39,7 @@ def load(prepare: Callable[[Any], None]) -> None:
 def in_child() -> bool:
     """Whether this is the child of a fork of a process that used CUDA: it has no device, nor the
     threads of its parent that may hold a lock of the library."""
-    return torch.cuda._is_in_bad_fork()
+    return versions.in_bad_fork()
 
 
 def loaded() -> bool:

@@ -86,7 +86,9 @@ _forgotten: Dict[int, Dict[str, int]] = {}
 
 
 def _routes_of_allocator(device: int) -> Dict[str, int]:
-    s = _flat(torch._C._cuda_memoryStats(device))
+    if not versions.counts_allocations():
+        return {}
+    s = _flat(versions.allocator_stats(device))
     retried = max(0, s["num_alloc_retries"] - s["num_ooms"])
     fresh = max(0, versions.device_allocations(s) - retried)
     cached = max(0, s["allocation.all.allocated"] - fresh - retried)
@@ -120,7 +122,7 @@ def stats(device: Device = None) -> Dict[str, int]:
     names = [f"{kind}.{pool}.{n}" for kind in _WHILE_OFF for pool in POOLS for n in COUNTERS]
     names += ["reclaimed", "reclaimed_bytes", *(f"alloc_distribution.{r}" for r in ROUTES)]
     result = dict.fromkeys(names, 0)
-    if not torch.cuda.is_initialized():
+    if not versions.initialized():
         return result
     index = index_of(device)
     if library.loaded():
@@ -131,7 +133,7 @@ def stats(device: Device = None) -> Dict[str, int]:
     for route, count in routes.items():
         result[f"alloc_distribution.{route}"] += count
     if not library.enabled():
-        allocator = _flat(torch._C._cuda_memoryStats(index))
+        allocator = _flat(versions.allocator_stats(index))
         for name in names:
             kind, _, rest = name.partition(".")
             if kind in _WHILE_OFF:
@@ -148,7 +150,7 @@ def reset_peak_stats(device: Device = None) -> None:
 def reset_accumulated_stats(device: Device = None) -> None:
     r"""Reset the counters of :func:`stats` that only grow. While it is off, those of ``pinned`` are
     the allocator's: see :func:`torch.cuda.reset_accumulated_memory_stats`."""
-    if not torch.cuda.is_initialized():
+    if not versions.initialized():
         return
     index = index_of(device)
     if library.loaded():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's versions and builds spell differently, or do not have: from 1.4 on."""
+"""What PyTorch's versions and builds spell differently, or do not have: from 1.2 on."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
@@ -53,10 +54,56 @@ def argument(storage: Any) -> Any:
     return storage._cdata if _TYPED else storage
 
 
+def initialized() -> bool:
+    """Whether CUDA is."""
+    cuda: Any = sys.modules["torch.cuda"]  # torch may be being imported
+    return bool(cuda.is_initialized() if hasattr(cuda, "is_initialized") else cuda._initialized)
+
+
+def in_bad_fork() -> bool:
+    cuda: Any = torch.cuda
+    forked = cuda._is_in_bad_fork() if hasattr(cuda, "_is_in_bad_fork") else cuda._in_bad_fork
+    return bool(forked)
+
+
 def native_allocator() -> bool:
     """Whether the caching allocator is PyTorch's native one; before 2.0 there is no other."""
     get_backend = getattr(torch.cuda, "get_allocator_backend", None)
     return get_backend is None or get_backend() == "native"
+
+
+def allocator_stats(device: int) -> Dict[str, Any]:
+    """What the allocator has counted, nested; before 1.4 only the bytes that are allocated, of all
+    pools, and their peak."""
+    module: Any = torch._C
+    if counts_allocations():
+        return module._cuda_memoryStats(device)  # type: ignore[no-any-return]
+    stats = {
+        kind: {
+            pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+            for pool in ("all", "large_pool", "small_pool")
+        }
+        for kind in ("allocation", "allocated_bytes")
+    }
+    stats["allocated_bytes"]["all"].update(
+        current=module._cuda_memoryAllocated(device), peak=module._cuda_maxMemoryAllocated(device)
+    )
+    return stats
+
+
+def counts_allocations() -> bool:
+    """Whether the allocator does, from 1.4 on."""
+    return hasattr(torch._C, "_cuda_memoryStats")
+
+
+def reset_peaks(device: Any) -> None:
+    """Of the allocator, and thereby ours; before 1.4 nothing resets all."""
+    if hasattr(torch.cuda, "reset_peak_memory_stats"):
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    cuda: Any = torch.cuda
+    cuda.reset_max_memory_allocated(device)
+    cuda.lms.reset_peak_stats(device)
 
 
 def device_allocations(stats: Dict[str, int]) -> int:
