@@ -82,8 +82,12 @@ def test_what_may_be_none_of_ibms(world: World, spec: str) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "nearest"),
-    [(f"v1.{minor}", "pytorch:v1.3.0") for minor in ("1.0", "2.0", "3.1")]
-    + [("v1.15", "tensorflow:v2.1.0"), ("tensorflow:v1.12.0", "tensorflow:v2.1.0")],
+    [
+        ("v1.1.0", "pytorch:v1.2.0"),
+        ("v1.3.1", "pytorch:v1.4.0"),
+        ("v1.15", "tensorflow:v2.1.0"),
+        ("tensorflow:v1.12.0", "tensorflow:v2.1.0"),
+    ],
 )
 def test_ibms_users_are_told_where_to_go(real_project: Project, spec: str, nearest: str) -> None:
     code, _, told = run("apply", spec)

@@ -56,7 +56,7 @@ OF_HOOKS = {
 UNDECLARED = {"collectives", "cuda", "definitions"}
 # How often implementations.h chooses one, if not for PyTorch 2, for 1.13 and once for all before.
 # Before 1.13 nothing needs to be silent; of how ops are intercepted, sources tell.
-CHOICES = {"allocator": 5, "interception": 0, "silence": 2, "tensors": 5}
+CHOICES = {"allocator": 6, "cuda": 6, "interception": 0, "silence": 2, "tensors": 6}
 
 
 def chosen(seam: str) -> list[Path]:

@@ -69,6 +69,16 @@ inline int64_t Tensor::rank() const {
     static auto table = globalATenDispatch().getOpTable("aten::rank(Tensor self) -> int");
     return table->getOp<int64_t (const Tensor &)>(backend(*this), is_variable())(*this);
 }
+#ifdef BUILD_NAMEDTENSOR
+static inline Tensor name(const Tensor & self, Dimname to) {
+#ifdef USE_STATIC_DISPATCH
+    return TypeDefault::name(self, to);
+#else
+    static auto table = globalATenDispatch().getOpTable("aten::name(Tensor self, Dimname to)");
+    return table->getOp<Tensor (const Tensor &, Dimname)>(backend(self), is_variable())(self, to);
+#endif
+}
+#endif
 static inline std::tuple<Tensor,Tensor> halve(const Tensor & self, std::array<bool,2> at) {
     static auto table = globalATenDispatch().getOpTable("aten::halve(Tensor self, bool[2] at)");
     return table->getOp<std::tuple<Tensor,Tensor> (const Tensor &, std::array<bool,2>)>(
@@ -113,6 +123,9 @@ def test_a_table_is_known_by_its_whole_schema(tmp_path: Path) -> None:
         "std::tuple<Tensor,Tensor> (const Tensor &, std::array<bool,2>))",
         'LMS_FUNCTION("aten::mix.out(Tensor self, Tensor out)", '
         "Tensor &(Tensor &, const Tensor &, Scalar))",
+        "#ifdef BUILD_NAMEDTENSOR",
+        'LMS_FUNCTION("aten::name(Tensor self, Dimname to)", Tensor (const Tensor &, Dimname))',
+        "#endif",
         'LMS_FUNCTION("aten::rank(Tensor self) -> int", int64_t (const Tensor &))',
     ]
 

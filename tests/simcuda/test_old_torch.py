@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch 1.3 to 1.5 for CUDA 10 on the device, with a Python that they are for: memory, streams
+"""PyTorch 1.2 to 1.5 for CUDA 10 on the device, with a Python that they are for: memory, streams
 and copies, and no kernels. The overlay is taken where `lmsbuild wheel` has made one, else the
 official wheel. `python -m pytest tests/simcuda/test_old_torch.py`."""
 
@@ -19,7 +19,7 @@ from simcuda import torchinfo
 
 TOOLS = Path(torchinfo.__file__).resolve().parents[1]
 WORK = Path(os.environ.get("LMSBUILD_WORK") or TOOLS.parent / "work")
-PYTHONS = {"1.5.0": "3.8", "1.4.0": "3.8", "1.3.0": "3.7"}
+PYTHONS = {"1.5.0": "3.8", "1.4.0": "3.8", "1.3.0": "3.7", "1.2.0": "3.7"}
 NO_OVERLAY = "needs the overlay, which `lmsbuild wheel v{} --python {}` makes"
 PRELUDE = """
 import json

@@ -24,19 +24,25 @@
 #define LMS_WRITE_BARRIER <c10/cuda/lms/compat/write_barrier_none.h>
 #else  // 1.5 and before
 #define LMS_COLLECTIVES <torch/csrc/lms/compat/collectives_none.h>
-#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1_5.h>
 #define LMS_DEFINITIONS_BY <torch/csrc/lms/compat/definitions_torch1_5.h>
 #define LMS_RANDOM <torch/csrc/lms/compat/random_torch1_5.h>
 #define LMS_STORAGE <c10/cuda/lms/compat/storage_torch1_5.h>
 #define LMS_WRITE_BARRIER <c10/cuda/lms/compat/write_barrier_none.h>
 #if !__has_include(<c10/core/TensorTypeId.h>)  // 1.5
 #define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch1_5.h>
+#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1_5.h>
 #define LMS_TENSORS <torch/csrc/lms/compat/tensors_torch1_5.h>
 #elif __has_include(<c10/util/TypeIndex.h>)  // 1.4
 #define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch1_5.h>
+#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1_5.h>
 #define LMS_TENSORS <torch/csrc/lms/compat/tensors_torch1_4.h>
-#else  // 1.3
+#elif __has_include(<c10/util/FunctionRef.h>)  // 1.3
 #define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch1_3.h>
+#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1_5.h>
+#define LMS_TENSORS <torch/csrc/lms/compat/tensors_torch1_3.h>
+#else  // 1.2
+#define LMS_ALLOCATOR <c10/cuda/lms/compat/allocator_torch1_3.h>
+#define LMS_CUDA <c10/cuda/lms/compat/cuda_torch1_2.h>
 #define LMS_TENSORS <torch/csrc/lms/compat/tensors_torch1_3.h>
 #endif
 #endif

@@ -7,8 +7,10 @@
 #include <torch/csrc/lms/compat/interception_torch1_5.h>
 #elif !__has_include(<ATen/core/ATenDispatch.h>)
 #include <torch/csrc/lms/compat/interception_torch1_4.h>
-#else
+#elif __has_include(<ATen/core/boxing/KernelFunction.h>)
 #include <torch/csrc/lms/compat/interception_torch1_3.h>
+#else
+#include <torch/csrc/lms/compat/interception_torch1_2.h>
 #endif
 
 #include <memory>

@@ -40,7 +40,7 @@ c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_
 }  // namespace
 
 bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* stack,
-                  c10::function_ref<bool(Stack*, Room)> run) {
+                  const std::function<bool(Stack*, Room)>& run) {
   const auto& parameters = schema.arguments();
   const size_t first = stack->size() - parameters.size();
 

@@ -3,10 +3,10 @@
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/stack.h>
-#include <c10/util/FunctionRef.h>
 #include <torch/csrc/lms/op_facts.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace torch::lms {
 
@@ -20,6 +20,6 @@ enum class Room : uint8_t { kSpare, kTell, kThrow };
 // the part is made smaller; one that cannot be is to throw. The results are as of one call. Returns
 // false, with nothing done, when the call is better left whole.
 bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, torch::jit::Stack* stack,
-                  c10::function_ref<bool(torch::jit::Stack*, Room)> run);
+                  const std::function<bool(torch::jit::Stack*, Room)>& run);
 
 }  // namespace torch::lms

@@ -61,10 +61,9 @@ bool is_set(const c10::FunctionSchema& schema, const std::string& op) {
 }
 
 bool may_hold_tensor(const c10::Argument& argument) {
-  const auto kind = argument.type()->kind();
   const std::string type = argument.type()->str();
-  return contains(type, "Tensor") || contains(type, "Storage") || kind == c10::TypeKind::AnyType ||
-         kind == c10::TypeKind::VarType;
+  return contains(type, "Tensor") || contains(type, "Storage") || type == "Any" ||
+         argument.type()->kind() == c10::TypeKind::VarType;
 }
 
 // Of an argument that is given for a result (out=).

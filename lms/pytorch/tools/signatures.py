@@ -18,6 +18,9 @@ _OPERATOR = re.compile(
 )
 # Before PyTorch 1.4, of an operator that has a table outside of the dispatcher.
 _TABLE = re.compile(r'getOpTable\("(?P<schema>aten::[^"]+)"\)')
+# Around what a build without names of dimensions has not, as that of PyTorch 1.2.
+_OPTIONAL = "BUILD_NAMEDTENSOR"
+_CONDITION = re.compile(r"^[ ]*#[ ]*(?P<what>if|endif)\w*[ ]*(?P<name>\w*)", re.MULTILINE)
 _CALL = re.compile(r"\bcallUnboxed(?:Only)?<")
 _CALL_OF_FUNCTION = re.compile(r"\bgetOp<(?P<signature>[^;]+?\))>\(")
 
@@ -45,6 +48,29 @@ def _signature(text, begin):
     return f"{result}({', '.join(parameters)})"
 
 
+def _optional_parts(text):
+    """(begin, end) of each."""
+    begun, parts = [], []
+    for found in _CONDITION.finditer(text):
+        if found.group("what") == "if":
+            begun.append(found)
+        else:
+            begin = begun.pop()
+            if begin.group("name") == _OPTIONAL:
+                parts.append((begin.end(), found.start()))
+    return parts
+
+
+def optional(text):
+    """What upstream knows the operators by that only a build with names of dimensions has."""
+    return {
+        operator.groups()
+        for begin, end in _optional_parts(text)
+        for pattern in (_OPERATOR, _TABLE)
+        for operator in pattern.finditer(text, begin, end)
+    }
+
+
 def signatures(text):
     """What upstream knows an operator by -> its signature: (name, overload), or (schema,)."""
     found = {}
@@ -57,10 +83,11 @@ def signatures(text):
 
 
 def main(output, *headers):
-    found = {}
+    found, guarded = {}, set()
     for header in headers:
-        with pathlib.Path(header).open(encoding="utf-8") as file:
-            found.update(signatures(file.read()))
+        text = pathlib.Path(header).read_text(encoding="utf-8")
+        found.update(signatures(text))
+        guarded |= optional(text)
     if not found:
         sys.exit(
             "no signature was found because none of "
@@ -71,7 +98,8 @@ def main(output, *headers):
         for key, signature in sorted(found.items()):
             macro = "LMS_SIGNATURE" if len(key) == 2 else "LMS_FUNCTION"
             named = ", ".join(f'"{part}"' for part in key)
-            file.write(f"{macro}({named}, {signature})\n")
+            line = f"{macro}({named}, {signature})\n"
+            file.write(f"#ifdef {_OPTIONAL}\n{line}#endif\n" if key in guarded else line)
 
 
 if __name__ == "__main__":
