@@ -16,7 +16,7 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import OwnedStream, set_bytes
-from lms_tensors import evict, ramp
+from lms_tensors import evict, on_host, ramp
 
 MODES = lms_device.device.modes
 N = MIB // 4
@@ -237,6 +237,7 @@ def test_record_stream(mode: str, extension: Any, state: str, by: str) -> None:
         x.record_stream(side)
     else:
         assert extension.record(x, side) == ""
+    assert on_host(x) == (state == "on-host")  # it needs no room
     with on(side, main):
         host = read_later(x)
     del x

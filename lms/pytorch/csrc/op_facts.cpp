@@ -101,7 +101,8 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
       const auto& alias = argument.alias_info();
       const bool written = !trusted || (alias && alias->isWrite()) || writes_silently(op, argument);
       const bool overwritten = trusted && index == 0 && (op == "zero_" || op == "copy_");
-      const bool held = trusted && ((index == 0 && op == "set_") || is_set(schema, op));
+      const bool held =
+          trusted && ((index == 0 && op == "set_") || is_set(schema, op) || op == "record_stream");
       const Access write = overwritten ? Access::kOverwrite : Access::kWrite;
       const Access access = written ? write : Access::kRead;
       writes_operands = writes_operands || (written && !is_out(argument));
