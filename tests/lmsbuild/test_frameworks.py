@@ -84,7 +84,7 @@ def test_what_may_be_none_of_ibms(world: World, spec: str) -> None:
     ("spec", "nearest"),
     [
         ("v1.1.0", "pytorch:v1.2.0"),
-        ("v1.3.1", "pytorch:v1.4.0"),
+        ("v1.3.1", "pytorch:v1.3.0"),
         ("v1.15", "tensorflow:v2.1.0"),
         ("tensorflow:v1.12.0", "tensorflow:v2.1.0"),
     ],

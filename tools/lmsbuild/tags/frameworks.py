@@ -592,10 +592,12 @@ def _had_by_ibm(spec: str, framework: str, name: str, known: list[Target]) -> No
 def _send_on(spec: str, had: str, tag: str, alike: Target) -> None:
     by_version = sorted((Version(tag.version), name) for name, tag in alike.framework.tags.items())
     try:
-        later = [each for each in by_version if each[0] > Version(tag)]
+        wanted = Version(tag)
     except InvalidVersion:  # of a *
         return
-    nearest = f"{alike.framework_name}:{(later or by_version[-1:])[0][1]}"
+    same_minor = [each for each in by_version if each[0].release[:2] == wanted.release[:2]]
+    later = [each for each in by_version if each[0] > wanted]
+    nearest = f"{alike.framework_name}:{(same_minor or later or by_version[-1:])[0][1]}"
     raise UnknownTagError(
         f"{spec} cannot be used because there is no series for it here, although IBM's Large Model "
         f"Support had {had}; use {nearest}, the nearest that there is, or take that series there "
