@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The tables of operators in PyTorch 1.3: of some in the dispatcher, with two copies each, for one
-// to be read while the other is written; of the others of aten in ATenDispatch. Included by
-// interception_typed.cpp.
+// The tables of operators in PyTorch 1.3: of some in the dispatcher, of the others of aten in
+// ATenDispatch. Included by interception_typed.cpp.
 
-#include <torch/csrc/lms/compat/interception_private.h>
+#include <torch/csrc/lms/compat/interception_copies.h>
 
 #include <array>
 
 namespace torch::lms {
-
-using DispatchKey = c10::TensorTypeId;
-
-struct Copies {
-  friend auto member(Copies);
-};
-template struct Grant<Copies, &c10::impl::OperatorEntry::dispatchTable_>;
-
-struct BothCopies {
-  friend auto member(BothCopies);
-};
-template struct Grant<BothCopies, &c10::LeftRight<c10::DispatchTable>::_data>;
 
 struct ByKey {
   friend auto member(ByKey);
@@ -49,13 +36,10 @@ struct Table {
 // f(table) for each copy of an operator's table.
 template <class F>
 void each_table(const c10::OperatorHandle& op, const F& f) {
-  const auto& copies = (op.*member(Entry{}))->op.*member(Copies{});
-  for (const c10::DispatchTable& table : copies.*member(BothCopies{})) {
+  for (const c10::DispatchTable& table : copies_of(op)) {
     f(Table{table});
   }
 }
-
-inline bool falls_through(const c10::KernelFunction&) { return false; }
 
 // Where a table of ATenDispatch has the kernels for CUDA, for sparse tensors there, and for all.
 constexpr std::array<DispatchKey, 3> kPlaces = {
