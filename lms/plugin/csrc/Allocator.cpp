@@ -571,6 +571,9 @@ void Allocator::let_go(void* ptr, const Block& block, const Ready& ready) {
 // ---- freeing, and the streams that must be waited for
 
 void Allocator::raw_delete(void* ptr) {
+  if (C10_UNLIKELY(in_child())) {  // a thread of the parent may have had PyTorch's locks
+    return;
+  }
   if (const auto block = blocks_.take(ptr)) {
     Owed owed(block->ready);
     free_by_user(block->device, block->stream, block->bytes, &owed);
