@@ -97,11 +97,14 @@ NOT_SHOWN = {
     "schema-writes-drop-the-copy": "without a write barrier whatever is used drops its copy",
     "foreign-operators-write": "without a write barrier whatever is used drops its copy",
     "running-statistics-are-written": "without a write barrier whatever is used drops its copy",
+    "extensions-are-found": "without a write barrier what has a copy has no known last use",
     "in-waits-for-clean-users": "without a write barrier nothing leaves without a copy",
+    "storage-methods-bring-in": "they reach memory by operators alone",
     "storage-methods-pin-while-off": "no mode of dispatch sees what a storage reads from a file",
     "nothing-is-spared-in-chaos-mode": "where its U-Net trains at all, there is room for both",
     "copies-dropped-when-off": "without a write barrier no pointer on the device is wrapped",
     "denied-only-under-the-lock": "no pointer refuses to be read",
+    "a-child-frees-nothing": "the class of its allocator has another name",
 }
 
 

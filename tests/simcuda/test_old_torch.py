@@ -231,3 +231,38 @@ say(**{name: paged_in(call) for name, call in CALLS.items()})
     both = {"add", "add_", "cat", "mm"}
     assert said == {name: 2 if name in both else 1 for name in said} | {"unsqueeze": 0}
     assert len(said) == 14
+
+
+def test_a_child_of_a_fork_waits_for_no_thread(run: Run, overlay: list[Path], version: str) -> None:
+    """Another thread is nearly always within the caching allocator when it is forked."""
+    if not overlay:
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
+    said = run(
+        """
+import os, signal, threading
+torch.cuda.lms.enable(min_size=0)
+kept = [ramp.cuda() for _ in range(4)]
+stop = False
+
+def work():
+    while not stop:
+        torch.empty(1 << 18, device="cuda")
+
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+statuses = []
+while len(statuses) < 100 and not any(statuses):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        kept.clear()
+        os._exit(0)
+    statuses.append(os.waitpid(child, 0)[1])
+stop = True
+for thread in threads:
+    thread.join()
+say(statuses=statuses)
+"""
+    )
+    assert said["statuses"] == [0] * 100
