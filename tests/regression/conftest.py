@@ -141,6 +141,7 @@ def lms(device: Any, request: pytest.FixtureRequest) -> Any:
     torch.cuda.lms.enable(min_size=0)
     extended = "extension" in request.fixturenames
     torch.ops.lms.set_unseen_kernels("looked-for" if extended else "none")
+    torch.ops.lms.measure_waits(False)
     return torch.cuda.lms
 
 

@@ -117,6 +117,52 @@ def test_dry_and_computing_move_the_same(
     assert modelled["copied"] == computed["copied"]
 
 
+def test_waits_are_measured(child: Any) -> None:
+    """To the microsecond, where what is waited for is one copy of 1 GiB, and each in its place."""
+    out = child(
+        """
+    lms, said = torch.cuda.lms, []
+
+    def waited(act):
+        lms.reset_accumulated_stats()
+        act()
+        torch.cuda.synchronize()
+        said.append([lms.stats()[f"lms.waited.{each}_us"] for each in
+                     ("operands", "memory", "copies_in", "copies_out")])
+
+    lms.enable(host_limit="30G", min_size=0)
+    first, second = (torch.empty(1 << 28, device="cuda") for _ in range(2))
+    waited(lambda: (lms.reclaim(), first.add_(1)))  # not measured yet
+    lms.measure_waits()
+    lms.reclaim()
+    torch.cuda.synchronize()
+    waited(lambda: first.add_(1))  # comes in
+    waited(lambda: first.add_(1))  # is there
+    waited(lambda: (torch.cuda._sleep(10**9), first.add_(1), lms.reclaim()))
+    third, fourth = (torch.empty(1 << 28, device="cuda") for _ in range(2))
+    third.add_(1), fourth.add_(1), torch.cuda.synchronize()
+    waited(lambda: torch.empty(1 << 28, device="cuda").add_(1))  # where one goes out
+    first.add_(1), torch.cuda.synchronize()
+    waited(lambda: second.add_(1))  # comes in where one goes out
+    line = [line for line in lms.summary().splitlines() if "waited: " in line]
+    lms.measure_waits(False)
+    waited(lambda: (lms.reclaim(), first.add_(1)))
+    print(json.dumps([said, line]))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+    )
+    said, line = out
+    copy, sleep = GIB / 15.75e3, 1e6  # microseconds
+    operands, memory, copies_in, copies_out = range(4)
+    want = [{}, {operands: copy}, {}, {copies_out: sleep}, {memory: copy},
+            {operands: 2 * copy, copies_in: copy}, {}]  # fmt: skip
+    for got, expected in zip(said, want, strict=True):
+        assert got == pytest.approx([expected.get(i, 0) for i in range(4)], rel=0.01, abs=10)
+    assert "operators 0.136 s for what they use to come in and 0.000 s for memory" in line[0]
+    assert "copies in 0.068 s, copies out 0.000 s" in line[0]
+
+
 def test_true_sizes_train_beyond_memory(child: Any) -> None:
     """ResNet-50 on an image of 7500 x 7500, which needs 91 GiB, with every wait that it needs."""
     out = child(

@@ -24,9 +24,12 @@ def test_random_programs(lms: Any, device: Any, mode: str, seed: int) -> None:
     if mode == "chaos":
         torch.ops.lms.set_chaos(True)
     device.mode("lazy" if mode == "chaos" and "lazy" in MODES else mode)
+    lms.measure_waits(seed % 2 == 1)
     program = Program(seed, device.limit, on=True)
     program.run(250)
     program.drop_graph()
+    waited = [n for name, n in lms.stats().items() if name.startswith("lms.waited.")]
+    assert min(waited) >= 0 and (max(waited) == 0 or seed % 2 == 1)
     assert lms.stats()["lms.paged_out"] > 10
 
 

@@ -366,17 +366,20 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   // What the block owes from now on. The page-in that it came with, its users have waited for.
   Ready ready;
   bool waits = copy;  // the stream of copies out waits for some, whom the next owner need not know
-  for (const User& user : users_of(used, block, device, unseen)) {
-    const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
-    const bool at_home = user.stream == block.stream && user.device == device;
-    if (at_home) {
-      ready.idle_since = end->number();
-    }
-    if (at_home && !copy) {
-      ready.home = end;
-    } else {
-      waits = true;
-      wait_fence(out, end);
+  {
+    const MeasuredWait wait(device, out, Wait::kCopiesOut);
+    for (const User& user : users_of(used, block, device, unseen)) {
+      const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
+      const bool at_home = user.stream == block.stream && user.device == device;
+      if (at_home) {
+        ready.idle_since = end->number();
+      }
+      if (at_home && !copy) {
+        ready.home = end;
+      } else {
+        waits = true;
+        wait_fence(out, end);
+      }
     }
   }
   ::lms::MarkPtr written = ready.out = block.ready.out;  // if it was paged out ahead
@@ -421,8 +424,11 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   has_moved_ = true;
   BlockInfo block = block_info(from.ptr);
   const cudaStream_t out = out_stream(device);
-  for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
-    wait_fence(out, user.last ? user.last : set_mark(user.device, user.stream));
+  {
+    const MeasuredWait wait(device, out, Wait::kCopiesOut);
+    for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
+      wait_fence(out, user.last ? user.last : set_mark(user.device, user.stream));
+    }
   }
   DrainOnError drain(out);
   copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
@@ -459,21 +465,27 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   const cudaStream_t user = stream_of(stream);
   const cudaStream_t in = in_stream(host->device);
   const cudaStream_t first = copy ? in : user;  // that uses the block
-  wait_ready(host->device, first, host->home, block_info(ptr).ready);
-  if (host->written) {
-    wait_fence(first, host->written);
-  }
   const bool unseen = unseen_kernels();
-  if (unseen) {  // a kernel that read or wrote the host buffer
-    order(host->device, first, host->home);
-    order(host->device, first, user);
+  {
+    const MeasuredWait wait(host->device, first, copy ? Wait::kCopiesIn : Wait::kMemory);
+    wait_ready(host->device, first, host->home, block_info(ptr).ready);
+    if (host->written) {
+      wait_fence(first, host->written);
+    }
+    if (unseen) {  // a kernel that read or wrote the host buffer
+      order(host->device, first, host->home);
+      order(host->device, first, user);
+    }
   }
   if (copy) {
     DrainOnError drain(in);
     copy_(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in);
     Ready ready;
     *arrival = ready.in = set_mark(host->device, in);
-    wait_fence(user, *arrival);
+    {
+      const MeasuredWait wait(host->device, user, Wait::kOperands);
+      wait_fence(user, *arrival);
+    }
     if (unseen) {
       wait_fence_at(host->device, host->home, *arrival);
     }
@@ -521,6 +533,7 @@ void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
     arrival->wait();
     return;
   }
+  const MeasuredWait wait(device_of(arrival), stream_of(stream), Wait::kOperands);
   wait_fence(stream_of(stream), arrival);
 }
 

@@ -3,10 +3,14 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/Fences.h>
+#include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/compat/cuda.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -102,6 +106,7 @@ class EventMark final : public ::lms::Mark {
   }
 
   std::uint64_t number() const override { return number_; }
+  DeviceIndex device() const { return device_; }
 
   bool done() override {
     if (!set_) {
@@ -194,6 +199,75 @@ void mark_if_external(DeviceIndex device, cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(line.mutex);
   if (line.external) {
     set_on(device, stream, line);
+  }
+}
+
+std::atomic<bool> measuring{false};
+
+// Of one device. The events are timed, and pooled.
+struct WaitLog {
+  struct Pair {
+    Wait what;
+    cudaEvent_t before, after;
+  };
+  std::vector<cudaEvent_t> events;
+  std::deque<Pair> pending;
+  std::array<double, kWaits> microseconds{};
+};
+
+struct WaitLogs {
+  std::mutex mutex;
+  std::map<DeviceIndex, WaitLog> devices;
+};
+
+WaitLogs& wait_logs() {
+  static auto* logs = new WaitLogs;  // leaked, as the fences are
+  return *logs;
+}
+
+// Null where there is none to be had.
+cudaEvent_t record_time(DeviceIndex device, cudaStream_t stream) noexcept {
+  cudaEvent_t event = nullptr;
+  try {
+    const CUDAGuard guard(device);
+    {
+      const std::lock_guard<std::mutex> lock(wait_logs().mutex);
+      auto& events = wait_logs().devices[device].events;
+      if (!events.empty()) {
+        event = events.back();
+        events.pop_back();
+      }
+    }
+    if (event == nullptr) {
+      C10_CUDA_CHECK(cudaEventCreate(&event));
+    }
+    C10_CUDA_CHECK(cudaEventRecord(event, stream));
+    return event;
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();
+  }
+  return nullptr;
+}
+
+// Adds up the waits that are over, the oldest first. Under the lock of the logs.
+void add_up(WaitLog* log) {
+  const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+  while (!log->pending.empty()) {
+    const WaitLog::Pair pair = log->pending.front();
+    float milliseconds = 0;
+    cudaError_t err = C10_CUDA_ERROR_HANDLED(cudaEventQuery(pair.after));
+    if (err == cudaSuccess) {
+      err = C10_CUDA_ERROR_HANDLED(cudaEventElapsedTime(&milliseconds, pair.before, pair.after));
+    }
+    if (err != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+    if (err == cudaErrorNotReady) {
+      return;
+    }
+    log->microseconds[static_cast<size_t>(pair.what)] += 1000.0 * static_cast<double>(milliseconds);
+    log->events.insert(log->events.end(), {pair.before, pair.after});
+    log->pending.pop_front();
   }
 }
 
@@ -306,6 +380,51 @@ void wait_ready(DeviceIndex device, cudaStream_t after, cudaStream_t home, const
   if (ready.in) {
     wait_fence(after, ready.in);
   }
+}
+
+void measure_waits(bool on) noexcept { measuring = on; }
+
+std::array<int64_t, kWaits> waited(DeviceIndex device) {
+  const std::lock_guard<std::mutex> lock(wait_logs().mutex);
+  WaitLog& log = wait_logs().devices[device];
+  add_up(&log);
+  std::array<int64_t, kWaits> result{};
+  std::transform(log.microseconds.begin(), log.microseconds.end(), result.begin(),
+                 [](double microseconds) { return std::llround(microseconds); });
+  return result;
+}
+
+void reset_waited(DeviceIndex device) {
+  const std::lock_guard<std::mutex> lock(wait_logs().mutex);
+  WaitLog& log = wait_logs().devices[device];
+  add_up(&log);
+  log.microseconds.fill(0);
+}
+
+MeasuredWait::MeasuredWait(DeviceIndex device, cudaStream_t stream, Wait what) noexcept
+    : device_(device), stream_(stream), what_(what) {
+  if (C10_UNLIKELY(measuring.load(std::memory_order_relaxed))) {
+    before_ = record_time(device, stream);
+  }
+}
+
+MeasuredWait::~MeasuredWait() {
+  if (C10_LIKELY(before_ == nullptr)) {
+    return;
+  }
+  const cudaEvent_t after = record_time(device_, stream_);
+  const std::lock_guard<std::mutex> lock(wait_logs().mutex);
+  WaitLog& log = wait_logs().devices[device_];
+  if (after == nullptr) {
+    log.events.push_back(before_);
+    return;
+  }
+  log.pending.push_back({what_, before_, after});
+  add_up(&log);
+}
+
+DeviceIndex device_of(const ::lms::FencePtr& fence) {
+  return static_cast<EventMark&>(*fence).device();
 }
 
 bool capturing(cudaStream_t stream) noexcept {

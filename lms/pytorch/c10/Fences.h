@@ -7,7 +7,10 @@
 #include <c10/cuda/lms/core/types.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 
 // The engine's events. They are pooled; whoever asks for one that is done, waits for nothing.
 namespace c10::cuda::lms {
@@ -59,6 +62,38 @@ void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePt
 void order(DeviceIndex device, cudaStream_t after, cudaStream_t before);
 // Makes later work on `after` wait for all that memory of the pool of `home` owes.
 void wait_ready(DeviceIndex device, cudaStream_t after, cudaStream_t home, const Ready& ready);
+
+// ---- how long streams wait, while measure_waits is on
+
+enum class Wait : uint8_t {
+  kOperands,   // of an op's stream, for what the op uses to come in
+  kMemory,     // of an op's stream, for what was in its memory to go out
+  kCopiesIn,   // of copies in, for what was in their memory to go out
+  kCopiesOut,  // of copies out, for the last uses
+};
+constexpr size_t kWaits = 4;
+
+// Microseconds, by Wait, of those that are over; of any order between streams of the device.
+std::array<int64_t, kWaits> waited(DeviceIndex device);
+void reset_waited(DeviceIndex device);
+
+// Lives while `stream`, of `device`, is made to wait. What cannot be measured is left out.
+class MeasuredWait {
+ public:
+  MeasuredWait(DeviceIndex device, cudaStream_t stream, Wait what) noexcept;
+  ~MeasuredWait();
+  MeasuredWait(const MeasuredWait&) = delete;
+  MeasuredWait& operator=(const MeasuredWait&) = delete;
+
+ private:
+  const DeviceIndex device_;
+  const cudaStream_t stream_;
+  const Wait what_;
+  cudaEvent_t before_ = nullptr;
+};
+
+// The device of the stream that a mark of these is set on.
+DeviceIndex device_of(const ::lms::FencePtr& fence);
 
 // Whether what is queued on `stream` goes into a graph instead of running.
 bool capturing(cudaStream_t stream) noexcept;

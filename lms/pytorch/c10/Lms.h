@@ -186,6 +186,8 @@ C10_CUDA_API bool page_in_if_free(StorageImpl* storage);
 C10_CUDA_API size_t reclaim_inactive(DeviceIndex device);
 C10_CUDA_API void trim_host();
 
+// From now on `stats` tell how long streams wait for moves, which costs two timed events a wait.
+C10_CUDA_API void measure_waits(bool on) noexcept;
 // From now on, by where their memory comes from, whether or not it is enabled.
 C10_CUDA_API void count_allocations() noexcept;
 C10_CUDA_API std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device);

@@ -168,6 +168,7 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
     }
     try {
       if (usable(device, home) && !capturing(home)) {  // a graph depends on nothing outside it
+        const MeasuredWait wait(device, home, Wait::kMemory);
         wait_fence_at(device, home, copy);
         continue;
       }

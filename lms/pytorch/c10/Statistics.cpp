@@ -34,6 +34,9 @@ constexpr ::lms::Words kWords = {
     "let go of what the operator does not use and cannot move, as named above",
     ": it would fit alone"};
 
+constexpr std::array<const char*, kWaits> kWaitNames = {"operands", "memory", "copies_in",
+                                                        "copies_out"};
+
 // Instead of the last but two, where that would help.
 constexpr char kExpand[] =
     "let go of what cannot move, as named above, or set "
@@ -99,6 +102,10 @@ std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
     put(std::string("lms.") + name, value);
   }
   put("lms.unknown_bytes", ::lms::unknown_bytes(report));
+  const auto microseconds = waited(device);
+  for (size_t wait = 0; wait < kWaits; ++wait) {
+    put(std::string("lms.waited.") + kWaitNames[wait] + "_us", microseconds[wait]);
+  }
   put("lms.host.limit", report.host.limit);
   put("lms.host.reserved_bytes", report.host.reserved);
   put("lms.host.reserved_bytes_peak", report.host.reserved_peak);
@@ -115,6 +122,7 @@ void reset_peak_stats(DeviceIndex device) {
 void reset_accumulated_stats(DeviceIndex device) {
   state().engine.reset_accumulated(device);
   routes_of(device).reset();
+  reset_waited(device);
 }
 
 void warn_of_thrashing() {

@@ -179,6 +179,7 @@ LMS_DEFINITIONS(m) {
     return static_cast<int64_t>(engine::reclaim_inactive(index_of(device)));
   });
   m.def("trim_host() -> ()", [] { engine::trim_host(); });
+  m.def("measure_waits(bool on) -> ()", [](bool on) { engine::measure_waits(on); });
   m.def("count_allocations() -> ()", [] { engine::count_allocations(); });
   m.def("stats(int device) -> Dict(str, int)", &stats);
   m.def("reset_peak_stats(int device) -> ()",

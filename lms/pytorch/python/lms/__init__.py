@@ -22,6 +22,7 @@ from .api import (
     exclude,
     include,
     is_enabled,
+    measure_waits,
     pin,
     reclaim,
     release_pointer,
@@ -44,6 +45,7 @@ __all__ = [
     "summary",
     "reset_peak_stats",
     "reset_accumulated_stats",
+    "measure_waits",
 ]
 
 graphs.watch()

@@ -291,3 +291,12 @@ def release_pointer(tensor: torch.Tensor) -> None:
 def reclaim(device: Optional[Union[torch.device, int]] = None) -> int:
     r"""Move every tensor that no operator is using to host memory. Returns the bytes moved."""
     return library.ops().reclaim_inactive(statistics.index_of(device)) if library.loaded() else 0
+
+
+def measure_waits(on: bool = True) -> None:
+    r"""Measure from now on how long streams wait for moves; :func:`stats` tells it, as
+    ``lms.waited.*``. It records two timed events more for each wait."""
+    if versions.initialized():
+        load().measure_waits(on)
+    else:
+        torch.cuda._lazy_call(lambda: load().measure_waits(on))

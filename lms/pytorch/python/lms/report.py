@@ -42,6 +42,17 @@ def _share(n: Dict[str, int]) -> str:
     return f"{n['lms.paged_in_bytes'] / max(n['lms.used_bytes'], 1):.0%}"
 
 
+def _waited(n: Dict[str, int]) -> str:
+    def seconds(what: str) -> str:
+        return f"{n[f'lms.waited.{what}_us'] / 1e6:.3f} s"
+
+    return (
+        f"  waited: operators {seconds('operands')} for what they use to come in and"
+        f" {seconds('memory')} for memory, copies in {seconds('copies_in')}, copies out"
+        f" {seconds('copies_out')}"
+    )
+
+
 def summary(device: Device = None) -> str:
     r"""A few lines that say whether Large Model Support is on and what it did."""
     lines = [f"Large Model Support: {_state()}"]
@@ -62,6 +73,7 @@ def summary(device: Device = None) -> str:
         f" {s['lms.paged_in_bytes']} in in {n['lms.paged_in']}",
         f"  operators used {s['lms.used_bytes']}, of which {_share(n)} had to be brought in first",
         f"  moved without a copy: {s['lms.clean_bytes']} out, {s['lms.overwrite_bytes']} in",
+        *([_waited(n)] if any(n[name] for name in n if name.startswith("lms.waited.")) else []),
         f"  now: {s['lms.on_host_bytes']} on the host, {s['lms.idle_bytes']} idle on the device,"
         f" {s['lms.exposed_bytes']} held by raw pointers, {s['lms.excluded_bytes']} excluded",
         *([_unknown(s["lms.unknown_bytes"])] if n["lms.unknown_bytes"] else []),
