@@ -27,6 +27,7 @@ FIXED = {
         *("kExabyte", "kNoRoom"),
     ),
     "plugin/csrc/Unseen.h": ("kTypes", "kStats"),
+    "pytorch/c10/Fences.h": ("kWaits",),
     "pytorch/c10/State.h": ("kSmallBytes",),
     "pytorch/c10/Statistics.cpp": ("kGranule",),
     "tensorflow/csrc/switch.cc": ("kEnabledField",),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lms_device import MIB, TOOLS
+from lms_device import MIB, TOOLS, is_plugin
 
 from simcuda import bounds, trace
 
@@ -155,7 +155,9 @@ def test_waits_are_measured(child: Any) -> None:
     said, line = out
     copy, sleep = GIB / 15.75e3, 1e6  # microseconds
     operands, memory, copies_in, copies_out = range(4)
-    want = [{}, {operands: copy}, {}, {copies_out: sleep}, {memory: copy},
+    # The plug-in has not looked yet at the segment that this leaves: its stream waits at once.
+    left = {memory: copy} if is_plugin() else {}
+    want = [{}, {operands: copy}, {}, {copies_out: sleep, **left}, {memory: copy},
             {operands: 2 * copy, copies_in: copy}, {}]  # fmt: skip
     for got, expected in zip(said, want, strict=True):
         assert got == pytest.approx([expected.get(i, 0) for i in range(4)], rel=0.01, abs=10)
