@@ -332,9 +332,56 @@ def test_reference_serves_when_upstream_does_not(world: World, console: Console)
         fetch(world.target, "git", world.folder / "two", console, world.folder / "work")
 
 
-def lose(clone: Path, path: str) -> None:
+@pytest.mark.parametrize("upstream", ["answers", "is gone"])
+def test_a_shallow_clone_of_several_tags_is_a_reference(
+    world: World, console: Console, upstream: str
+) -> None:
+    """Whose history ends at each of them, not at the one alone that is taken."""
+    served(world)
+    for version in ("0.9", "1.1"):
+        plain_git(world.upstream, "switch", "-q", "-C", f"of-{version}", "v1.0")
+        for number in range(2):
+            world.commit(world.upstream, {"later.txt": f"{version} {number}\n"}, f"Later {number}")
+        plain_git(world.upstream, "tag", f"v{version}")
+    plain_git(world.folder, "init", "-q", "--bare", "several")
+    reference = world.folder / "several"
+    names = [f"refs/tags/v{version}:refs/tags/v{version}" for version in ("0.9", "1.0", "1.1")]
+    plain_git(reference, "fetch", "-q", "--depth=1", world.upstream.as_uri(), *names)
+    assert len((reference / "shallow").read_text().split()) >= 2
+    if upstream == "is gone":
+        shutil.rmtree(world.upstream)
+    done = fetch(world.target, "git", None, console, reference)
+    shutil.rmtree(reference)
+    is_whole(bare_of(world))
+    assert len(apply(world.target, done.path, console).patches) == 3
+
+
+def test_a_clone_that_lacks_what_is_of_its_history_alone_serves_without_that(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone = world.clone("damaged")
+    before = plain_git(clone, "rev-parse", "HEAD:kept.generated")
+    world.commit(clone, {"kept.generated": "anew\n"}, "Later")
+    lose(clone, "kept.generated", "HEAD~")
+    for marker in (clone / ".git/objects/pack").glob("*.promisor"):
+        marker.unlink()
+    toml = world.tag_file
+    commit = plain_git(clone, "rev-parse", "HEAD")
+    toml.write_text(toml.read_text().replace(world.target.tag.commit, commit))
+    done = fetch(world.target, str(clone), None, Console(json_mode=True))
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        f"the checkout of alpha:v1.0 will have no history because {clone} lacks object "
+        f"{before} of it; give a full clone if it should have one"
+    ) in told
+    assert plain_git(done.path, "rev-list", "--all").split() == [commit]
+    assert not plain_git(done.path, "status", "--porcelain")
+    assert len(apply(world.target, done.path, Console(json_mode=True)).patches) == 3
+
+
+def lose(clone: Path, path: str, revision: str = "HEAD") -> None:
     """Make the clone a partial one that lacks the content of a file."""
-    blob = plain_git(clone, "rev-parse", f"HEAD:{path}")
+    blob = plain_git(clone, "rev-parse", f"{revision}:{path}")
     listed = plain_git(clone, "rev-list", "--objects", "--all").splitlines()
     objects = clone / ".git" / "objects"
     kept = "".join(f"{line.split()[0]}\n" for line in listed if line.split()[0] != blob)
@@ -552,6 +599,11 @@ def test_git_s_word_of_a_missing_object_is_understood(said: str) -> None:
     message = GitError(("checkout",), said.format(blob), Path("/clone")).message
     assert f"because /clone lacks object {blob}" in message and "disk" not in message
     assert "git -C /clone cat-file -p" in message
+    theirs = "\n".join(f"remote: {line}" for line in said.format(blob).splitlines())
+    theirs += "\nerror: git upload-pack: git-pack-objects died with error."
+    message = GitError(("fetch", "origin"), theirs, Path("/clone")).message
+    assert f"because what it reads from lacks object {blob}" in message
+    assert message.endswith("; use a full clone")
 
 
 # A user's clone is only read ----------------------------------------------------------------------

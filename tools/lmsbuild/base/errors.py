@@ -94,9 +94,10 @@ class SuiteError(LmsbuildError):
     meaning = "tests failed"
 
 
-# What git says of an object that is not there, or cannot be fetched.
+# What git says of an object that is not there, or cannot be fetched; or the git that it asks.
 _MISSING = re.compile(
-    r"^(?:fatal|error): (?:could not (?:fetch|read)|unable to (?:read|get)|missing|bad|no)\b"
+    r"^(remote: )?(?:fatal|error): "
+    r"(?:could not (?:fetch|read)|unable to (?:read|get)|missing|bad|no)\b"
     r"(?: \w+){0,3} '?([0-9a-f]{40})\b",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -145,10 +146,13 @@ class GitError(LmsbuildError):
         if locked:
             why = f"another git program works there ({locked[1]} exists)"
             remedy = "wait for its end, or remove that file if none runs"
-        if lost and place is not None:
-            why = f"{place} lacks object {lost[1]} (git says: {last})"
+        if lost and lost[1]:
+            why = f"what it reads from lacks object {lost[2]} (git says: {last})"
+            remedy = "use a full clone"
+        elif lost and place is not None:
+            why = f"{place} lacks object {lost[2]} (git says: {last})"
             remedy = (
-                f"run `{cat_file(place, lost[1])}`, which fetches it if the clone is a partial "
+                f"run `{cat_file(place, lost[2])}`, which fetches it if the clone is a partial "
                 "one, or use a full clone"
             )
         super().__init__(
@@ -157,7 +161,7 @@ class GitError(LmsbuildError):
         self.output = output
         self.place = place
         self.reason = last
-        self.lost = lost[1] if lost else None  # the object that is not there
+        self.lost = lost[2] if lost else None  # the object that is not there
         self.killed = killed  # by a signal
         self.misconfigured = setting is not None
         self._full = "failed to write" in output and _is_full(place)  # git says no more then

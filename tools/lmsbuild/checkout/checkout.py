@@ -167,7 +167,7 @@ def fetch(
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW) as folder:
             fresh = Path(folder) / "source"
             with console.task(f"checking out {target.label}") as task:
-                _check_out(target, source, fresh, task)
+                _check_out(target, source, fresh, task, console)
             if path.exists():
                 path.rmdir()
             shutil.move(fresh, path)
@@ -252,7 +252,7 @@ def _take_objects(made: Repository, source: Source) -> None:
     made.file("shallow").write_text(f"{source.commit}\n", encoding="utf-8")
 
 
-def _check_out(target: Target, source: Source, fresh: Path, task: Task) -> None:
+def _check_out(target: Target, source: Source, fresh: Path, task: Task, console: Console) -> None:
     fresh.mkdir()
     with Repository.create(fresh / ".git", fresh) as made, open_at(source.repository) as given:
         shallow = given.file("shallow").is_file() or source.route != "path"
@@ -263,8 +263,17 @@ def _check_out(target: Target, source: Source, fresh: Path, task: Task) -> None:
             patterns = ["/*", *(f"!/{path}" for path in without)]
             made.git.run("sparse-checkout", "set", "--no-cone", *patterns)
         else:
-            options = {"depth": 1} if shallow else {}
-            made.fetch("origin", source.commit, task, no_tags=True, **options)
+            try:
+                options = {"depth": 1} if shallow else {}
+                made.fetch("origin", source.commit, task, no_tags=True, **options)
+            except GitError as error:
+                if error.lost is None or shallow:
+                    raise
+                console.warn(
+                    f"the checkout of {target.label} will have no history because {given.path} "
+                    f"lacks object {error.lost} of it; give a full clone if it should have one"
+                )
+                made.fetch("origin", source.commit, task, no_tags=True, depth=1)
         made.git.run("checkout", "-q", "-b", "lms", source.commit)
         made.git.run("update-ref", f"{REFS}base", source.commit)
         origin.set_url(target.framework.url)

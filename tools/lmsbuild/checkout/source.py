@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -213,6 +214,8 @@ class _Way:
                 if of_clone:
                     _check_trees(lender, commit, self.target.label)
                 made.borrow(lender.file("objects"))
+                if lender.file("shallow").is_file():  # where git is not to look for more history
+                    shutil.copyfile(lender.file("shallow"), made.file("shallow"))
         with self.console.step(f"fetching {self.target.tag_name} from {location}") as step:
             try:
                 origin = made.create_remote("origin", location)
@@ -249,6 +252,7 @@ class _Way:
             if self.reference is not None:
                 _keep_objects(made, commit)
                 made.file("objects/info/alternates").unlink()
+                made.file("shallow").write_text(f"{commit}\n", encoding="utf-8")
                 for marker in made.file("objects/pack").glob("*.promisor"):
                     marker.unlink()  # nothing is missing any longer
 
