@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 from lmsbuild_world import REPOSITORY, plain_git
 
+from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.base.git import Git
 from lmsbuild.base.project import Project
@@ -44,3 +46,30 @@ def test_series_on_the_real_source(
         sourcelists.check_sources(library, ours)
     assert not refresh(target, ours, dry_run=True).written
     assert all(check.state == "ok" for check in verify(target, console, ours).checks)
+
+
+def test_the_survey_that_the_page_shows(
+    real_project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of those of its tags that the clone has."""
+    clone = os.environ.get("LMSBUILD_MIRROR")
+    if not clone:
+        pytest.skip("set LMSBUILD_MIRROR to a clone of PyTorch")
+    page = (REPOSITORY / "docs/porting.md").read_text(encoding="utf-8")
+    table = page[page.index("| series | on ") :].partition("\n\n")[0]
+    tags, _, *rows = ([cell.strip() for cell in row.split("|")[2:-1]] for row in table.splitlines())
+    tags[0] = tags[0].removeprefix("on ")
+    assert run(["survey", "--source", clone, "--json"]) == 0
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in json.loads(capsys.readouterr().out)["surveyed"]:
+        found.setdefault((row["series"], row["tag"]), []).append(row["state"])
+    shown = {
+        (f"pytorch:{series}", tag): cell.split(", ")
+        for series, row in zip(tags, rows, strict=True)
+        for tag, cell in zip(tags, row, strict=True)
+    }
+    assert found and found.keys() <= shown.keys()
+    for cell, (runtime, *hooks) in found.items():
+        assert runtime == "applied"
+        one = shown[cell] * len(hooks) if len(shown[cell]) == 1 else shown[cell]
+        assert hooks == one, cell
