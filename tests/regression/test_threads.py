@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 from typing import Any
@@ -511,6 +512,103 @@ def test_a_memory_pool_is_used_within_a_reclaim(program: Any, slow_host_memory: 
         fresh=True,
     )
     assert "short True [0.0, 1.0]" in out
+
+
+STANDSTILL = """
+import contextlib, os, threading, time, torch
+torch.cuda.lms.enable(min_size=0)
+kept = [torch.full((10 << 18,), float(i), device="cuda") for i in range(6)]  # of 48 MiB
+
+def meanwhile(still, operator):
+    for i in 0, 1:  # they leave, and the rest fills the device
+        torch.ops.lms.evict(kept[i])
+    for t in kept[2:]:
+        t.add_(0)
+    torch.cuda.synchronize()
+    ends, over = [], threading.Event()
+
+    def work():
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                ends.append((operator(), over.is_set()))
+        except torch.cuda.OutOfMemoryError as error:
+            ends.append((str(error), over.is_set()))
+
+    thread = threading.Thread(target=work)
+    with still:
+        thread.start()
+        time.sleep(0.5)
+        over.set()
+    thread.join()
+    torch.cuda.synchronize()
+    (result, waited), = ends
+    assert isinstance(result, torch.Tensor), result
+    assert waited or "LMS_DEBUG" in os.environ  # in chaos mode there is room for it
+    return float(result.cpu().double().mean())
+"""
+
+
+@pytest.mark.skipif(
+    "capture_error_mode" not in inspect.signature(torch.cuda.graph.__init__).parameters,
+    reason="in this PyTorch a thread that asks for memory fails another one's capture",
+)
+@pytest.mark.parametrize("mode", (*lms_device.device.modes, "chaos"))
+def test_an_operator_waits_for_the_end_of_a_capture(program: Any, mode: str) -> None:
+    """Nothing moves while another thread captures a graph."""
+    out = program(
+        STANDSTILL
+        + """
+x = torch.ones(8, device="cuda")
+torch.cuda.lms.exclude(x)
+
+@contextlib.contextmanager
+def capture():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        y = x + 1
+        yield
+    graph.replay()
+    assert y.tolist() == [2] * 8
+
+print(meanwhile(capture(), lambda: torch.cat(kept[:2])))
+print(meanwhile(capture(), lambda: kept[1].add_(1)))
+print(meanwhile(capture(), lambda: torch.full((12 << 18,), 3.0, device="cuda")))
+print(meanwhile(capture(), lambda: torch.full((12 << 18,), 4.0, out=torch.ones(3, device="cuda"))))
+print(all((t == (2 if i == 1 else i)).all().item() for i, t in enumerate(kept)))
+""",
+        memory=48 * MIB,
+        mode="lazy" if mode == "chaos" else mode,
+        env={"LMS_DEBUG": "chaos"} if mode == "chaos" else None,
+    )
+    assert "0.5\n2.0\n3.0\n4.0\nTrue\n" in out
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
+@pytest.mark.parametrize("mode", (*lms_device.device.modes, "chaos"))
+def test_an_operator_waits_for_the_end_of_a_pools_use(program: Any, mode: str) -> None:
+    """Nothing moves while another thread uses a pool of its own; who uses one waits for nobody."""
+    out = program(
+        STANDSTILL
+        + """
+def use():
+    return torch.cuda.use_mem_pool(torch.cuda.MemPool())
+
+print(meanwhile(use(), lambda: torch.cat(kept[:2])))
+print(meanwhile(use(), lambda: kept[1].add_(1)))
+print(meanwhile(use(), lambda: torch.full((12 << 18,), 3.0, device="cuda")))
+print(all((t == (2 if i == 1 else i)).all().item() for i, t in enumerate(kept)))
+start = time.monotonic()
+with use():
+    try:
+        torch.ones(50 << 18, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        print(time.monotonic() - start < 5)
+""",
+        memory=48 * MIB,
+        mode="lazy" if mode == "chaos" else mode,
+        env={"LMS_DEBUG": "chaos"} if mode == "chaos" else None,
+    )
+    assert "0.5\n2.0\n3.0\nTrue\nTrue\n" in out
 
 
 def test_who_holds_the_interpreter_does_not_wait(program: Any) -> None:

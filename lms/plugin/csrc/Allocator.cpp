@@ -6,6 +6,7 @@
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/compat/allocator.h>
 #include <c10/cuda/lms/compat/storage.h>
+#include <c10/util/ScopeExit.h>
 #include <plugin/Blocks.h>
 #include <plugin/Forward.h>
 #include <plugin/FreeMemory.h>
@@ -156,6 +157,7 @@ class Allocator final : public Forward {
   // A graph is captured, or allocations are routed to a pool, on this device.
   bool routed(DeviceIndex device);
   bool private_pool(DeviceIndex device, cudaStream_t stream);
+  void leave_pool(DeviceIndex device, MempoolId_t pool);
   void* pass(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain_last(Request* request);
@@ -174,6 +176,9 @@ class Allocator final : public Forward {
   mutable std::mutex state_mutex_;
   std::vector<size_t> divisions_;  // of powers of two; see roundup_power2_divisions
   std::vector<Unseen> unseen_;     // by device
+  // What the allocator behind counts, and what is unseen of that, are of one moment. Comes before
+  // the lock of the allocator behind.
+  std::recursive_mutex statistics_mutex_;
 };
 
 Allocator* the_allocator = nullptr;  // leaked: blocks are freed after static destructors ran
@@ -308,8 +313,9 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   }
   const DeviceIndex device = current_device();
   const PoolKind kind = private_pool(device, stream) ? PoolKind::kPrivate : PoolKind::kCommon;
-  void* ptr = C10_LIKELY(!reclaiming()) || routed(device) ? pass(device, bytes, stream)
-                                                          : obtain(device, bytes, stream);
+  void* ptr = C10_LIKELY(!reclaiming()) || kind == PoolKind::kPrivate
+                  ? pass(device, bytes, stream)
+                  : obtain(device, bytes, stream);
   know_stream(getCurrentCUDAStream(device));
   const size_t usable = block_bytes(bytes);
   const Ready ready = taken(ptr, usable, device, stream);
@@ -403,6 +409,7 @@ void* Allocator::choose(const Request& request, void* ptr) {
   if (first.over()) {
     return ptr;
   }
+  const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);
   const auto before = base()->getDeviceStats(request.device);
   Request again = request;
   std::vector<void*> others;
@@ -639,24 +646,35 @@ void Allocator::adopt(StorageImpl* storage) {
 
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
                                     std::function<bool(cudaStream_t)> filter) {
+  begin_standstill();
   {
     std::lock_guard<std::mutex> lock(pools_mutex_);
     pools_.push_back({device, pool, filter});
     pool_count_ = pools_.size();
   }
+  auto refused = c10::make_scope_exit([&] { leave_pool(device, pool); });
   base()->beginAllocateToPool(device, pool, std::move(filter));
+  refused.release();
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
   base()->endAllocateToPool(device, pool);
-  std::lock_guard<std::mutex> lock(pools_mutex_);
-  const auto found = std::find_if(pools_.begin(), pools_.end(), [&](const Pool& entry) {
-    return entry.device == device && entry.id == pool;
-  });
-  if (found != pools_.end()) {
-    pools_.erase(found);
+  leave_pool(device, pool);
+}
+
+void Allocator::leave_pool(DeviceIndex device, MempoolId_t pool) {
+  {
+    std::lock_guard<std::mutex> lock(pools_mutex_);
+    const auto found = std::find_if(pools_.rbegin(), pools_.rend(), [&](const Pool& entry) {
+      return entry.device == device && entry.id == pool;
+    });
+    if (found == pools_.rend()) {  // of before this allocator
+      return;
+    }
+    pools_.erase(std::next(found).base());
+    pool_count_ = pools_.size();
   }
-  pool_count_ = pools_.size();
+  end_standstill();
 }
 
 bool Allocator::routed(DeviceIndex device) {
@@ -699,17 +717,20 @@ CA::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
 // ---- statistics
 
 CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
+  const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);
   auto stats = base()->getDeviceStats(device);
   correct(device, [&](Unseen* unseen) { stats = unseen->correct(std::move(stats)); });
   return stats;
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
+  const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);
   base()->resetAccumulatedStats(device);
   correct(device, [](Unseen* unseen) { unseen->reset_accumulated(); });
 }
 
 void Allocator::resetPeakStats(DeviceIndex device) {
+  const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);
   base()->resetPeakStats(device);
   correct(device, [](Unseen* unseen) { unseen->reset_peaks(); });
 }

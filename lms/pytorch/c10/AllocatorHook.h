@@ -194,6 +194,13 @@ inline Spot first_ready(const Owed& owed, size_t size, size_t bytes) {
 // What a block owes that its user frees, beside what it owed before.
 void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owed);
 
+// Around the capture of a graph, and around the use of a pool of the user's: nothing moves, and an
+// op of another thread that lacks room waits for the end as for that of an op. To be called with no
+// lock held.
+void begin_standstill();
+void end_standstill();
+bool stands_still() noexcept;  // in any thread
+
 // Gives back to the device what is cached. While a graph is captured, or allocations go to a pool
 // of the user's, the allocator refuses, and it stays.
 void release_cached();

@@ -12,8 +12,12 @@
 #include <c10/util/SmallVector.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <functional>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 // What surrounds an op: its pins, and what is let go when no lock is held any more.
 namespace c10::cuda::lms {
@@ -51,8 +55,28 @@ bool holds_interpreter() {
   return check != nullptr && check() != 0;
 }
 
-// Another thread's op may need the interpreter to come to its end.
-bool may_wait() { return !in_engine() && !holds_interpreter(); }
+// Whose captures and pools others wait for: a thread, once for each. Leaked, as the engine is.
+struct Standstills {
+  std::mutex mutex;
+  std::vector<std::thread::id> owners;
+
+  static Standstills& all() {
+    static auto* all = new Standstills;
+    return *all;
+  }
+  // With the lock.
+  auto mine() { return std::find(owners.begin(), owners.end(), std::this_thread::get_id()); }
+};
+
+bool has_standstill() {
+  auto& all = Standstills::all();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return all.mine() != all.owners.end();
+}
+
+// Another thread's op may need the interpreter to come to its end, or wait for a standstill of this
+// one's.
+bool may_wait() { return !in_engine() && !holds_interpreter() && !has_standstill(); }
 
 void start(ThreadFrame* mine, bool independent) {
   turns().start(independent, turns().barred() && may_wait());
@@ -254,11 +278,50 @@ void OpGuard::results(StorageImpl* const* storages, size_t count) {
   }
 }
 
+void begin_standstill() {
+  if (in_child()) {
+    return;
+  }
+  turns().start(/*independent=*/false, turns().barred() && may_wait());
+  auto& all = Standstills::all();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.owners.push_back(std::this_thread::get_id());
+}
+
+void end_standstill() {
+  if (in_child()) {
+    return;
+  }
+  {
+    auto& all = Standstills::all();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (all.owners.empty()) {
+      return;
+    }
+    const auto mine = all.mine();  // unless another thread has begun it
+    all.owners.erase(mine != all.owners.end() ? mine : all.owners.begin());
+  }
+  turns().end_started(/*independent=*/false);
+}
+
+bool stands_still() noexcept {
+  auto& all = Standstills::all();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return !all.owners.empty();
+}
+
+bool in_capture() {
+  return capture_underway() && (has_standstill() || capturing(getCurrentCUDAStream()));
+}
+
 bool try_again(const std::function<bool()>& attempt) {
-  if (capture_underway()) {  // nothing may move
+  if (in_capture()) {
     return false;
   }
   const auto afresh = [&attempt] {
+    if (capture_underway()) {  // nothing may move
+      return false;
+    }
     // With the operands where they are, as if the first try had gone on and spared nothing.
     if (was_spared() && attempt()) {
       return true;
@@ -292,8 +355,8 @@ bool try_again(const std::function<bool()>& attempt) {
 // try_again, and with the pins that the kernel needs.
 bool wait_for_room(const std::function<bool()>& attempt) {
   const ThreadFrame& mine = this_frame();
-  if (!mine.started || mine.in_turn || ShortageScope::active() || capture_underway() ||
-      turns().alone(1) || !may_wait()) {
+  if (!mine.started || mine.in_turn || ShortageScope::active() || turns().alone(1) || !may_wait() ||
+      in_capture()) {
     return false;
   }
   const auto again = [&attempt] {

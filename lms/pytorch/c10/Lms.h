@@ -73,8 +73,10 @@ class C10_CUDA_API ShortageScope {
 // Whether something has had to make way since Large Model Support was first enabled.
 C10_CUDA_API bool under_pressure() noexcept;
 
-// Whether any thread captures a graph. Then nothing moves, and no op is tried again.
+// Whether any thread captures a graph. Then nothing moves.
 C10_CUDA_API bool capture_underway() noexcept;
+// Whether this one does, or works for one. Then no op is tried again.
+C10_CUDA_API bool in_capture();
 // Whether any thread ever captured one.
 C10_CUDA_API bool captured() noexcept;
 
@@ -123,8 +125,8 @@ class C10_CUDA_API UnpinnedOp {
 // being captured, whose operands are to be exposed.
 C10_CUDA_API bool active() noexcept;
 // Around a capture. Counts for the process.
-C10_CUDA_API void begin_capture() noexcept;
-C10_CUDA_API void end_capture() noexcept;
+C10_CUDA_API void begin_capture();
+C10_CUDA_API void end_capture();
 // Whether the engine can manage this storage at all. Reads the storage only.
 C10_CUDA_API bool manageable(const StorageImpl* storage) noexcept;
 

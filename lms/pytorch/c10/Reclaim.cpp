@@ -58,7 +58,7 @@ bool GrowthScope::active() noexcept { return growth_scopes > 0; }
 
 bool reclaim(DeviceIndex device, Effort effort, const std::function<bool(ReclaimScope&)>& attempt) {
   const auto once = [&] {
-    return with_host_memory([&] {
+    return !capture_underway() && with_host_memory([&] {  // else nothing may move
       ReclaimScope scope(device);
       return attempt(scope);
     });

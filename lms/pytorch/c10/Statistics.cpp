@@ -163,6 +163,9 @@ std::string describe(DeviceIndex device, size_t wanted) {
     words.immovable = "cannot move while a CUDA graph is captured";
     words.others =
         "move out what the graph does not use before the capture: torch.cuda.lms.reclaim()";
+  } else if (stands_still()) {
+    words.immovable = "cannot move while a torch.cuda.MemPool is in use";
+    words.others = "move out what the pool is not for before its use: torch.cuda.lms.reclaim()";
   }
   return ::lms::shortage(report, words);
 }

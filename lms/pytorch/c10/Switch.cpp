@@ -92,12 +92,16 @@ bool capture_underway() noexcept { return captures.load() > 0; }
 
 bool captured() noexcept { return any_capture; }
 
-void begin_capture() noexcept {
+void begin_capture() {
+  begin_standstill();
   any_capture = true;
   ++captures;
 }
 
-void end_capture() noexcept { --captures; }
+void end_capture() {
+  --captures;
+  end_standstill();
+}
 
 bool enabled() noexcept { return detail::lms_switch.enabled(); }
 

@@ -159,10 +159,12 @@ bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room
          finds_room(kernel, [&] { entered.run(call, facts, operands); });
 }
 
-// Whether the kernel can run again when it has found no room, and may come to that.
+// Whether the kernel can run again when it has found no room, and may come to that. A graph would
+// have captured the first run, too, and what is captured elsewhere may take from the generator.
 template <class Call>
 bool repeatable(const Call& call, const OpFacts& facts, const Operands& operands) {
-  if (operands.empty() || c10::cuda::lms::capture_underway()) {
+  if (operands.empty() || c10::cuda::lms::in_capture() ||
+      (facts.random && c10::cuda::lms::capture_underway())) {
     return false;
   }
   return facts.repeatable ? may_lack_room(operands) : facts.fills && call.results_are_blank(facts);
