@@ -30,7 +30,7 @@ help:
 	@echo "make test-front     TensorFlow's wheels for GPUs, on the dry device"
 	@echo "make test-full      the whole matrices; SHARD=I/N runs one part, RECORD=--record notes it"
 	@echo "make test-negative  every safeguard turned off in turn: its test must fail (SHARD, RECORD, ONLY=--missing)"
-	@echo "make test-sanitized  suites under the sanitizers of addresses, undefined behaviour and threads (half an hour)"
+	@echo "make test-sanitized  suites under the sanitizers of addresses, undefined behaviour and threads (an hour)"
 	@echo "make test-old       old tags, from a clone: LMSBUILD_MIRROR=<clone> make test-old"
 	@echo "make bench          what trains, and how fast, against doing without and two other ways; then bench-tool"
 	@echo "make bench-core     what the core costs: host memory reserved, time to make room"
@@ -139,6 +139,7 @@ PLUGIN_FULL := $(PLUGIN_NEWEST) tensorflow:2.21.0
 # The core's own tests are under them always; these are the adaptors.
 test-sanitized: $(STAMP)
 	$(BIN)/lmsbuild test $(TAG) sanitized
+	$(BIN)/lmsbuild test $(TAG) --plugin sanitized
 
 test-negative: $(DEVELOP)
 	$(BIN)/python tests/engine/negative.py $(ONLY) $(RECORD)

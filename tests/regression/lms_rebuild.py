@@ -9,12 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import lms_device
+import pytest
 import torch
 from lms_device import HERE
 
@@ -210,6 +212,20 @@ class Rebuilder:
             f"--stock={stock}", f"--tier={tier}", *(str(HERE / test) for test in tests),
         ]  # fmt: skip
         return safeguards.outcome(command, HERE.parents[1], environment, seconds)
+
+
+def tree_of_package(folder: Path) -> Path:
+    """What the package was built from: LMS_SOURCE is torch's, LMS_SDIST the plug-in's, which is
+    unpacked in `folder`. A test that needs one is left out where none is told."""
+    variable = "LMS_SDIST" if PLUGIN else "LMS_SOURCE"
+    if not (name := os.environ.get(variable)):
+        pytest.skip(f"needs {variable}, what this was built from")
+    if not PLUGIN:
+        return Path(name)
+    with tarfile.open(name) as archive:
+        archive.extractall(folder / "sdist", filter="data")
+    (tree,) = (folder / "sdist").iterdir()
+    return tree / "csrc"
 
 
 def _link(source: str, target: str) -> None:

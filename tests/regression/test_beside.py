@@ -102,8 +102,8 @@ def test_blocks_of_the_users_own_pool_stay(lms: Any, device: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
 def test_a_shortage_while_a_memory_pool_is_used(program: Any) -> None:
-    """Nothing moves then, and the allocator refuses to give segments back: once it has waited in vain
-    for the pool's end it is a shortage like any other, and over with the pool."""
+    """Nothing moves then, and the allocator refuses to give segments back: once it has waited in
+    vain for the pool's end it is a shortage like any other, and over with the pool."""
     out = program(
         """
         import threading, torch

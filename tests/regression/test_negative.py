@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import lms_device
 import pytest
 import torch
-from lms_rebuild import PLUGIN, Rebuilder, Safeguard, safeguards
+from lms_rebuild import PLUGIN, Rebuilder, Safeguard, safeguards, tree_of_package
 
 pytestmark = pytest.mark.negative
 KIND = "plugin" if PLUGIN else "torch"
@@ -28,22 +26,12 @@ SECONDS = 160
 SAFEGUARDS = [s for s in safeguards.load(KIND) if s.since <= VERSION]
 
 
-def sources_of_plugin(sdist: Path, folder: Path) -> Path:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "sdist", filter="data")
-    (tree,) = (folder / "sdist").iterdir()
-    return tree / "csrc"
-
-
 @pytest.fixture(scope="session")
 def rebuilder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rebuilder]:
-    variable = "LMS_SDIST" if PLUGIN else "LMS_SOURCE"
-    if not (name := os.environ.get(variable)):
-        pytest.skip(f"needs {variable}, what this was built from")
     if lms_device.device.kind != "sim":
         pytest.skip("races show on the simulated device")
     folder = tmp_path_factory.mktemp("negative")
-    made = Rebuilder(sources_of_plugin(Path(name), folder) if PLUGIN else Path(name), folder)
+    made = Rebuilder(tree_of_package(folder), folder)
     made.build_all()
     yield made
     shutil.rmtree(folder)
