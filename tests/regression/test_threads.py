@@ -611,6 +611,59 @@ with use():
     assert "0.5\n2.0\n3.0\nTrue\nTrue\n" in out
 
 
+def test_the_allocators_counters_beside_threads(program: Any) -> None:
+    """Sums are those of their parts, nothing is negative, and nothing is left in the end, however
+    many blocks a page-in has looked at meanwhile."""
+    out = program(
+        """
+        import gc, threading, time, torch
+        torch.cuda.init()
+        torch.cuda.lms.enable(min_size=0)
+        stop = threading.Event()
+        NAMES = ("allocation", "segment", "active", "inactive_split", "allocated_bytes",
+                 "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes")
+
+        def work(seed):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                kept = [torch.full((2 << 18,), float(i), device="cuda") for i in range(8)]
+                rounds = 0
+                while not stop.is_set():
+                    rounds += 1
+                    kept[rounds * 5 % 8].add_(0)
+                    torch.ones((1 + rounds % 3) << 18, device="cuda")
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 3
+        looks = 0
+        while time.monotonic() < end:
+            looks += 1
+            if looks % 20 == 0:
+                torch.cuda.reset_accumulated_memory_stats()
+                torch.cuda.reset_peak_memory_stats()
+            stats = torch.cuda.memory_stats()
+            for name in NAMES:
+                for what in ("current", "allocated", "freed"):
+                    parts = [stats[f"{name}.{pool}_pool.{what}"] for pool in ("small", "large")]
+                    assert min(parts) >= 0 and sum(parts) == stats[f"{name}.all.{what}"], stats
+                assert stats[f"{name}.all.peak"] >= stats[f"{name}.all.current"], stats
+        stop.set()
+        for thread in threads:
+            thread.join()
+        torch.cuda.lms.disable()
+        gc.collect()
+        torch.cuda.empty_cache()
+        stats = torch.cuda.memory_stats()
+        assert not any(stats[f"{name}.all.current"] for name in NAMES), stats
+        print("counted", stats["lms.paged_in"] > 0)
+        """,
+        memory=40 * MIB,
+        mode="lazy",
+    )
+    assert "counted True" in out
+
+
 def test_who_holds_the_interpreter_does_not_wait(program: Any) -> None:
     """Another thread's operator may need it to come to its end."""
     out = program(
