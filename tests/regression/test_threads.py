@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 from typing import Any
@@ -548,10 +547,6 @@ def meanwhile(still, operator):
 """
 
 
-@pytest.mark.skipif(
-    "capture_error_mode" not in inspect.signature(torch.cuda.graph.__init__).parameters,
-    reason="in this PyTorch a thread that asks for memory fails another one's capture",
-)
 @pytest.mark.parametrize("mode", (*lms_device.device.modes, "chaos"))
 def test_an_operator_waits_for_the_end_of_a_capture(program: Any, mode: str) -> None:
     """Nothing moves while another thread captures a graph."""
@@ -583,7 +578,6 @@ print(all((t == (2 if i == 1 else i)).all().item() for i, t in enumerate(kept)))
     assert "0.5\n2.0\n3.0\n4.0\nTrue\n" in out
 
 
-@pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
 @pytest.mark.parametrize("mode", (*lms_device.device.modes, "chaos"))
 def test_an_operator_waits_for_the_end_of_a_pools_use(program: Any, mode: str) -> None:
     """Nothing moves while another thread uses a pool of its own; who uses one waits for nobody."""
