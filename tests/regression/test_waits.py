@@ -507,7 +507,8 @@ def test_what_a_page_in_did_not_take_is_not_counted(pressed: Any) -> None:
         assert after[f"{name}.all.allocated"] == before[f"{name}.all.allocated"] + 1
         assert after[f"{name}.all.freed"] == before[f"{name}.all.freed"]
         assert after[f"{name}.all.peak"] == after[f"{name}.all.current"]
-    for name in ("allocated_bytes", "active_bytes", "requested_bytes"):
+    requested = ["requested_bytes"] if hasattr(torch, "compile") else []  # 1.13 does not count them
+    for name in ("allocated_bytes", "active_bytes", *requested):
         assert after[f"{name}.large_pool.peak"] == after[f"{name}.large_pool.current"]
     assert after["reserved_bytes.all.peak"] == before["reserved_bytes.all.peak"]
     most = after["allocated_bytes.all.peak"]
