@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -42,13 +43,17 @@ FreeMemory::Range range(std::size_t begin, std::size_t end) {
   return {memory + begin, memory + end};
 }
 
+std::function<std::vector<FreeMemory::Range>()> listed(std::vector<FreeMemory::Range> segments) {
+  return [segments] { return segments; };
+}
+
 std::uint64_t number_of(const Ready& ready) { return ready.out ? ready.out->number() : 0; }
 
 }  // namespace
 
 TEST(free_memory_owes_what_is_owed_for_its_parts) {
   FreeMemory free;
-  free.set_segments({range(0, 100)});
+  free.set_segments(listed({range(0, 100)}));
   CHECK(free.put(range(0, 40), owing(1)));
   CHECK(free.put(range(40, 100), owing(2)));
   CHECK_EQ(number_of(free.look(range(0, 40))), 1u);
@@ -64,19 +69,19 @@ TEST(free_memory_owes_what_is_owed_for_its_parts) {
 TEST(free_memory_of_other_segments_is_not_kept) {
   FreeMemory free;
   CHECK(!free.put(range(0, 10), owing(1)));
-  free.set_segments({range(200, 300), range(0, 100)});
+  free.set_segments(listed({range(200, 300), range(0, 100)}));
   CHECK(free.put(range(0, 10), owing(1)));
   CHECK(!free.put(range(90, 110), owing(2)));
   CHECK(!free.put(range(150, 160), owing(2)));
   CHECK(free.put(range(210, 220), owing(3)));
-  free.set_segments({range(200, 300)});
+  free.set_segments(listed({range(200, 300)}));
   CHECK(free.take(range(0, 10)).all);
   CHECK_EQ(number_of(free.take(range(210, 220))), 3u);
 }
 
 TEST(free_memory_forgets_what_an_older_list_has_said) {
   FreeMemory free;
-  free.set_segments({range(0, 100)});
+  free.set_segments(listed({range(0, 100)}));
   free.take(range(0, 50));
   free.fill({range(0, 100)}, [] { return owing(1); });  // of a list from before it was taken
   Ready unknown;
@@ -89,7 +94,7 @@ TEST(free_memory_forgets_what_an_older_list_has_said) {
 // What is put meanwhile, and was in use since the list was made, owes more than the list can say.
 TEST(free_memory_asks_what_a_list_owes_under_its_lock) {
   FreeMemory free;
-  free.set_segments({range(0, 100)});
+  free.set_segments(listed({range(0, 100)}));
   Ready unknown;
   unknown.all = true;
   std::atomic<bool> over{false};
@@ -107,6 +112,36 @@ TEST(free_memory_asks_what_a_list_owes_under_its_lock) {
   CHECK(!free.look(range(50, 100)).all);
 }
 
+// One that was made before it would have none of the newest segments, and forget what is owed
+// there.
+TEST(free_memory_takes_one_list_at_a_time) {
+  FreeMemory free;
+  std::atomic<bool> over{false};
+  std::thread other;
+  free.set_segments([&] {
+    other = std::thread([&] {
+      free.set_segments(listed({range(0, 100), range(200, 300)}));
+      free.put(range(200, 300), owing(1));
+      over = true;
+    });
+    for (int i = 0; i < 50 && !over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return std::vector<FreeMemory::Range>{range(0, 100)};
+  });
+  other.join();
+  CHECK_EQ(number_of(free.take(range(200, 300))), 1u);
+}
+
+// What waits already for all that it owed, while a list from before that was in use is read.
+TEST(free_memory_is_forgotten_when_it_has_been_waited_for) {
+  FreeMemory free;
+  free.set_segments(listed({range(0, 100)}));
+  free.fill({range(0, 100)}, [] { return owing(1); });
+  free.forget(range(20, 50));
+  CHECK(free.look(range(20, 50)).all);
+  CHECK_EQ(number_of(free.look(range(0, 20))), 1u);
+  CHECK_EQ(number_of(free.look(range(50, 100))), 1u);
+}
+
 // Against one entry for each byte.
 TEST(free_memory_random) {
   const long seeds = harness::option("seeds", 200), steps = harness::option("steps", 300);
@@ -114,7 +149,7 @@ TEST(free_memory_random) {
     std::mt19937 random(static_cast<unsigned>(seed));
     FreeMemory free;
     const std::vector<FreeMemory::Range> segments = {range(0, 30), range(30, 64), range(80, 128)};
-    free.set_segments(segments);
+    free.set_segments(listed(segments));
     std::vector<std::uint64_t> owed(128, 0);  // 0: not known
     for (long step = 1; step <= steps; ++step) {
       const std::size_t begin = random() % 128, end = begin + 1 + random() % 20;

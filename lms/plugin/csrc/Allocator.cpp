@@ -134,11 +134,11 @@ class Allocator final : public Forward {
   void adopt(StorageImpl* storage);
   void set_ready(void* ptr, const Ready& ready) { blocks_.set_ready(ptr, ready); }
   void free_settled(void* ptr, const Ready& ready);
-  // What is listed is all there is.
-  void learn_free(const CA::SnapshotInfo& snapshot);
+  // The same, and what is free.
+  CA::SnapshotInfo learn_free();
   void learn_new_segment() {
     if (under_pressure()) {
-      learn_free(learn());
+      learn_free();
     }
   }
 
@@ -237,8 +237,7 @@ class SnapshotLists final : public BlockLists {
   }
 
   std::vector<::lms::Segment> segments(const IdleMap& idle) override {
-    const CA::SnapshotInfo snapshot = allocator_.learn();
-    allocator_.learn_free(snapshot);
+    const CA::SnapshotInfo snapshot = allocator_.learn_free();
     const bool large = allocator_.block_bytes(request_->bytes) > kSmall;
     std::vector<::lms::Segment> result;
     for (const auto& listed : snapshot.segments) {
@@ -517,18 +516,22 @@ CA::SnapshotInfo Allocator::learn() {
 
 // Of a segment in the common pool that does not expand: what is free in it, and what its blocks
 // have over, was used by nobody since the mark that comes next.
-void Allocator::learn_free(const CA::SnapshotInfo& snapshot) {
+CA::SnapshotInfo Allocator::learn_free() {
   const auto keeps = [](const auto& segment) {
     return kind_of(segment.owner_private_pool_id) == PoolKind::kCommon && !expands(segment);
   };
-  std::vector<FreeMemory::Range> segments;
-  for (const auto& segment : snapshot.segments) {
-    if (keeps(segment)) {
-      segments.push_back(
-          FreeMemory::range(reinterpret_cast<void*>(segment.address), segment.total_size));
+  CA::SnapshotInfo snapshot;
+  free_.set_segments([&] {
+    snapshot = learn();
+    std::vector<FreeMemory::Range> segments;
+    for (const auto& segment : snapshot.segments) {
+      if (keeps(segment)) {
+        segments.push_back(
+            FreeMemory::range(reinterpret_cast<void*>(segment.address), segment.total_size));
+      }
     }
-  }
-  free_.set_segments(std::move(segments));
+    return segments;
+  });
   for (const auto& segment : snapshot.segments) {
     if (!keeps(segment) || !segment.is_large) {
       continue;
@@ -550,6 +553,7 @@ void Allocator::learn_free(const CA::SnapshotInfo& snapshot) {
       return ready;
     });
   }
+  return snapshot;
 }
 
 // ---- what memory owes, from owner to owner
@@ -570,8 +574,10 @@ Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t
 // unless the engine itself gives it back.
 void Allocator::let_go(void* ptr, const Block& block, const Ready& ready) {
   const bool told = !ready.all || block.bytes > kSmall;
-  if (!told || !free_.put(FreeMemory::range(ptr, block.bytes), ready)) {
+  const FreeMemory::Range range = FreeMemory::range(ptr, block.bytes);
+  if (!told || !free_.put(range, ready)) {
     settle_copies(block.device, block.stream, ready);
+    free_.forget(range);  // what a list has said meanwhile came before that
   }
 }
 

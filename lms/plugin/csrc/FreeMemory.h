@@ -34,8 +34,11 @@ class FreeMemory {
     return {begin, begin + bytes};
   }
 
-  // All segments that there are. What lies elsewhere is forgotten.
-  void set_segments(std::vector<Range> segments) {
+  // All segments that there are, by a list that is made meanwhile. What lies elsewhere is
+  // forgotten: one list at a time, because an older one does not have the newest segments.
+  void set_segments(const std::function<std::vector<Range>()>& list) {
+    const std::lock_guard<std::mutex> turn(listing_);
+    std::vector<Range> segments = list();
     std::sort(segments.begin(), segments.end());
     const std::lock_guard<std::mutex> lock(mutex_);
     segments_ = std::move(segments);
@@ -57,6 +60,13 @@ class FreeMemory {
     }
     note_size_();
     return kept;
+  }
+
+  // What it owes is not known from now on: whoever takes it waits for all that is queued by then.
+  void forget(Range range) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cut_(range);
+    note_size_();
   }
 
   // What is free of the ranges, and not known, owes no more than this, which is asked for under the
@@ -162,6 +172,7 @@ class FreeMemory {
 
   void note_size_() { size_.store(pieces_.size(), std::memory_order_relaxed); }
 
+  std::mutex listing_;
   std::mutex mutex_;
   std::vector<Range> segments_;
   Pieces pieces_;
