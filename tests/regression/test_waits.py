@@ -44,6 +44,51 @@ def test_a_host_range_is_used_again_after_the_copy_in(mode: str, device: Any) ->
     assert device.races() == []
 
 
+def test_a_host_range_that_dies_while_it_is_read_is_kept(mode: str, device: Any) -> None:
+    """Its storage has left again without a copy, and dies on a stream that knows nothing of its
+    page-in."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x = ramp(1).cuda()
+    y = ramp(1000).cuda()
+    evict(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        total = x.sum()  # comes in; its host copy is kept
+        evict(x)
+    del x
+    torch.cuda.current_stream().synchronize()
+    evict(y)  # may take the range
+    torch.cuda.synchronize()
+    assert total.cpu() == ramp(1).sum()
+    assert torch.equal(y.cpu(), ramp(1000))
+    assert device.races() == []
+
+
+def test_a_host_range_that_is_not_read_again_is_kept(mode: str, device: Any) -> None:
+    """The same, but another stream's operator overwrites the storage, in another block."""
+    n, side = 4 * N, torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x, between, free, rest = (ramp(i, size).cuda() for i, size in enumerate((n, n, n, 2 * n)))
+    y = ramp(1000, n).cuda()
+    del free
+    evict(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        total = x.sum()
+        evict(x)
+        there = torch.empty(n, device="cuda")  # in the block that it has left
+    x.zero_()
+    torch.cuda.current_stream().synchronize()
+    evict(y)
+    torch.cuda.synchronize()
+    assert total.cpu() == ramp(0, n).sum()
+    assert torch.equal(y.cpu(), ramp(1000, n))
+    assert (x.cpu() == 0).all()
+    assert device.races() == []
+    del between, rest, there
+
+
 def test_a_range_goes_on_in_the_next_segment(mode: str, lms: Any, device: Any) -> None:
     """Its copies, out, in and out of order, do not: CUDA refuses that."""
     torch.ops.lms.trim_host()

@@ -205,6 +205,7 @@ struct Backend::HostContext {
   Backend* owner;
   ::lms::HostRange range;
   ::lms::FencePtr written;  // null when no copy was needed
+  ::lms::FencePtr read;     // by the page-in before that, when none was
   size_t bytes;
   DeviceIndex device;
   cudaStream_t home;  // the stream whose pool the block came from, and the next one must come from
@@ -218,6 +219,7 @@ void Backend::release_host_context(void* context) {
   std::unique_ptr<HostContext> host(static_cast<HostContext*>(context));
   --host->owner->on_host_;
   ::lms::FencePtr fence = host->written;
+  fence = both(fence, host->read);
   try {
     // A kernel that got the host pointer past the op boundary may still be running. During a
     // capture it is not: what ran before was waited for, and an event would belong to the graph.
@@ -403,6 +405,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   context->owner = this;
   context->range = host;
   context->written = std::move(written);
+  context->read = copy ? nullptr : block.ready.in;
   context->bytes = from.bytes;
   context->device = device;
   context->home = block.stream;
@@ -471,6 +474,9 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     wait_ready(host->device, first, host->home, block_info(ptr).ready);
     if (host->written) {
       wait_fence(first, host->written);
+    }
+    if (host->read && !copy) {  // copies in come one after the other
+      wait_fence(first, host->read);
     }
     if (unseen) {  // a kernel that read or wrote the host buffer
       order(host->device, first, host->home);
