@@ -364,6 +364,40 @@ def test_a_stream_that_was_destroyed(mode: str, how: str) -> None:
         evict(x)  # where it is told of at a free, PyTorch itself uses the handle
 
 
+@pytest.mark.parametrize("first", lms_device.device.modes)
+def test_copies_on_the_handle_of_a_stream_that_was_destroyed(
+    program: Any, sim: Any, first: str
+) -> None:
+    """Before anything moved: the streams of the engine's copies are made by the first move."""
+    out = program(
+        """
+        import simcuda, torch
+        from lms_extension import OwnedStream
+        from lms_tensors import evict, ramp
+        torch.cuda.lms.enable(min_size=0)
+        main = torch.cuda.current_stream()
+        x, owned = ramp(0).cuda(), [OwnedStream() for _ in range(4)]
+        for each in owned:
+            each.stream.wait_stream(main)
+            with torch.cuda.stream(each.stream):
+                x.add_(1)
+            main.wait_stream(each.stream)
+        torch.cuda.synchronize()
+        for each in owned:
+            each.destroy()
+        torch.cuda.synchronize()
+        for _ in range(3):
+            evict(x)
+            x.add_(1)
+        assert torch.equal(x.cpu(), ramp(7))
+        assert simcuda.device.races() == []
+        print("in order")
+        """,
+        mode=first,
+    )
+    assert "in order" in out
+
+
 @pytest.mark.parametrize("how", ["pin", "pointer"])
 def test_a_kernel_past_operators_on_a_stream_that_was_destroyed(mode: str, how: str) -> None:
     main, owned, x = torch.cuda.current_stream(), OwnedStream(), ramp(1).cuda()

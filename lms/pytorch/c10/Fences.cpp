@@ -271,12 +271,38 @@ void add_up(WaitLog* log) {
   }
 }
 
+// What kind of stream has the handle now.
+void know(DeviceIndex device, cudaStream_t handle, bool external) {
+  Line& line = line_of(device, handle);
+  const std::lock_guard<std::mutex> lock(line.mutex);
+  if (external == line.external) {
+    return;
+  }
+  detail::external_streams = true;
+  line.external = external;
+  if (!external && line.latest) {  // PyTorch's, or the engine's, has the handle of one that is gone
+    set_on(device, handle, line);
+    line.latest.reset();
+  }
+}
+
 cudaStream_t copy_stream(DeviceIndex device, cudaStream_t DeviceState::* which) {
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    if (cudaStream_t stream = state().of(device).*which) {
+      return stream;
+    }
+  }
+  const CUDAGuard guard(device);
+  cudaStream_t made = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  know(device, made, /*external=*/false);
   std::lock_guard<std::mutex> lock(state().mutex);
   cudaStream_t& stream = state().of(device).*which;
   if (stream == nullptr) {
-    CUDAGuard guard(device);
-    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    stream = made;
+  } else {  // another thread was first
+    C10_CUDA_IGNORE_ERROR(cudaStreamDestroy(made));
   }
   return stream;
 }
@@ -284,19 +310,7 @@ cudaStream_t copy_stream(DeviceIndex device, cudaStream_t DeviceState::* which) 
 }  // namespace
 
 void detail::know_stream(const CUDAStream& stream) {
-  const cudaStream_t handle = stream.stream();
-  const bool external = is_external(stream);
-  Line& line = line_of(stream.device_index(), handle);
-  const std::lock_guard<std::mutex> lock(line.mutex);
-  if (external == line.external) {
-    return;
-  }
-  external_streams = true;
-  line.external = external;
-  if (!external && line.latest) {  // PyTorch's has the handle of one that is gone
-    set_on(stream.device_index(), handle, line);
-    line.latest.reset();
-  }
+  know(stream.device_index(), stream.stream(), is_external(stream));
 }
 
 bool usable(DeviceIndex device, cudaStream_t stream) {
