@@ -73,7 +73,7 @@ enum class Wait : uint8_t {
 };
 constexpr size_t kWaits = 4;
 
-// Microseconds, by Wait, of those that are over; of any order between streams of the device.
+// Microseconds that streams of the device have waited, by Wait, as far as that is over.
 std::array<int64_t, kWaits> waited(DeviceIndex device);
 void reset_waited(DeviceIndex device);
 
