@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forks
 import lms_device
 import pytest
 import torch
@@ -630,32 +631,12 @@ def test_a_child_of_a_fork_waits_for_no_thread(program: Any, sim: Any) -> None:
     child that is forked then. An unpatched PyTorch hangs before the 20th."""
     out = program(
         """
-        import os, signal, threading
-        import torch
-        torch.cuda.lms.enable(min_size=0)
-        kept = [torch.ones(1 << 17, device="cuda") for _ in range(10)]
-        stop = False
-
-        def work():
-            while not stop:
-                torch.empty(1 << 17, device="cuda")
-
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        statuses = []
-        while len(statuses) < 100 and not any(statuses):
-            child = os.fork()
-            if child == 0:
-                signal.alarm(20)
-                kept.clear()
-                os._exit(0)
-            statuses.append(os.waitpid(child, 0)[1])
-        stop = True
-        for thread in threads:
-            thread.join()
-        print(statuses)
-        """
+import torch
+torch.cuda.lms.enable(min_size=0)
+kept = [torch.ones(1 << 17, device="cuda") for _ in range(10)]
+"""
+        + forks.BESIDE_THREADS
+        + "print(statuses)"
     )
     assert str([0] * 100) in out
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from pythons import interpreter
 
@@ -239,30 +240,10 @@ def test_a_child_of_a_fork_waits_for_no_thread(run: Run, overlay: list[Path], ve
         pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
     said = run(
         """
-import os, signal, threading
 torch.cuda.lms.enable(min_size=0)
 kept = [ramp.cuda() for _ in range(4)]
-stop = False
-
-def work():
-    while not stop:
-        torch.empty(1 << 18, device="cuda")
-
-threads = [threading.Thread(target=work) for _ in range(2)]
-for thread in threads:
-    thread.start()
-statuses = []
-while len(statuses) < 100 and not any(statuses):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        kept.clear()
-        os._exit(0)
-    statuses.append(os.waitpid(child, 0)[1])
-stop = True
-for thread in threads:
-    thread.join()
-say(statuses=statuses)
 """
+        + forks.BESIDE_THREADS
+        + "say(statuses=statuses)\n"
     )
     assert said["statuses"] == [0] * 100
