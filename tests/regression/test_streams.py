@@ -398,6 +398,58 @@ def test_copies_on_the_handle_of_a_stream_that_was_destroyed(
     assert "in order" in out
 
 
+@pytest.mark.parametrize("first", lms_device.device.modes)
+@pytest.mark.parametrize("where", ["device", "host"])
+def test_a_stream_destroyed_while_another_thread_held_what_it_used(
+    program: Any, sim: Any, where: str, first: str
+) -> None:
+    """The storage dies when that thread lets go of it: PyTorch would ask the stream for an event
+    then, and abort. The memory's next owner is after what the stream still does with it."""
+    out = program(
+        f"""
+        import threading, time
+        import simcuda, torch
+        from lms_extension import OwnedStream
+        from lms_tensors import evict, ramp
+        torch.cuda.lms.enable(min_size=0)
+        main, owned = torch.cuda.current_stream(), OwnedStream()
+        x, y = ramp(0).cuda(), ramp(1).cuda()
+        evict(x)
+        simcuda.device.set_bandwidth(2 * x.nbytes)  # coming in takes half a second
+        owned.stream.wait_stream(main)
+        with torch.cuda.stream(owned.stream):
+            y.copy_(ramp(2).pin_memory(), non_blocking=True)
+        y.record_stream(owned.stream)
+        if {where == "host"}:
+            evict(y)
+        began, over = time.perf_counter(), []
+
+        def drop():
+            global y
+            time.sleep(0.1)
+            y = None
+            owned.destroy()
+            over.append(time.perf_counter())
+
+        other = threading.Thread(target=drop)
+        other.start()
+        torch.cuda.lms.disable()
+        turned_off = time.perf_counter()
+        other.join()
+        assert began < over[0] < turned_off, "it was not held meanwhile"
+        x.add_(1)
+        for _ in range(4):
+            torch.empty_like(x).fill_(7)
+        simcuda.device.set_bandwidth(0)
+        assert torch.equal(x.cpu(), ramp(1))
+        assert simcuda.device.races() == []
+        print("in order")
+        """,
+        mode=first,
+    )
+    assert "in order" in out
+
+
 @pytest.mark.parametrize("how", ["pin", "pointer"])
 def test_a_kernel_past_operators_on_a_stream_that_was_destroyed(mode: str, how: str) -> None:
     main, owned, x = torch.cuda.current_stream(), OwnedStream(), ramp(1).cuda()

@@ -587,9 +587,10 @@ void Allocator::raw_delete(void* ptr) {
   if (C10_UNLIKELY(in_child())) {  // a thread of the parent may have had PyTorch's locks
     return;
   }
-  if (const auto block = blocks_.take(ptr)) {
+  if (auto block = blocks_.take(ptr)) {
     Owed owed(block->ready);
     free_by_user(block->device, block->stream, block->bytes, &owed);
+    settle_external(&block->used_on);
     let_go(ptr, *block, owed.whole());
     pass_on(ptr, *block);
   }

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -150,6 +151,24 @@ class EngineLock {
 bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream);
 // The same where the allocator is told of no more than an address, as before PyTorch 1.5.
 bool record_stream_on_host(const void* pointer, CUDAStream stream);
+
+// Whether this thread lets go of storages that it held: their owners may have dropped them before.
+bool letting_go() noexcept;
+// Waits for the device, so that nobody needs to ask its streams. False while a graph is captured.
+bool finish_device(DeviceIndex device) noexcept;
+
+// To be called with the streams that recordStream told of, of each block that is freed. Where it
+// dies late, its owner may have destroyed streams of his own since: those are not to be asked.
+template <class Streams>
+void settle_external(Streams* streams) {
+  if (C10_LIKELY(!letting_go())) {
+    return;
+  }
+  for (auto stream = streams->begin(); stream != streams->end();) {
+    const bool over = is_external(*stream) && finish_device(stream->device_index());
+    stream = over ? streams->erase(stream) : std::next(stream);
+  }
+}
 
 // While one lives, what this thread allocates is for a page-in, which waits itself for what the
 // block owes.

@@ -117,12 +117,16 @@ class SmallSegment {
 
 thread_local int release_depth = 0;
 thread_local int engine_depth = 0;
+thread_local bool lets_go = false;
 
 // With no lock held: a storage may die and run any deleter.
 void release_acquired() {
   if (!acquired().empty()) {
-    const Acquired storages = std::move(acquired());
+    Acquired storages = std::move(acquired());
     acquired().clear();
+    const bool before = std::exchange(lets_go, true);
+    storages.clear();
+    lets_go = before;
   }
 }
 
@@ -155,6 +159,8 @@ EngineScope::EngineScope() noexcept { ++engine_depth; }
 EngineScope::~EngineScope() { --engine_depth; }
 
 bool in_engine() noexcept { return engine_depth > 0; }
+
+bool letting_go() noexcept { return lets_go; }
 
 void expose_to_capture(::lms::Key key, ::lms::Stream stream) {
   if (C10_UNLIKELY(capturing(static_cast<cudaStream_t>(stream)))) {

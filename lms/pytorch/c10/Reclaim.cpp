@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/State.h>
@@ -150,6 +152,19 @@ bool record_stream_on_host(const void* pointer, CUDAStream stream) {
     found = (its.get() == pointer && record_stream_on_host(its, stream)) || found;
   }
   return found;
+}
+
+bool finish_device(DeviceIndex device) noexcept {
+  if (capture_underway()) {
+    return false;
+  }
+  try {
+    const CUDAGuard guard(device);
+    device_synchronize();
+  } catch (const c10::Error&) {  // of the context: nothing runs any more
+    (void)cudaGetLastError();
+  }
+  return true;
 }
 
 // ---- what blocks owe
