@@ -412,6 +412,26 @@ def test_sparse_tensors(torch: Any, mode: str) -> None:
 
 
 @engine
+@pytest.mark.parametrize("into", ["new memory", "what it has to grow"])
+def test_an_operator_that_finds_no_memory_touches_nothing(torch: Any, mode: str, into: str) -> None:
+    x, first, second = two(torch)
+    with torch.cuda.stream(first):
+        out = None if into == "new memory" else torch.empty(0, device="cuda")
+    device.capacity = device.used
+    with torch.cuda.stream(first), pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.add(x, 1, out=out)
+    with torch.cuda.stream(second):
+        x.add_(1)
+    assert taken() == []
+    device.capacity = 256 << 20
+    with torch.cuda.stream(first):
+        torch.add(x, 1, out=out)
+    found = taken()
+    assert pairs(found) == {("aten::add_", "aten::add")}
+    assert [race.second.access for race in found] == ["read"]
+
+
+@engine
 def test_the_launch_of_a_graph_is_its_commands(torch: Any, mode: str) -> None:
     x, y, side = torch.ones(N, device="cuda"), torch.ones(N, device="cuda"), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()

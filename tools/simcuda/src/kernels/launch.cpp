@@ -100,7 +100,15 @@ SimcudaView Launch::view_of(const Argument& a) {
   return view(static_cast<char*>(m.late ? m.late : m.original) + offset, a.cpu, a.written);
 }
 
-void Launch::note(const std::vector<SimcudaView>& views) {
+void Launch::note() {
+  std::vector<SimcudaView> views;
+  views.reserve(uses_.size() + stores_.size());
+  for (auto& u : uses_) {
+    views.push_back({u.at, u.element, static_cast<int>(u.sizes.size()), u.sizes.data(),
+                     u.strides.data(), u.written});
+  }
+  for (auto& e : stores_) views.push_back(view(e.target(), e.source(), true));
+  if (views.empty()) return;
   SimcudaWork work{op_.c_str(), views.data(), views.size()};
   TORCH_CHECK(simcuda_order_note(stream_, device_.index(), &work) == 0,
               "CUDA error: ", simcuda_last_refusal());
@@ -117,12 +125,16 @@ void Launch::begin() {
     }
   }
   if (simcuda_order_on() && !capturing_) {
-    std::vector<SimcudaView> views;
-    views.reserve(arguments_.size());
+    uses_.reserve(arguments_.size());
     for (auto& a : arguments_) {
-      if (is_cuda_dense(a.device) && a.cpu.numel() > 0) views.push_back(view_of(a));
+      if (!is_cuda_dense(a.device) || a.cpu.numel() == 0) continue;
+      SimcudaView v = view_of(a);
+      uses_.push_back({v.at,
+                       v.element,
+                       {v.sizes, v.sizes + v.dimensions},
+                       {v.strides, v.strides + v.dimensions},
+                       a.written});
     }
-    note(views);
   }
   simcuda_stream_begin(stream_, device_.index(), 1);
   running_ = true;
@@ -239,13 +251,8 @@ void Launch::store(const Tensor& target, const Tensor& source) {
 }
 
 void Launch::finish() {
+  if (simcuda_order_on() && !capturing_) note();
   if (stores_.empty()) return;
-  if (simcuda_order_on() && !capturing_) {
-    std::vector<SimcudaView> views;
-    views.reserve(stores_.size());
-    for (auto& e : stores_) views.push_back(view(e.target(), e.source(), true));
-    note(views);
-  }
   if (late_) {
     for (auto& elements : stores_) enqueue(std::move(elements));
     return;

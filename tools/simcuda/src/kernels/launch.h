@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 #include <simcuda.h>
 
 #include <functional>
@@ -55,7 +56,9 @@ class Launch {
   void write_back();
   // The CUDA counterpart of a result. Its data is there after `finish`.
   Tensor to_device(const Tensor& result);
-  // Writes what write_back and to_device have to write, in stream order.
+  // Writes what write_back and to_device have to write, in stream order. To the order checker the
+  // op happens here, as a GPU launches a kernel when it has all its memory: what fails before
+  // touches nothing.
   void finish();
 
   // While its stream is captured, an op says after `finish` how to do it again: on the CPU tensors
@@ -75,6 +78,13 @@ class Launch {
     Tensor device, cpu;
     bool written;
   };
+  // Of an argument, as it was when the op began: what that resizes lies elsewhere afterwards.
+  struct Use {
+    const void* at;
+    size_t element;
+    c10::DimVector sizes, strides;
+    bool written;
+  };
 
   Memory& memory_of(const Tensor& tensor, bool written);
   Tensor dense_to_cpu(const Tensor& tensor, bool written);
@@ -83,7 +93,7 @@ class Launch {
   void write_back_dense(Argument& argument);
   Tensor dense_to_device(const Tensor& result);
   SimcudaView view_of(const Argument& argument);
-  void note(const std::vector<SimcudaView>& views);
+  void note();
   void enqueue(Elements elements);
   void store(const Tensor& target, const Tensor& source);
 
@@ -96,6 +106,7 @@ class Launch {
   std::vector<Elements> stores_;
   std::vector<Memory> memory_;
   std::vector<Argument> arguments_;
+  std::vector<Use> uses_;
 };
 
 }  // namespace simcuda
