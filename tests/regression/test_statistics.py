@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from lms_device import MIB
@@ -440,6 +441,28 @@ def test_summary_in_a_child(program: Any) -> None:
         """
     )
     assert "child" in out
+
+
+def test_a_child_of_a_fork_asks_no_allocator(program: Any, sim: Any) -> None:
+    """A thread of its parent is nearly always within the caching allocator at the fork."""
+    out = program(
+        """
+import torch
+torch.cuda.lms.enable(min_size=0)
+x = torch.ones(1 << 17, device="cuda")
+torch.cuda.lms.reclaim()
+assert torch.cuda.lms.stats()["reclaimed"] == 1
+
+class Kept:
+    def clear(self):
+        assert not any(torch.cuda.lms.stats().values())
+
+kept = Kept()
+"""
+        + forks.BESIDE_THREADS
+        + "print(statuses)"
+    )
+    assert str([0] * 100) in out
 
 
 @pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="this PyTorch has no MemPool")
