@@ -25,6 +25,9 @@ pytestmark = pytest.mark.sanitized
 SECONDS = 3000
 # Of the plug-in's, which is the same but for its allocator.
 PLUGIN_SUITES = {"adversarial", "beside", "pointers", "streams", "threads", "waits"}
+# Beside it each program imports torch under the sanitizer, so of a suite that is all programs only
+# these modes run: what is queued runs as late as it can, and what can leave does.
+PLUGIN_MODES = {"adversarial": "lazy or chaos"}
 # Tests that give a program less memory than a sanitizer reserves.
 LEFT_OUT = "not test_what_is_taken_is_not_merged"
 
@@ -117,8 +120,11 @@ def test_nothing_is_reported(
     }
     variables["LD_PRELOAD"] = " ".join(map(_path_of, chosen.runtimes))
     stock = pytestconfig.getoption("--stock") or ""
+    words = LEFT_OUT
+    if PLUGIN and suite in PLUGIN_MODES:
+        words += f" and ({PLUGIN_MODES[suite]})"
     status, output = rebuilt(sanitizer).run(
-        [f"test_{suite}.py"], stock, SECONDS, "default", variables, ("-k", LEFT_OUT)
+        [f"test_{suite}.py"], stock, SECONDS, "default", variables, ("-k", words)
     )
     found = "\n".join(report.read_text() for report in sorted(tmp_path.glob("report*")))
     assert not found, found[:20000]

@@ -469,6 +469,38 @@ def test_unmapped_memory_owes_nothing(program: Any) -> None:
     assert "moved" in out
 
 
+def test_what_is_unmapped_on_another_device_is_over(program: Any) -> None:
+    """There a kernel on the default stream is all that still uses it."""
+    out = program(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+
+        def use_and_drop():
+            x = torch.ones(1 << 20, device="cuda:0")
+            torch.cuda.synchronize(0)
+            x.add_(1)
+
+        use_and_drop()
+        with torch.cuda.device(1):
+            kept = [torch.ones(1 << 20, device="cuda") for _ in range(9)]
+            with torch.cuda.stream(torch.cuda.Stream()):
+                y = torch.full((3 << 20,), 5.0, device="cuda")  # in the place of all the others
+                assert (y == 5).all().item()
+            use_and_drop()
+            try:
+                torch.ones(12 << 20, device="cuda")  # more than there is
+            except torch.cuda.OutOfMemoryError:
+                print("unmapped", torch.cuda.memory_reserved(0))
+        """,
+        memory=40 * MIB,
+        mode="lazy",
+        env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "SIMCUDA_DEVICES": "2"},
+        fresh=True,
+    )
+    assert "unmapped 0" in out
+
+
 # ---- which block
 
 

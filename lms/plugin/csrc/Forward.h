@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/lms/AllocatorHook.h>
 #include <torch/csrc/api/include/torch/version.h>
 
 #include <memory>
@@ -118,11 +119,17 @@ class Forward : public CA::CUDAAllocator {
   std::string name() override { return base_->name(); }
 
 #if LMS_TORCH >= 208
-  void emptyCache(MempoolId_t pool) override { base_->emptyCache(pool); }
+  void emptyCache(MempoolId_t pool) override {
+    finish_default_streams();
+    base_->emptyCache(pool);
+  }
   void pushCompileContext(std::string& context) override { base_->pushCompileContext(context); }
   void popCompileContext() override { base_->popCompileContext(); }
 #else
-  void emptyCache() override { base_->emptyCache(); }
+  void emptyCache() override {
+    finish_default_streams();
+    base_->emptyCache();
+  }
   CA::SnapshotInfo snapshot() override { return base_->snapshot(); }
   void recordHistory(bool enabled, CA::CreateContextFn recorder, size_t entries,
                      CA::RecordContext when) override {

@@ -223,6 +223,9 @@ bool stands_still() noexcept;  // in any thread
 // Gives back to the device what is cached. While a graph is captured, or allocations go to a pool
 // of the user's, the allocator refuses, and it stays.
 void release_cached();
+// Before the segments of all devices are given back. What unmaps one waits for its stream, which it
+// names by the handle, and that of a default stream means the current device's.
+void finish_default_streams();
 
 // Implemented by the allocator.
 struct BlockInfo {

@@ -5,6 +5,7 @@
 #include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/allocator.h>
 #include <c10/cuda/lms/compat/cuda.h>
 #include <c10/cuda/lms/compat/storage.h>
 
@@ -78,8 +79,22 @@ DeviceIndex evict_for_shortage() {
 
 void release_cached() {
   try {
+    finish_default_streams();
     CUDACachingAllocator::emptyCache();
   } catch (const c10::Error&) {  // it refuses, before it has changed anything
+  }
+}
+
+void finish_default_streams() {
+  const DeviceIndex devices = device_count();
+  if (devices == 1 || capture_underway()) {
+    return;
+  }
+  for (DeviceIndex device = 0; device < devices; ++device) {
+    if (reserved_bytes(device) > 0) {
+      const CUDAGuard guard(device);
+      C10_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+    }
   }
 }
 
