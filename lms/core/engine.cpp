@@ -227,6 +227,8 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
 // All that the op has queued on a stream is over when the mark is, so it is the end of each use
 // there. What is below the minimum size moves so rarely that no mark is set for it.
 void Engine::mark_uses_(const Frame& frame) {
+  std::size_t bytes = 0;
+  for (const Frame::Pin& pin : frame.pins_) bytes += pin.entry->bytes;
   int device = -1;
   Stream stream = nullptr;
   MarkPtr mark;  // of both
@@ -237,7 +239,7 @@ void Engine::mark_uses_(const Frame& frame) {
       device = entry->device;
       stream = pin.stream;
       try {
-        mark = backend_.mark(device, stream);
+        mark = backend_.mark(device, stream, bytes);
       } catch (...) {  // frames are left in destructors; all that is queued is waited for, then
         mark = nullptr;
       }

@@ -71,9 +71,9 @@ class Backend {
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
 
-  // What is after all work queued so far on `stream`. Null where that cannot be told: uses are then
-  // not known to end before anything that is queued.
-  virtual MarkPtr mark(int, Stream) { return nullptr; }
+  // What is after all work queued so far on `stream`, where an op ends that has used `bytes`. Null
+  // where that cannot be told: uses are then not known to end before anything that is queued.
+  virtual MarkPtr mark(int, Stream, std::size_t) { return nullptr; }
 
   // Before host memory comes from the machine, which takes long, for a storage of so many bytes on
   // `device`. What it throws leaves the engine, whose lock can be let go then; when it returns, the

@@ -762,7 +762,7 @@ void Backend::refill(lms::Key key, lms::HostRange host, lms::Stream user, lms::F
 
 void Backend::join(lms::Stream user, const lms::FencePtr& arrival) { device_.wait(user, arrival); }
 
-lms::MarkPtr Backend::mark(int, lms::Stream user) {
+lms::MarkPtr Backend::mark(int, lms::Stream user, std::size_t) {
   if (fail_mark > 0 && --fail_mark == 0) throw BackendError();
   return device_.record(user);
 }

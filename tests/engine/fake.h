@@ -276,7 +276,7 @@ class Backend final : public lms::Backend {
   void refill(lms::Key key, lms::HostRange host, lms::Stream stream,
               lms::FencePtr* arrival) override;
   void join(lms::Stream stream, const lms::FencePtr& arrival) override;
-  lms::MarkPtr mark(int device, lms::Stream stream) override;
+  lms::MarkPtr mark(int device, lms::Stream stream, std::size_t bytes) override;
   void before_host_growth(std::size_t bytes, int device) override {
     if (before_growth) before_growth(bytes, device);
   }

@@ -34,37 +34,38 @@ double least(const Call& call, int64_t calls) {
   return best;
 }
 
-// Of each kind of operator, on tensors of a device and, at last, on one of the CPU.
-std::vector<double> costs(const at::Tensor& a, const at::Tensor& b, const at::Tensor& cpu,
-                          int64_t calls) {
+}  // namespace
+
+// Of an operator on these tensors: `t`wo, two with a `r`esult, `l`ist or `v`iew. No operator
+// itself: those that it calls would be parts of it, whose pins end with it.
+extern "C" double lms_bench_cost(char kind, c10::TensorImpl** pointers, int64_t count,
+                                 int64_t calls) {
   const c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
   static const auto call_two = op<void(const at::Tensor&, const at::Tensor&)>("lms_bench::two");
   static const auto call_one =
       op<at::Tensor(const at::Tensor&, const at::Tensor&)>("lms_bench::one_of");
   static const auto call_list = op<void(at::TensorList)>("lms_bench::list");
-  const auto list_of = [&](int count) {
-    std::vector<at::Tensor> tensors;
-    for (int i = 0; i < count; ++i) tensors.push_back(i % 2 ? a : b);
-    return tensors;
-  };
-  const std::vector<at::Tensor> many = list_of(64), most = list_of(1024);
-  std::vector<double> nanoseconds;
-  nanoseconds.push_back(least([&] { call_two.call(a, b); }, calls));
-  nanoseconds.push_back(least([&] { call_one.call(a, b); }, calls));
-  nanoseconds.push_back(least([&] { call_list.call(many); }, calls / 20));
-  nanoseconds.push_back(least([&] { call_list.call(most); }, calls / 200));
-  nanoseconds.push_back(least([&] { a.view(-1); }, calls));
-  nanoseconds.push_back(least([&] { call_two.call(cpu, cpu); }, calls));
-  return nanoseconds;
+  std::vector<at::Tensor> tensors;
+  for (int64_t i = 0; i < count; ++i) {
+    tensors.emplace_back(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(pointers[i]));
+  }
+  switch (kind) {
+    case 't':
+      return least([&] { call_two.call(tensors[0], tensors[1]); }, calls);
+    case 'r':
+      return least([&] { call_one.call(tensors[0], tensors[1]); }, calls);
+    case 'l':
+      return least([&] { call_list.call(tensors); }, calls);
+    default:
+      return least([&] { tensors[0].view(-1); }, calls);
+  }
 }
-
-}  // namespace
 
 TORCH_LIBRARY(lms_bench, library) {
   library.def("two(Tensor a, Tensor b) -> ()");
   library.def("one_of(Tensor a, Tensor b) -> Tensor");
   library.def("list(Tensor[] tensors) -> ()");
-  library.def("costs(Tensor a, Tensor b, Tensor cpu, int calls) -> float[]", &costs);
 }
 
 TORCH_LIBRARY_IMPL(lms_bench, CUDA, library) {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Large Model Support costs an operator: never turned on, on, and off again.
+"""What Large Model Support costs an operator: never turned on, on, when it has moved something,
+and off again.
 
     python tests/regression/bench_ops.py [TAG]
 
@@ -9,6 +10,7 @@ device, with the wheel that `make run` has built for TAG. Exit status: 0, or 1 w
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
@@ -16,14 +18,34 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_suffix(".cpp")
 CALLS = 200_000
+MIB = 1 << 20
+
+
+class Kind(NamedTuple):
+    """An operator, as bench_ops.cpp calls it, and what it is called on."""
+
+    name: str
+    letter: bytes
+    count: int
+    size: int  # bytes of each
+    device: str = "cuda"
+
+
 KINDS = (
-    "two tensors", "two tensors, one result", "list of 64 tensors", "list of 1024 tensors", "view",
-    "two tensors of the CPU",
-)  # fmt: skip
+    Kind("two tensors of 1 KiB", b"t", 2, 1024),
+    Kind("two tensors of 1 MiB", b"t", 2, MIB),
+    Kind("two tensors of 32 MiB", b"t", 2, 32 * MIB),
+    Kind("two tensors of 1 MiB, one result", b"r", 2, MIB),
+    Kind("list of 64 tensors of 1 MiB", b"l", 64, MIB),
+    Kind("list of 1024 tensors of 1 MiB", b"l", 1024, MIB),
+    Kind("view", b"v", 1, MIB),
+    Kind("two tensors of the CPU", b"t", 2, 1024, "cpu"),
+)
 
 
 def build(library: Path) -> None:
@@ -49,22 +71,40 @@ def measure() -> None:
         library = Path(folder) / "ops.so"
         build(library)
         torch.ops.load_library(str(library))
-    cpu = torch.empty(4)
+        cost = ctypes.PyDLL(str(library)).lms_bench_cost
+    cost.restype = ctypes.c_double
 
     def costs() -> list[float]:
-        return torch.ops.lms_bench.costs(a, b, cpu, CALLS)
+        row = []
+        for kind in KINDS:
+            made = (torch.empty(kind.size // 4, device=kind.device) for _ in range(kind.count))
+            tensors = [tensor + 0 for tensor in made]  # known, where it is on
+            pointers = (ctypes.c_void_p * kind.count)(*(tensor._cdata for tensor in tensors))
+            calls = CALLS // kind.count
+            row.append(
+                cost(
+                    ctypes.c_char(kind.letter),
+                    pointers,
+                    ctypes.c_int64(kind.count),
+                    ctypes.c_int64(calls),
+                )
+            )
+        return row
 
-    a, b = (torch.empty(1 << 20, device="cuda") for _ in range(2))
     columns = [costs()]
     torch.cuda.lms.enable()
-    a, b = a + 0, b + 0  # known now
+    columns.append(costs())
+    moved = torch.empty(MIB, device="cuda") + 0
+    torch.cuda.lms.reclaim()
+    assert torch.ops.lms.on_host(moved)
     columns.append(costs())
     torch.cuda.lms.disable()
-    a = a + 0  # the first operator after it drains
+    moved += 0  # the first operator after it drains
     columns.append(costs())
-    print("| operator | never on, ns | on | off again |\n|---|---|---|---|")
+    print("| operator | never on, ns | on | on, and something has moved | off again |")
+    print("|---|---|---|---|---|")
     for kind, row in zip(KINDS, zip(*columns, strict=True), strict=True):
-        print(f"| {kind} | {' | '.join(f'{cost:.0f}' for cost in row)} |")
+        print(f"| {kind.name} | {' | '.join(f'{cost:.0f}' for cost in row)} |")
 
 
 def main(tag: str) -> int:

@@ -398,6 +398,51 @@ def test_copies_on_the_handle_of_a_stream_that_was_destroyed(
     assert "in order" in out
 
 
+def test_ops_that_use_little_share_an_event(program: Any, sim: Any) -> None:
+    """To record one takes the host as long as a GPU takes for many of them. What waits for it
+    waits for the last of them."""
+    out = program(
+        """
+        import simcuda, torch
+        from lms_tensors import evict, ramp
+        torch.cuda.lms.enable(min_size=0)
+        small, large = ramp(0).cuda(), torch.zeros(8 << 20, device="cuda")
+
+        def records(tensor, ops):
+            before = simcuda.device.counters()["event_records"]
+            for _ in range(ops):
+                tensor.add_(1)
+            return simcuda.device.counters()["event_records"] - before
+
+        assert records(small, 8) == 0, "nothing has moved"
+        evict(large)
+        assert records(large, 1) > 1
+        assert records(small, 31) <= 2
+        assert records(large, 4) == 4
+        evict(small)
+        torch.cuda.synchronize()
+        assert torch.equal(small.cpu(), ramp(8 + 31))
+        print("shared")
+        """,
+        memory=16 << 30,
+        mode="late-write",
+    )
+    assert "shared" in out
+
+
+def test_views_are_left_alone(lms: Any) -> None:
+    """They look at no memory: nothing intercepts them, and what is out stays out."""
+    hooked = torch._C._dispatch_has_kernel_for_dispatch_key
+    for view in ("view", "as_strided", "select.int", "slice.Tensor", "detach", "expand", "permute"):
+        assert not hooked(f"aten::{view}", "BackendSelect")
+    assert hooked("aten::add.Tensor", "BackendSelect")
+    x = ramp(0).cuda()
+    evict(x)
+    part = x.view(2, -1)[1].expand(3, -1).permute(1, 0).detach()
+    assert on_host(x)
+    assert torch.equal(part[:, 2].cpu(), ramp(0).view(2, -1)[1])
+
+
 @pytest.mark.parametrize("first", lms_device.device.modes)
 @pytest.mark.parametrize("where", ["device", "host"])
 def test_a_stream_destroyed_while_another_thread_held_what_it_used(

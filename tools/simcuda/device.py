@@ -23,6 +23,7 @@ COUNTERS = (
     *("h2d", "d2h", "d2d", "h2h", "h2d_bytes", "d2h_bytes", "d2d_bytes", "h2h_bytes"),
     *("h2d_pinned_bytes", "h2d_pageable_bytes", "d2h_pinned_bytes", "d2h_pageable_bytes"),
     *("memset", "memset_bytes", "device_syncs", "stream_syncs", "event_syncs"),
+    "event_records",
     # operators run, how often one addressed pinned host memory, what was refused
     *("ops", "mapped_accesses", "refused_launches", "unsupported_calls"),
 )

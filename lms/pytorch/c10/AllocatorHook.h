@@ -73,16 +73,13 @@ class ReleaseScope {
   ReleaseScope& operator=(const ReleaseScope&) = delete;
 };
 
-// Around everything that takes the engine's lock.
+// Around everything that takes the engine's lock: a ReleaseScope, too.
 class EngineScope {
  public:
   EngineScope() noexcept;
   ~EngineScope();
   EngineScope(const EngineScope&) = delete;
   EngineScope& operator=(const EngineScope&) = delete;
-
- private:
-  ReleaseScope release_;
 };
 
 // Whether this thread may hold the engine's lock: then the allocator must not run Python.
@@ -248,7 +245,8 @@ bool is_block_deleter(DeleterFnPtr deleter) noexcept;
 void adopt(StorageImpl* storage);
 #else
 inline bool is_block_deleter(DeleterFnPtr deleter) noexcept {
-  return deleter == CUDACachingAllocator::get()->raw_deleter();
+  static const DeleterFnPtr own = CUDACachingAllocator::get()->raw_deleter();  // for ever
+  return deleter == own;
 }
 inline void adopt(StorageImpl*) {}
 #endif

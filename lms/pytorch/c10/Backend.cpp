@@ -190,11 +190,6 @@ void Backend::copy_(void* to, const void* from, size_t bytes, cudaMemcpyKind kin
   });
 }
 
-Acquired& acquired() {
-  thread_local Acquired storages;
-  return storages;
-}
-
 bool resident(const DataPtr& pointer) noexcept {
   return pointer.get() != nullptr && pointer.get() == pointer.get_context() &&
          is_block_deleter(pointer.get_deleter());
@@ -309,7 +304,7 @@ bool Backend::acquire(::lms::Key key) {
   if (!strong) {
     return false;
   }
-  acquired().push_back(std::move(strong));
+  keep_alive(std::move(strong));
   return true;
 }
 
@@ -544,12 +539,12 @@ void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
 }
 
 // Costs nothing while nothing has ever moved: then all that is queued will be waited for.
-::lms::MarkPtr Backend::mark(int device, ::lms::Stream stream) {
-  const bool there = usable(static_cast<DeviceIndex>(device), stream_of(stream));
-  if (there && (!has_moved_ || capturing(stream_of(stream)))) {
+::lms::MarkPtr Backend::mark(int device, ::lms::Stream stream, size_t bytes) {
+  const auto index = static_cast<DeviceIndex>(device);
+  if (!has_moved_ && usable(index, stream_of(stream))) {
     return nullptr;
   }
-  return set_mark(static_cast<DeviceIndex>(device), stream_of(stream));
+  return mark_after(index, stream_of(stream), bytes);
 }
 
 }  // namespace c10::cuda::lms

@@ -75,7 +75,7 @@ class Backend final : public ::lms::Backend {
               ::lms::FencePtr* arrival) override;
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
   void before_host_growth(size_t bytes, int device) override;
-  ::lms::MarkPtr mark(int device, ::lms::Stream stream) override;
+  ::lms::MarkPtr mark(int device, ::lms::Stream stream, size_t bytes) override;
 
  private:
   struct HostContext;
@@ -93,8 +93,7 @@ class Backend final : public ::lms::Backend {
 // Whether it is of a block of the caching allocator, under its plain deleter.
 bool resident(const DataPtr& pointer) noexcept;
 
-// The storages `acquire` took, to be let go when no lock is held.
-using Acquired = std::vector<intrusive_ptr<StorageImpl>>;
-Acquired& acquired();
+// Until this thread's outermost ReleaseScope ends, when no lock is held.
+void keep_alive(intrusive_ptr<StorageImpl> storage);
 
 }  // namespace c10::cuda::lms

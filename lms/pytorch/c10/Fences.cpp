@@ -24,10 +24,19 @@ std::atomic<bool> external_streams{false};
 
 namespace {
 
+// To set a mark takes the host about as long as a GPU takes to read or write so much, so ops that
+// use less share one; and no more of them than use a thousandth of the memory. More makes copies
+// wait for ops that came after the last use, less costs the host more.
+constexpr size_t kBytesPerMark = size_t{16} << 20;
+constexpr size_t kMarksPerMemory = 1024;
+// However little they use: their kernels may take long.
+constexpr size_t kOpsPerMark = 16;
+
 struct DeviceState {
   std::vector<cudaEvent_t> events;
   cudaStream_t out = nullptr;
   cudaStream_t in = nullptr;
+  size_t bytes_per_mark = 0;  // 0: not asked yet
 };
 
 // Leaked: fences may outlive static destructors.
@@ -70,6 +79,20 @@ void give_event(DeviceIndex device, cudaEvent_t event) {
   state().of(device).events.push_back(event);
 }
 
+size_t bytes_per_mark(DeviceIndex device) {
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    if (const size_t bytes = state().of(device).bytes_per_mark) {
+      return bytes;
+    }
+  }
+  cudaDeviceProp properties;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  const size_t bytes = std::min(kBytesPerMark, properties.totalGlobalMem / kMarksPerMemory);
+  std::lock_guard<std::mutex> lock(state().mutex);
+  return state().of(device).bytes_per_mark = std::max<size_t>(bytes, 1);
+}
+
 class EventMark;
 
 // A stream, as far as its marks are concerned.
@@ -77,6 +100,8 @@ struct Line {
   std::mutex mutex;  // also around what records: a mark is after all that was queued before its
                      // number was given away
   std::uint64_t last = 0;           // number of the last mark
+  size_t used = 0;                  // bytes that ops have used since
+  size_t bytes_per_mark = 0;        // of its device
   std::shared_ptr<EventMark> next;  // where somebody has asked for it
   bool external = false;
   std::shared_ptr<EventMark> latest;  // of an external stream
@@ -87,8 +112,14 @@ struct Line {
 Line& line_of(DeviceIndex device, cudaStream_t stream) {
   static auto* mutex = new std::mutex;
   static auto* lines = new std::map<std::pair<DeviceIndex, cudaStream_t>, Line>;
-  const std::lock_guard<std::mutex> lock(*mutex);
-  return (*lines)[{device, stream}];
+  thread_local std::pair<DeviceIndex, cudaStream_t> last{-1, nullptr};
+  thread_local Line* line = nullptr;
+  if (line == nullptr || last != std::make_pair(device, stream)) {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    last = {device, stream};
+    line = &(*lines)[last];
+  }
+  return *line;
 }
 
 // After an error of the context nothing runs on it any more, so the work of every fence is over;
@@ -155,6 +186,7 @@ class EventMark final : public ::lms::Mark {
     }
     C10_CUDA_CHECK(cudaEventRecord(event_, stream_));
     line_.last = number_;
+    line_.used = 0;
     set_ = true;
   }
 
@@ -350,6 +382,24 @@ MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
     }
   }
   return set_mark(device, out_stream(device));  // no op has used it
+}
+
+MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes) {
+  Line& line = line_of(device, stream);
+  {
+    const std::lock_guard<std::mutex> lock(line.mutex);
+    if (C10_LIKELY(!line.external)) {
+      if (C10_UNLIKELY(line.bytes_per_mark == 0)) {
+        line.bytes_per_mark = bytes_per_mark(device);
+      }
+      line.used += std::max(bytes, line.bytes_per_mark / kOpsPerMark);
+      if (line.used < line.bytes_per_mark) {
+        return line.next = next_of(device, stream, line);
+      }
+      return capturing(stream) ? nullptr : set_on(device, stream, line);
+    }
+  }
+  return set_mark(device, stream);
 }
 
 MarkPtr next_mark(DeviceIndex device, cudaStream_t stream) {

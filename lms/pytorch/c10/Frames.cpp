@@ -23,6 +23,25 @@
 namespace c10::cuda::lms {
 namespace {
 
+using Acquired = std::vector<intrusive_ptr<StorageImpl>>;
+
+// Of a thread, and in one place, as every op asks for it: each access to a thread's own variables
+// costs a call. Constants at first, and so with nothing to make.
+struct Scopes {
+  int release = 0;
+  int engine = 0;
+  bool holds = false;    // there are storages to let go
+  bool lets_go = false;  // and they are being let go
+};
+thread_local Scopes scopes;
+
+Acquired& acquired() {
+  thread_local Acquired storages;
+  return storages;
+}
+
+}  // namespace
+
 // A thread's ops are a lane.
 struct ThreadFrame {
   ThreadFrame() = default;
@@ -37,6 +56,8 @@ struct ThreadFrame {
   bool independent = false;  // it ends without the help of another thread
   bool in_turn = false;      // it tries again
 };
+
+namespace {
 
 ThreadFrame& this_frame() {
   thread_local ThreadFrame frame;
@@ -115,18 +136,22 @@ class SmallSegment {
   void* block_ = nullptr;
 };
 
-thread_local int release_depth = 0;
-thread_local int engine_depth = 0;
-thread_local bool lets_go = false;
-
 // With no lock held: a storage may die and run any deleter.
 void release_acquired() {
-  if (!acquired().empty()) {
+  if (C10_UNLIKELY(std::exchange(scopes.holds, false))) {
     Acquired storages = std::move(acquired());
     acquired().clear();
-    const bool before = std::exchange(lets_go, true);
+    const bool before = std::exchange(scopes.lets_go, true);
     storages.clear();
-    lets_go = before;
+    scopes.lets_go = before;
+  }
+}
+
+void begin_release(Scopes* mine) { ++mine->release; }
+
+void end_release(Scopes* mine) {
+  if (--mine->release == 0 && mine->holds) {
+    release_acquired();
   }
 }
 
@@ -146,21 +171,30 @@ void release_acquired() {
 
 }  // namespace
 
-ReleaseScope::ReleaseScope() noexcept { ++release_depth; }
-
-ReleaseScope::~ReleaseScope() {
-  if (--release_depth == 0) {
-    release_acquired();
-  }
+void keep_alive(intrusive_ptr<StorageImpl> storage) {
+  acquired().push_back(std::move(storage));
+  scopes.holds = true;
 }
 
-EngineScope::EngineScope() noexcept { ++engine_depth; }
+ReleaseScope::ReleaseScope() noexcept { begin_release(&scopes); }
 
-EngineScope::~EngineScope() { --engine_depth; }
+ReleaseScope::~ReleaseScope() { end_release(&scopes); }
 
-bool in_engine() noexcept { return engine_depth > 0; }
+EngineScope::EngineScope() noexcept {
+  Scopes& mine = scopes;
+  begin_release(&mine);
+  ++mine.engine;
+}
 
-bool letting_go() noexcept { return lets_go; }
+EngineScope::~EngineScope() {
+  Scopes& mine = scopes;
+  --mine.engine;
+  end_release(&mine);
+}
+
+bool in_engine() noexcept { return scopes.engine > 0; }
+
+bool letting_go() noexcept { return scopes.lets_go; }
 
 void expose_to_capture(::lms::Key key, ::lms::Stream stream) {
   if (C10_UNLIKELY(capturing(static_cast<cudaStream_t>(stream)))) {
@@ -193,15 +227,14 @@ MakingScope::~MakingScope() {
   }
 }
 
-OpGuard::OpGuard(bool independent) {
-  ThreadFrame& mine = this_frame();
-  if (++mine.depth == 1 && !mine.started) {
-    mine.independent = independent;
+OpGuard::OpGuard(bool independent) : mine_(this_frame()) {
+  if (++mine_.depth == 1 && !mine_.started) {
+    mine_.independent = independent;
   }
 }
 
 OpGuard::~OpGuard() {
-  ThreadFrame& mine = this_frame();
+  ThreadFrame& mine = mine_;
   if (C10_UNLIKELY(in_child())) {  // forked within the op
     --mine.depth;
     return;
@@ -234,35 +267,36 @@ OpGuard::~OpGuard() {
 }
 
 void OpGuard::enter(const Use* uses, size_t count, const char* op) {
-  if (ThreadFrame& mine = this_frame(); !mine.started && !mine.in_turn) {
-    start(&mine, mine.independent);
+  if (!mine_.started && !mine_.in_turn) {
+    start(&mine_, mine_.independent);
   }
   SmallVector<::lms::Engine::Use, 8> translated;
+  bool captured = false;
+  int device = -1;
+  ::lms::Stream stream = nullptr;  // current on `device`; mostly all are of one: to ask costs more
   for (size_t i = 0; i < count; ++i) {
     StorageImpl* storage = uses[i].storage;
-    const int device = glance(*storage).device().index();
-    const bool another = i == 0 || device != translated.back().device;
-    const ::lms::Stream stream = another ? current_stream(device) : translated.back().stream;
+    const int its = glance(*storage).device().index();
+    if (its != device) {
+      device = its;
+      stream = current_stream(device);
+      captured = captured || capturing(static_cast<cudaStream_t>(stream));
+    }
     translated.push_back({storage, core_access(uses[i].access), device, stream});
   }
   with_host_memory([&] {  // what is pinned by then stays so, and is pinned once more
     EngineScope scope;
-    state().engine.enter(this_frame().frame, translated.data(), translated.size(), &overwritten_,
-                         op);
+    state().engine.enter(mine_.frame, translated.data(), translated.size(), &overwritten_, op);
   });
+  if (C10_LIKELY(!captured && overwritten_.key == nullptr)) {
+    return;
+  }
   EngineScope scope;
-  if (C10_UNLIKELY(overwritten_.key != nullptr)) {
+  if (overwritten_.key != nullptr) {
     target_ = reference_to(static_cast<StorageImpl*>(overwritten_.key));
   }
-  bool captured = false;
-  for (size_t i = 0; i < translated.size(); ++i) {
-    const ::lms::Engine::Use& use = translated[i];
-    if (i == 0 || use.stream != translated[i - 1].stream) {  // mostly one: to ask costs more
-      captured = capturing(static_cast<cudaStream_t>(use.stream));
-    }
-    if (C10_UNLIKELY(captured)) {
-      state().engine.expose(use.key, use.stream);
-    }
+  for (const ::lms::Engine::Use& use : translated) {
+    expose_to_capture(use.key, use.stream);
   }
 }
 
@@ -278,9 +312,8 @@ void OpGuard::results(StorageImpl* const* storages, size_t count) {
     return;
   }
   EngineScope scope;
-  ThreadFrame& mine = this_frame();
   for (size_t i = 0; i < count; ++i) {
-    state().engine.note(&mine.frame, storages[i], stream_for(storages[i]), mine.lane);
+    state().engine.note(&mine_.frame, storages[i], stream_for(storages[i]), mine_.lane);
   }
 }
 

@@ -30,8 +30,10 @@ struct Use {
   Access access;
 };
 
-// Pins the storages of one op for as long as it lives. Guards nest: the outermost one of a thread
-// keeps every pin taken below it.
+struct ThreadFrame;
+
+// Pins the storages of one op for as long as it lives, on one thread. Guards nest: the outermost
+// one of a thread keeps every pin taken below it.
 class C10_CUDA_API OpGuard {
  public:
   // `independent`: of an op that ends without the help of another thread.
@@ -49,6 +51,7 @@ class C10_CUDA_API OpGuard {
   void results(StorageImpl* const* storages, size_t count);
 
  private:
+  ThreadFrame& mine_;
   ::lms::Engine::Overwritten overwritten_;
   intrusive_ptr<StorageImpl> target_;  // that it is of
 };

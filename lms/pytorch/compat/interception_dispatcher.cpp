@@ -270,7 +270,7 @@ std::vector<DispatchKey> places_of(const c10::OperatorHandle& op, const std::str
     return {};
   }
   const OpFacts facts = facts_of(op.schema());
-  if (facts.tensors.empty() && !facts.has_results) {
+  if (facts.touches_nothing() && !facts.has_results) {  // as views
     return {};
   }
   if (!op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||

@@ -366,6 +366,7 @@ SIMCUDA_CUDA cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
   if (stream.device != reinterpret_cast<Event*>(event)->device) {
     return fail(cudaErrorInvalidResourceHandle);
   }
+  ++state().counters.event_records;
   auto ticket = std::make_shared<Ticket>(Ticket{&stream, state().lag});
   reinterpret_cast<Event*>(event)->ticket = ticket;
   ticket->capture = stream.capture;

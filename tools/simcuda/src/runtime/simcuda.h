@@ -29,7 +29,7 @@ struct SimcudaCounters {
   uint64_t h2d_bytes, d2h_bytes, d2d_bytes, h2h_bytes;
   uint64_t h2d_pinned_bytes, h2d_pageable_bytes, d2h_pinned_bytes, d2h_pageable_bytes;
   uint64_t memset, memset_bytes;
-  uint64_t device_syncs, stream_syncs, event_syncs;
+  uint64_t device_syncs, stream_syncs, event_syncs, event_records;
   uint64_t ops, mapped_accesses;
   uint64_t refused_launches, unsupported_calls;
 };
