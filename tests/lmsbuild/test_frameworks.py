@@ -83,7 +83,6 @@ def test_what_may_be_none_of_ibms(world: World, spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "nearest"),
     [
-        ("v1.1.0", "pytorch:v1.2.0"),
         ("v1.3.1", "pytorch:v1.3.0"),
         ("v1.15", "tensorflow:v2.1.0"),
         ("tensorflow:v1.12.0", "tensorflow:v2.1.0"),

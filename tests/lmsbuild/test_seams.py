@@ -19,7 +19,9 @@ SPELLINGS = {
         "CUDACachingAllocator::getDeviceStats",
     ),
     "collectives": (),
-    "cuda": ("CUDAGraphsC10Utils", "CUDAOutOfMemoryError", "StreamCaptureMode("),
+    "cuda": (
+        "CUDAGraphsC10Utils", "CUDAOutOfMemoryError", "StreamCaptureMode(", "cudaStreamIsCapturing",
+    ),
     "definitions": ("TORCH_LIBRARY", "RegisterOperators"),
     "random": ("get_offset(", "set_offset(", "get_state(", "philox_offset_per_thread("),
     "silence": ("WarningHandler",),
@@ -56,7 +58,10 @@ OF_HOOKS = {
 UNDECLARED = {"collectives", "cuda", "definitions"}
 # How often implementations.h chooses one, if not for PyTorch 2, for 1.13 and once for all before.
 # Before 1.13 nothing needs to be silent; of how ops are intercepted, sources tell.
-CHOICES = {"allocator": 6, "cuda": 6, "interception": 0, "silence": 2, "tensors": 6}
+CHOICES = {
+    "allocator": 7, "cuda": 7, "definitions": 4, "interception": 0, "random": 4, "silence": 2,
+    "tensors": 7,
+}  # fmt: skip
 
 
 def chosen(seam: str) -> list[Path]:

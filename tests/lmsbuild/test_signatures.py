@@ -86,6 +86,37 @@ static inline std::tuple<Tensor,Tensor> halve(const Tensor & self, std::array<bo
 }
 """
 
+# As in PyTorch 1.1, where they are virtual functions.
+TYPE = """
+struct CAFFE2_API Type {
+  virtual bool is_cuda() const = 0;
+  virtual void backward(
+      Tensor& self) const = 0;
+  // example
+  // virtual Tensor * add(Tensor & a, Tensor & b) = 0;
+  virtual Tensor half(const Tensor & self, std::array<bool,2> at) const = 0;
+  virtual std::vector<Tensor> halves(const Tensor & self, TensorList others) const = 0;
+  virtual Tensor & fill_(Tensor & self, Generator * generator) const = 0;
+  virtual void drop(Storage storage, SparseTensorRef mask) const = 0;
+};
+"""
+EXTENDED = """
+struct CAFFE2_API TypeExtendedInterface : public Type {
+  virtual std::tuple<Tensor &,Tensor &> mix_out(Tensor & a, Tensor & b, Scalar by) const = 0;
+  virtual std::tuple<Tensor,double> s__th_mix(const Tensor & self) const = 0;
+  virtual Tensor _th_half(const Tensor & self) const = 0;
+  virtual Tensor _th_and(const Tensor & self) const = 0;
+};
+"""
+SCHEMAS = """
+- func: half(Tensor(a) self, bool[2] at) -> Tensor(a)
+  matches_jit_signature: True
+- func: halves(Tensor(a) self, Tensor[] others) -> Tensor(a)[]
+- func: and(Tensor(a) self) -> Tensor(a)
+- func: and(Tensor self, Scalar other) -> Tensor
+- func: fill_(Tensor(a!) self) -> Tensor(a!)
+"""
+
 
 def program() -> Any:
     spec = importlib.util.spec_from_file_location("signatures", PROGRAM)
@@ -127,6 +158,34 @@ def test_a_table_is_known_by_its_whole_schema(tmp_path: Path) -> None:
         'LMS_FUNCTION("aten::name(Tensor self, Dimname to)", Tensor (const Tensor &, Dimname))',
         "#endif",
         'LMS_FUNCTION("aten::rank(Tensor self) -> int", int64_t (const Tensor &))',
+    ]
+
+
+def test_a_virtual_function_has_a_schema_of_its_declaration(tmp_path: Path) -> None:
+    """What is written, is given for a result, or is a view of an argument; nothing else counts."""
+    names = ("Type.h", "TypeExtendedInterface.h", "native_functions.yaml", "made.inc")
+    *inputs, out = (tmp_path / name for name in names)
+    for file, text in zip(inputs, (TYPE, EXTENDED, SCHEMAS), strict=True):
+        file.write_text(text)
+    subprocess.run([sys.executable, PROGRAM, out, *inputs], check=True)
+    assert out.read_text().splitlines()[1:] == [
+        'LMS_METHOD(Type, drop, "aten::drop(Tensor storage, Tensor mask) -> ()", '
+        "void(Storage, SparseTensorRef))",
+        'LMS_METHOD(Type, fill_, "aten::fill_(Tensor(a!) self, Generator? generator) -> '
+        '(Tensor(a!))", Tensor &(Tensor &, Generator *))',
+        'LMS_METHOD(Type, half, "aten::half(Tensor(v) self, int at) -> (Tensor(v))", '
+        "Tensor(const Tensor &, std::array<bool,2>))",
+        'LMS_METHOD(Type, halves, "aten::halves(Tensor(v) self, Tensor[] others) -> '
+        '(Tensor(v)[])", std::vector<Tensor>(const Tensor &, TensorList))',
+        'LMS_METHOD(TypeExtendedInterface, _th_and, "aten::_th_and(Tensor self) -> (Tensor)", '
+        "Tensor(const Tensor &))",
+        'LMS_METHOD(TypeExtendedInterface, _th_half, "aten::half(Tensor(v) self) -> '
+        '(Tensor(v))", Tensor(const Tensor &))',
+        'LMS_METHOD(TypeExtendedInterface, mix_out, "aten::mix(int by, *, Tensor(a!) a, '
+        'Tensor(b!) b) -> (Tensor(a!), Tensor(b!))", '
+        "std::tuple<Tensor &,Tensor &>(Tensor &, Tensor &, Scalar))",
+        'LMS_METHOD(TypeExtendedInterface, s__th_mix, "aten::mix(Tensor self) -> (Tensor, int)", '
+        "std::tuple<Tensor,double>(const Tensor &))",
     ]
 
 

@@ -491,16 +491,6 @@ DeviceIndex device_of(const ::lms::FencePtr& fence) {
   return static_cast<EventMark&>(*fence).device();
 }
 
-bool capturing(cudaStream_t stream) noexcept {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t err = C10_CUDA_ERROR_HANDLED(cudaStreamIsCapturing(stream, &status));
-  if (err != cudaSuccess) {
-    (void)cudaGetLastError();
-    return false;
-  }
-  return status != cudaStreamCaptureStatusNone;
-}
-
 cudaStream_t out_stream(DeviceIndex device) { return copy_stream(device, &DeviceState::out); }
 
 cudaStream_t in_stream(DeviceIndex device) { return copy_stream(device, &DeviceState::in); }

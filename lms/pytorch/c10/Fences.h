@@ -98,9 +98,6 @@ class MeasuredWait {
 // The device of the stream that a mark of these is set on.
 DeviceIndex device_of(const ::lms::FencePtr& fence);
 
-// Whether what is queued on `stream` goes into a graph instead of running.
-bool capturing(cudaStream_t stream) noexcept;
-
 // The streams of the engine's own copies, one for each way and device, made on first use.
 cudaStream_t out_stream(DeviceIndex device);
 cudaStream_t in_stream(DeviceIndex device);

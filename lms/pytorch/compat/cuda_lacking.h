@@ -34,6 +34,12 @@
   } while (0)
 #endif
 
+#ifndef TORCH_CHECK  // PyTorch 1.1 has older names for these
+#define TORCH_CHECK AT_CHECK
+#define TORCH_INTERNAL_ASSERT AT_ASSERT
+#define TORCH_WARN AT_WARN
+#endif
+
 #ifndef TORCH_CHECK_WITH  // PyTorch 1.4 has no names for these errors
 namespace c10 {
 

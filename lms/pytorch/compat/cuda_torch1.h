@@ -8,5 +8,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/lms/compat/cuda_captures.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>

@@ -26,6 +26,7 @@ class Definitions {
 };
 
 using StorageArgument = int64_t;
+using Counts = c10::Dict<std::string, int64_t>;
 
 inline c10::StorageImpl* storage_in(StorageArgument storage) {
   return reinterpret_cast<c10::StorageImpl*>(storage);

@@ -5,7 +5,6 @@
 // takes it. For interception_typed.cpp.
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/cuda/lms/compat/storage.h>
@@ -20,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -143,9 +143,9 @@ class Call {
     return blank;
   }
 
-  Generator generator(c10::Device device) const {
-    at::Generator* given = generator_;
-    return static_cast<Generator>(given ? given : &at::globalContext().defaultGenerator(device));
+  CudaGenerator generator(c10::Device device) const {
+    return generator_ != nullptr ? static_cast<CudaGenerator>(generator_)
+                                 : default_generator(device);
   }
 
   virtual void run() = 0;
@@ -171,7 +171,16 @@ class Call {
   }
   void note(at::Generator* generator) { generator_ = generator; }
   template <class T>
-  void note(const T&) {}
+  auto note_in(const T& reference, int) -> decltype(note(reference.tref)) {
+    note(reference.tref);  // a SparseTensorRef of PyTorch 1.1
+  }
+  template <class T>
+  void note_in(const T&, ...) {}
+  template <class T>
+  void note(const T& other) {
+    static_assert(!std::is_pointer<T>::value, "no operator takes a pointer but to a generator");
+    note_in(other, 0);
+  }
 
   void hold(const Holder& holder) { holders_.push_back(holder); }
 
@@ -288,9 +297,8 @@ class BoxedCall final : public Call {
       if (value.isTensor()) {
         tensors_.push_back(value.toTensor());
       } else if (value.isTensorList()) {
-        for (const at::Tensor& tensor : value.toTensorList()) {
-          tensors_.push_back(tensor);
-        }
+        each_element(value,
+                     [this](const c10::IValue& item) { tensors_.push_back(item.toTensor()); });
       }
     }
     for (const at::Tensor& tensor : tensors_) {  // whatever it does with them

@@ -116,7 +116,7 @@ class Call {
     }
   }
 
-  Generator generator(c10::Device device) const {
+  CudaGenerator generator(c10::Device device) const {
     for (size_t i = below_; i < stack_->size(); ++i) {
       if ((*stack_)[i].isGenerator()) {
         return (*stack_)[i].toGenerator();

@@ -5,6 +5,8 @@
 #include <torch/csrc/lms/compat/interception_call.h>
 #if __has_include(<c10/core/DispatchKey.h>)
 #include <torch/csrc/lms/compat/interception_torch1_5.h>
+#elif !__has_include(<c10/core/MemoryFormat.h>)
+#include <torch/csrc/lms/compat/interception_torch1_1.h>
 #elif !__has_include(<ATen/core/ATenDispatch.h>)
 #include <torch/csrc/lms/compat/interception_torch1_4.h>
 #elif __has_include(<ATen/core/boxing/KernelFunction.h>)
@@ -27,14 +29,14 @@ namespace torch::lms {
 namespace {
 
 bool hook_named(const c10::OperatorName& name) {
-  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  const auto op = find_op(name);
   return op && hook_op(*op);
 }
 
 class Listener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle& op) override {
-    pending().add(op.schema().operator_name());
+    pending().add({op.schema().name(), op.schema().overload_name()});
   }
   void onOperatorDeregistered(const c10::OperatorHandle&) override {}
 };

@@ -7,14 +7,14 @@
 #include <cstdint>
 #include <mutex>
 
-// Seam: generators of a CUDA device, which an implementation names `Generator`, and how many random
-// numbers were taken from one. With its mutex held.
+// Seam: generators of a CUDA device, which an implementation names `CudaGenerator`, and how many
+// random numbers were taken from one. With its mutex held.
 #include LMS_RANDOM
 
 namespace torch::lms {
 
-std::mutex& mutex_of(Generator& generator);
-uint64_t random_offset(Generator& generator);
-void set_random_offset(Generator& generator, uint64_t offset);
+std::mutex& mutex_of(CudaGenerator& generator);
+uint64_t random_offset(CudaGenerator& generator);
+void set_random_offset(CudaGenerator& generator, uint64_t offset);
 
 }  // namespace torch::lms

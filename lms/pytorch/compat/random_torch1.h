@@ -10,7 +10,7 @@
 
 namespace torch::lms {
 
-using Generator = at::Generator;
+using CudaGenerator = at::Generator;
 
 namespace detail {
 
@@ -21,16 +21,16 @@ inline char* offset_in(const at::Tensor& state) {
 
 }  // namespace detail
 
-inline std::mutex& mutex_of(Generator& generator) { return generator.mutex(); }
+inline std::mutex& mutex_of(CudaGenerator& generator) { return generator.mutex(); }
 
-inline uint64_t random_offset(Generator& generator) {
+inline uint64_t random_offset(CudaGenerator& generator) {
   const at::Tensor state = generator.get_state();
   uint64_t offset = 0;
   std::memcpy(&offset, detail::offset_in(state), sizeof(offset));
   return offset;
 }
 
-inline void set_random_offset(Generator& generator, uint64_t offset) {
+inline void set_random_offset(CudaGenerator& generator, uint64_t offset) {
   const at::Tensor state = generator.get_state();
   std::memcpy(detail::offset_in(state), &offset, sizeof(offset));
   generator.set_state(state);

@@ -5,13 +5,13 @@
 
 namespace torch::lms {
 
-using Generator = at::Generator;
+using CudaGenerator = at::Generator;
 
-inline std::mutex& mutex_of(Generator& generator) { return generator.mutex(); }
+inline std::mutex& mutex_of(CudaGenerator& generator) { return generator.mutex(); }
 
-inline uint64_t random_offset(Generator& generator) { return generator.get_offset(); }
+inline uint64_t random_offset(CudaGenerator& generator) { return generator.get_offset(); }
 
-inline void set_random_offset(Generator& generator, uint64_t offset) {
+inline void set_random_offset(CudaGenerator& generator, uint64_t offset) {
   generator.set_offset(offset);
 }
 

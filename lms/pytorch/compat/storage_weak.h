@@ -22,7 +22,8 @@ inline intrusive_ptr<StorageImpl> lock_weak(StorageImpl* storage) {
 
 }  // namespace detail
 
-inline void add_weak(StorageImpl* storage) noexcept { raw::weak_intrusive_ptr::incref(storage); }
+// Of one with a strong reference. PyTorch 1.1 refuses to count a first weak one in any other way.
+inline void add_weak(StorageImpl* storage) noexcept { raw::intrusive_ptr::make_weak(storage); }
 
 inline void drop_weak(StorageImpl* storage) noexcept { detail::WeakStorage::reclaim(storage); }
 

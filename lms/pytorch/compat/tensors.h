@@ -6,6 +6,10 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/lms/compat/implementations.h>
 
+namespace at {
+struct SparseTensorImpl;
+}
+
 // Seam: what tensors and values hold.
 namespace torch::lms {
 
@@ -15,6 +19,8 @@ bool elsewhere(const at::Tensor& tensor);
 bool is_sparse_compressed(const at::Tensor& tensor);
 template <class F>
 void each_compressed_part(const at::Tensor& tensor, const F& f);
+// Of one whose layout is sparse.
+const at::SparseTensorImpl& sparse(const at::Tensor& tensor);
 // Whether its elements lie without a gap or an overlap; false where that is not known.
 bool is_dense(const at::Tensor& tensor);
 // Of one that has a storage.

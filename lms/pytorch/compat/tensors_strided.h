@@ -4,7 +4,6 @@
 // What tensors hold before PyTorch 1.6; included by the implementations of those versions.
 
 #include <ATen/ATen.h>
-#include <ATen/SparseTensorImpl.h>
 
 namespace torch::lms {
 

@@ -4,7 +4,7 @@
 // What tensors and values hold from PyTorch 1.13 on; included by tensors.h.
 
 #include <ATen/SparseCsrTensorImpl.h>
-#include <ATen/SparseTensorImpl.h>
+#include <torch/csrc/lms/compat/tensors_sparse.h>
 
 namespace torch::lms {
 

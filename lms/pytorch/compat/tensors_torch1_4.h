@@ -4,6 +4,7 @@
 // What tensors and values hold in PyTorch 1.4; included by tensors.h.
 
 #include <torch/csrc/lms/compat/tensors_lists.h>
+#include <torch/csrc/lms/compat/tensors_sparse.h>
 #include <torch/csrc/lms/compat/tensors_strided.h>
 
 namespace torch::lms {

@@ -3,6 +3,7 @@
 
 // What tensors and values hold in PyTorch 1.5; included by tensors.h.
 
+#include <torch/csrc/lms/compat/tensors_sparse.h>
 #include <torch/csrc/lms/compat/tensors_strided.h>
 
 namespace torch::lms {

@@ -124,8 +124,8 @@ c10::DeviceIndex index_of(int64_t device) {
   return static_cast<c10::DeviceIndex>(device);
 }
 
-c10::Dict<std::string, int64_t> stats(int64_t device) {
-  c10::Dict<std::string, int64_t> result;
+Counts stats(int64_t device) {
+  Counts result;
   for (const auto& [name, value] : engine::stats(index_of(device))) {
     result.insert(name, value);
   }

@@ -43,7 +43,7 @@ size_t part_bytes() noexcept;
 //   bool results_are_blank(facts)  whether what it is given for its results (out=) is `empty(0)`
 //   void each_written(facts, f)  f(Tensor) for each argument that is written; an undefined one for
 //                                what is no tensor
-//   Generator generator(d)       that random numbers are taken from on device `d`
+//   CudaGenerator generator(d)   that random numbers are taken from on device `d`
 //   void each_result(f)          f(StorageImpl*) for each storage of the results; after `run`
 //   bool in_parts(bytes, f)      of Kind::kForeach: f(Call& part, Room) for each part of so many
 //                                bytes, and smaller ones when that returns false; false, with
@@ -184,7 +184,7 @@ uint64_t numbers_taken(const Call& call, const OpFacts& facts, c10::Device devic
   if (!facts.random) {
     return 0;
   }
-  Generator generator = call.generator(device);
+  CudaGenerator generator = call.generator(device);
   const std::lock_guard<std::mutex> lock(mutex_of(generator));
   return random_offset(generator);
 }
@@ -192,7 +192,7 @@ uint64_t numbers_taken(const Call& call, const OpFacts& facts, c10::Device devic
 // Puts back what the call has taken since. False when that may be another op's.
 template <class Call>
 bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint64_t taken) {
-  Generator generator = call.generator(device);
+  CudaGenerator generator = call.generator(device);
   const std::lock_guard<std::mutex> lock(mutex_of(generator));
   if (random_offset(generator) == taken) {
     return true;

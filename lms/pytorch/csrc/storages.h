@@ -17,9 +17,8 @@ void each_storage(const at::Tensor& tensor, const F& f) {
     return;
   }
   if (tensor.layout() == at::kSparse) {
-    const auto* impl = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-    each_storage(impl->indices(), f);
-    each_storage(impl->values(), f);
+    each_storage(sparse(tensor).indices(), f);
+    each_storage(sparse(tensor).values(), f);
   } else if (is_sparse_compressed(tensor)) {
     each_compressed_part(tensor, [&](const at::Tensor& part) { each_storage(part, f); });
   } else if (tensor.has_storage()) {

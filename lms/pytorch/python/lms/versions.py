@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's versions and builds spell differently, or do not have: from 1.2 on."""
+"""What PyTorch's versions and builds spell differently, or do not have: from 1.1 on."""
 
 from __future__ import annotations
 

@@ -8,28 +8,41 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "capture.h"
 #include "state.h"
 
 using namespace simcuda;
 
-// ---- descriptions: those of CUDA 10 lack fields in the middle, and have some that went later
+// ---- descriptions: those of CUDA 10 lack fields in the middle, and have some that went later;
+// those of CUDA 9.0 lack some more
 
 #if SIMCUDA_CUDA_VERSION < 11000
 static_assert(CUDART_VERSION / 1000 == 11, "give the headers of CUDA 11.8");
 
 namespace {
 struct Properties {  // cudaDeviceProp
-  char begin[offsetof(cudaDeviceProp, persistingL2CacheMaxSize)];
+  char name[sizeof cudaDeviceProp::name];
+#if SIMCUDA_CUDA_VERSION >= 10000
+  char identities[offsetof(cudaDeviceProp, totalGlobalMem) - sizeof cudaDeviceProp::name];
+#endif
+  char begin[offsetof(cudaDeviceProp, persistingL2CacheMaxSize) -
+             offsetof(cudaDeviceProp, totalGlobalMem)];
   int threads_per_multiprocessor, stream_priorities, global_cache, local_cache;
   size_t shared_per_multiprocessor;
   int registers_per_multiprocessor, others[11];
   size_t shared_per_block;
+#if SIMCUDA_CUDA_VERSION >= 9020
   int host_page_tables, managed_from_host;
+#endif
 };
 struct Attributes {  // cudaPointerAttributes
-  cudaMemoryType before, type;
+  cudaMemoryType before;
+#if SIMCUDA_CUDA_VERSION >= 10000
+  cudaMemoryType type;
+#endif
   int device;
   void *device_pointer, *host_pointer;
   int managed;
@@ -40,7 +53,11 @@ SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device
   cudaDeviceProp now;
   if (cudaError_t error = properties_of(&now, device)) return error;
   auto* then = new (out) Properties{};
-  memcpy(then->begin, &now, sizeof then->begin);
+  memcpy(then->name, now.name, sizeof then->name);
+#if SIMCUDA_CUDA_VERSION >= 10000
+  memcpy(then->identities, &now.uuid, sizeof then->identities);
+#endif
+  memcpy(then->begin, &now.totalGlobalMem, sizeof then->begin);
   then->threads_per_multiprocessor = now.maxThreadsPerMultiProcessor;
   then->stream_priorities = now.streamPrioritiesSupported;
   then->shared_per_multiprocessor = now.sharedMemPerMultiprocessor;
@@ -51,7 +68,14 @@ SIMCUDA_CUDA cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device
 SIMCUDA_CUDA cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* pointer) {
   cudaPointerAttributes now;
   if (cudaError_t error = attributes_of(&now, pointer)) return error;
-  new (out) Attributes{now.type, now.type, now.device, now.devicePointer, now.hostPointer, 0};
+  auto* then = new (out) Attributes{};
+  then->before = now.type;
+#if SIMCUDA_CUDA_VERSION >= 10000
+  then->type = now.type;
+#endif
+  then->device = now.device;
+  then->device_pointer = now.devicePointer;
+  then->host_pointer = now.hostPointer;
   return cudaSuccess;
 }
 #else
@@ -64,9 +88,43 @@ SIMCUDA_CUDA cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, co
 }
 #endif
 
-// ---- launches: with attributes since CUDA 11.8; CUDA 13's compiler makes a handle of the kernel
-// first
+// ---- launches: in three steps or more up to CUDA 9.1; with attributes since 11.8; CUDA 13's
+// compiler makes a handle of the kernel first
 
+#if SIMCUDA_CUDA_VERSION < 9020
+namespace {
+struct Configured {
+  dim3 grid, block;
+  size_t shared;
+  cudaStream_t stream;
+  std::vector<std::string> arguments;  // their bytes, in the order of the kernel's parameters
+};
+std::vector<Configured>& configured() {
+  thread_local std::vector<Configured> all;
+  return all;
+}
+}  // namespace
+
+SIMCUDA_CUDA cudaError_t cudaConfigureCall(dim3 grid, dim3 block, size_t shared,
+                                           cudaStream_t stream) {
+  configured().push_back({grid, block, shared, stream, {}});
+  return cudaSuccess;
+}
+SIMCUDA_CUDA cudaError_t cudaSetupArgument(const void* argument, size_t size, size_t) {
+  if (configured().empty()) return fail(cudaErrorMissingConfiguration);
+  configured().back().arguments.emplace_back(static_cast<const char*>(argument), size);
+  return cudaSuccess;
+}
+SIMCUDA_CUDA cudaError_t cudaLaunch(const void* function) {
+  if (configured().empty()) return fail(cudaErrorMissingConfiguration);
+  Configured call = std::move(configured().back());
+  configured().pop_back();
+  std::vector<void*> arguments;
+  for (std::string& argument : call.arguments) arguments.push_back(argument.data());
+  return cudaLaunchKernel(function, call.grid, call.block, arguments.data(), call.shared,
+                          call.stream);
+}
+#endif
 #if CUDART_VERSION >= 11080
 SIMCUDA_CUDA cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                              void** arguments) {
