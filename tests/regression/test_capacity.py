@@ -213,6 +213,21 @@ def test_random_numbers_are_not_skipped(device: Any) -> None:
             assert all(map(torch.equal, results, expected))
 
 
+def test_what_fills_begins_again_with_its_operands_side_by_side(device: Any) -> None:
+    """They lie apart in a segment of 20 MiB, each with as much room behind it, and the result,
+    which is given empty, needs twice that. Waiting in the kernel is no help: nobody else runs."""
+    device.limit(24 * MIB)
+    torch.cuda.lms.enable(min_size=0)
+    try:
+        x, gap, y, end = (torch.full((5 << 18,), float(i), device="cuda") for i in range(4))
+        del gap, end
+        made = torch.cat([x, y], out=torch.empty(0, device="cuda"))
+        expected = torch.tensor([0.0, 2.0]).repeat_interleave(5 << 18)
+        assert lms_device.is_dry or torch.equal(made.cpu(), expected)
+    finally:
+        lms_device.reset()
+
+
 def test_shortage_in_a_kernel_of_pythons(device: Any) -> None:
     """It is not run again, so its error is the one for the user."""
     device.limit(28 * MIB)
