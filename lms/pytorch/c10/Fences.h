@@ -51,7 +51,7 @@ void mark_external_streams() noexcept;
 // usable, the last one.
 MarkPtr set_mark(DeviceIndex device, cudaStream_t stream);
 // After the op that has just used `bytes` there; ops that use little share one, after the last of
-// them. Null while the stream is captured.
+// them. Null where it would have to be set while the stream is captured.
 MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes);
 // The mark that comes next there: it will be after all work queued so far. Set by whoever sets the
 // next one or, before that, waits for it.
