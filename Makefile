@@ -149,9 +149,9 @@ test-negative: $(DEVELOP)
 
 # Their sources are in no package: a clone must have the commits. A clone is of one framework, so what
 # it has not is named and left out.
-OLD := tensorflow:v2.2.0 tensorflow:v2.1.0 pytorch:v1.5.0 pytorch:v1.4.0 pytorch:v1.3.0 pytorch:v1.2.0 pytorch:v1.1.0
+OLD := tensorflow:v2.2.0 tensorflow:v2.1.0 pytorch:v1.5.0 pytorch:v1.4.0 pytorch:v1.3.1 pytorch:v1.3.0 pytorch:v1.2.0 pytorch:v1.1.0
 # On which the suites do not run: the device has no kernels for them, and a test of its own.
-OLD_APPLIED := pytorch:v1.5.0 pytorch:v1.4.0 pytorch:v1.3.0 pytorch:v1.2.0 pytorch:v1.1.0
+OLD_APPLIED := pytorch:v1.5.0 pytorch:v1.4.0 pytorch:v1.3.1 pytorch:v1.3.0 pytorch:v1.2.0 pytorch:v1.1.0
 
 test-old: $(STAMP)
 	@test -d "$$LMSBUILD_MIRROR" || { echo "error: LMSBUILD_MIRROR names no folder; set it to a clone that has the commit of one of $(OLD)"; exit 1; }

@@ -83,7 +83,6 @@ def test_what_may_be_none_of_ibms(world: World, spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "nearest"),
     [
-        ("v1.3.1", "pytorch:v1.3.0"),
         ("v1.15", "tensorflow:v2.1.0"),
         ("tensorflow:v1.12.0", "tensorflow:v2.1.0"),
     ],
@@ -92,6 +91,12 @@ def test_ibms_users_are_told_where_to_go(real_project: Project, spec: str, neare
     code, _, told = run("apply", spec)
     assert code == UnknownTagError.exit_code
     assert "IBM's Large Model Support had a " in told and f"use {nearest}, the nearest" in told
+
+
+def test_each_tag_that_ibm_patched_is_here(real_project: Project) -> None:
+    for name, framework in load(real_project).items():
+        for tag in framework.ibm["a patch"]:
+            assert resolve(real_project, f"{name}:{tag}").tag_name == tag
 
 
 def test_the_page_names_the_same_tags_of_ibms(real_project: Project) -> None:

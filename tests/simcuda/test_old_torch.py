@@ -20,7 +20,10 @@ from simcuda import torchinfo
 
 TOOLS = Path(torchinfo.__file__).resolve().parents[1]
 WORK = Path(os.environ.get("LMSBUILD_WORK") or TOOLS.parent / "work")
-PYTHONS = {"1.5.0": "3.8", "1.4.0": "3.8", "1.3.0": "3.7", "1.2.0": "3.7", "1.1.0": "3.7"}
+PYTHONS = {
+    "1.5.0": "3.8", "1.4.0": "3.8",
+    "1.3.1": "3.7", "1.3.0": "3.7", "1.2.0": "3.7", "1.1.0": "3.7",
+}  # fmt: skip
 NO_OVERLAY = "needs the overlay, which `lmsbuild wheel v{} --python {}` makes"
 PRELUDE = """
 import json
