@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from packaging.requirements import Requirement
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import MissingToolError, SuiteError, UsageError
 from lmsbuild.base.project import Project
+from lmsbuild.places import environment
 from lmsbuild.places.device import Device
 from lmsbuild.places.environment import Environment, interpreter, packages_for
 from lmsbuild.ship import trial
@@ -151,6 +154,44 @@ def test_old_python_builds_what_has_no_wheel(
     python = tmp_path / "env" / "bin" / "python"
     folder = packages_for(python, ["gast==0.2.2"], "3.7", world.target.label, console)
     assert [file.name for file in folder.iterdir()] == ["gast-0.2.2-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize(("python", "needed"), [("3.9", True), ("3.10", True), ("3.11", False)])
+def test_an_environment_has_what_the_device_reads_toml_with(
+    world: World, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch,
+    python: str, needed: bool,
+) -> None:  # fmt: skip
+    asked: list[str] = []
+
+    def install(_: Environment, packages: list[str], *__: object, **___: object) -> None:
+        asked.extend(packages)
+        raise InterruptedError
+
+    monkeypatch.setattr(environment, "interpreter", lambda _: sys.executable)
+    monkeypatch.setattr(environment, "_run", lambda *_: None)
+    monkeypatch.setattr(environment, "_install", install)
+    wheel = tmp_path / "alpha-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("alpha-1.0.dist-info/METADATA", "Name: alpha\nVersion: 1.0\n")
+    contents = environment.Contents(wheel=wheel, python=python, on_gpu=False)
+    with pytest.raises(InterruptedError):
+        environment.prepare(world.target, "run", contents, console)
+    assert any(package.startswith("tomli") for package in asked) == needed
+
+
+def test_the_device_needs_no_pip(tmp_path: Path) -> None:
+    """Of a Python that cannot read TOML."""
+    try:
+        python = interpreter("3.10")
+    except MissingToolError:
+        pytest.skip("needs Python 3.10")
+    write(tmp_path, {"tomli.py": ""})
+    done = subprocess.run(
+        [python, "-c", "import sys; sys.modules['pip'] = None; import simcuda"],
+        env={"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "tools", tmp_path)))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_bytecode_is_kept_beside_the_environment(

@@ -14,8 +14,11 @@ from typing import Any, NoReturn
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # nothing else is needed here beside torch, and pip has it
-    from pip._vendor import tomli as tomllib
+else:
+    try:
+        import tomli as tomllib
+    except ImportError:  # nothing else is needed here beside torch, and pip has it
+        from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
 
 from .errors import SimcudaError
 from .sizes import format_bytes, parse_bytes

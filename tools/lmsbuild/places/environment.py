@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _STAMP = "lmsbuild.json"
 # Only a GPU has a use for these; the simulated device brings stand-ins for the libraries.
 GPU_ONLY = ("nvidia-", "triton", "cuda-")
+# The simulated device reads TOML, which Python has from 3.11 on; an environment may have no pip,
+# which has it, too.
+DEVICE_NEEDS = ("tomli>=1.1; python_version < '3.11'",)
 TEST_TOOLS = (
     "pytest>=7.4,<9",
     "pytest-timeout",
@@ -166,7 +169,8 @@ def prepare(
     path = target.work / f"env-{kind}"
     light = [] if contents.on_gpu else light_requirements(wheel, python)
     numpy = ["numpy"] if contents.on_gpu else []
-    packages = [*light, *target.tag.pins, *_applicable(contents.tools, python), *numpy]
+    tools = _applicable([*contents.tools, *DEVICE_NEEDS], python)
+    packages = [*light, *target.tag.pins, *tools, *numpy]
     base = inside.python if inside else interpreter(python)
     facts = {
         "wheel": sha256_large_file(wheel, hash_memory()),
