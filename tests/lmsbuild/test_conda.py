@@ -304,6 +304,8 @@ def test_what_the_table_does_not_know(tmp_path: Path, small: Path) -> None:
         ("sympy==1.13.1", "sympy ==1.13.1"),
         ("typing-extensions>=4.10.0", "typing_extensions >=4.10.0"),
         ("nvidia-cublas-cu12==12.4.5.8", "libcublas >=12.4.5.8,<13"),
+        ("nvidia-cublas-cu11==11.10.3.66", "cudatoolkit"),
+        ("nvidia-cuda-runtime-cu11==11.7.99", "cudatoolkit >=11.7.99,<12"),
         ("NumPy<2.0.0,>=1.23.5", "numpy >=1.23.5,<2.0.0"),
         ("keras==2.14.*", "keras 2.14.*"),
         ("jinja2", "jinja2"),
