@@ -162,6 +162,30 @@ say(left=left, used=used, equal=equal, moved=moved, again=again, held=held, off=
     }  # fmt: skip
 
 
+def test_a_storage_is_copied_to_one_of_the_host(
+    run: Run, overlay: list[Path], version: str
+) -> None:
+    """Whose class is another, and whose copy is no operator's."""
+    if not overlay:
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
+    said = run(
+        """
+def copied(tensor):
+    torch.cuda.lms.reclaim()
+    return torch.FloatStorage(tensor.numel()).copy_(tensor.storage())
+
+def moved(tensor):
+    torch.cuda.lms.reclaim()
+    return tensor.storage().cpu()
+
+torch.cuda.lms.enable(min_size=0)
+there = [(ramp + i).cuda() for i in range(4)]
+say(equal=[same(map(torch.FloatTensor, map(to_host, there))) for to_host in (copied, moved)])
+"""
+    )
+    assert said == {"equal": [True, True]}
+
+
 def test_ibms_names(run: Run, overlay: list[Path], version: str) -> None:
     if not overlay:
         pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))

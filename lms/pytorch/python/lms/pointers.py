@@ -178,6 +178,8 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
             for value in args
             if isinstance(value, (torch.Tensor, *kinds)) and value.device.type == "cuda"
         ]
+        if not views:
+            return function(*args, **kwargs)
         library.ops().pin_all(views)
         try:
             return function(*args, **kwargs)
@@ -258,6 +260,8 @@ def install() -> None:
             setattr(storage, name, _pinned(getattr(storage, name)))
         storage.resize_ = _resizing(storage.resize_)
         storage.__getitem__ = _item(storage.__getitem__)
+    for storage in versions.host_storages():
+        storage.copy_ = _pinned(storage.copy_)  # from one of the device, too
     for kind in versions.iterated():
         kind.__iter__ = _iterating(kind.__iter__)
 

@@ -38,6 +38,13 @@ def storages() -> List[Type[Any]]:
     return [kind for kind in torch._storage_classes if kind.__module__ == "torch.cuda"]
 
 
+def host_storages() -> List[Type[Any]]:
+    """The classes of storages of the host, where they are others."""
+    if not _TYPED:
+        return []
+    return [kind for kind in torch._storage_classes if kind.__module__ == "torch"]
+
+
 def iterated() -> List[Type[Any]]:
     """The classes of storages that are iterated by element."""
     return storages() if _TYPED else [torch.UntypedStorage, torch.TypedStorage]
