@@ -2,13 +2,12 @@
 #pragma once
 
 // How operators come to be in PyTorch 1.1, whose dispatcher takes none that returns nothing: as
-// those of TorchScript. Included by definitions.h. No argument of one can be a storage, so that
-// Python gives its address.
+// those of TorchScript. Included by definitions.h.
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
-#include <c10/core/StorageImpl.h>
 #include <torch/csrc/jit/operator.h>
+#include <torch/csrc/lms/compat/definitions_address.h>
 
 #include <string>
 #include <type_traits>
@@ -54,22 +53,4 @@ class Definitions {
   }
 };
 
-using StorageArgument = int64_t;
-
-inline c10::StorageImpl* storage_in(StorageArgument storage) {
-  return reinterpret_cast<c10::StorageImpl*>(storage);
-}
-
-inline bool define(void (*all)(Definitions&)) {
-  Definitions definitions;
-  all(definitions);
-  return true;
-}
-
 }  // namespace torch::lms
-
-#define LMS_STORAGE_SCHEMA "int"
-#define LMS_DEFINITIONS(definitions)                               \
-  static void lms_define(torch::lms::Definitions&);                \
-  static const bool lms_defined = torch::lms::define(&lms_define); \
-  static void lms_define(torch::lms::Definitions& definitions)

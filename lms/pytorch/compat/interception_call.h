@@ -334,4 +334,12 @@ class BoxedCall final : public Call {
 // Once, for all signatures.
 inline void at_boundary_of(Call& call) { at_boundary(call); }
 
+// Once for each signature, however many operators have it.
+template <class Return, class... Args>
+C10_NOINLINE Return call_typed(const Hook& hook, c10::OperatorKernel* object, Args&... arguments) {
+  TypedCall<Return, Args...> call(hook, object, arguments...);
+  at_boundary_of(call);
+  return call.take();
+}
+
 }  // namespace torch::lms

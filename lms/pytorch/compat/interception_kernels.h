@@ -109,9 +109,7 @@ struct Through;
 template <class Return, class... Args>
 struct Through<Return(Args...)> {
   static Return call(OperatorKernel* object, Args... arguments) {
-    TypedCall<Return, Args...> call(hooks().of(object), object, arguments...);
-    at_boundary_of(call);
-    return call.take();
+    return call_typed<Return, Args...>(hooks().of(object), object, arguments...);
   }
 };
 

@@ -33,14 +33,6 @@ struct Functions {
 };
 template struct Grant<Functions, &at::ATenOpTable::function_table_>;
 
-// Once for each signature, however many operators have it.
-template <class Return, class... Args>
-C10_NOINLINE Return call_plain(const Hook& hook, Args&... arguments) {
-  TypedCall<Return, Args...> call(hook, nullptr, arguments...);
-  at_boundary_of(call);
-  return call.take();
-}
-
 template <class Signature, size_t kOperator, size_t kPlace>
 struct InPlace;
 
@@ -48,7 +40,9 @@ template <class Return, class... Args, size_t kOperator, size_t kPlace>
 struct InPlace<Return(Args...), kOperator, kPlace> {
   static inline const Hook* hook = nullptr;  // before the function is called
 
-  static Return call(Args... arguments) { return call_plain<Return, Args...>(*hook, arguments...); }
+  static Return call(Args... arguments) {
+    return call_typed<Return, Args...>(*hook, nullptr, arguments...);
+  }
 };
 
 struct Place {

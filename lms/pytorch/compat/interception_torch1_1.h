@@ -74,16 +74,6 @@ inline auto find_op(const c10::OperatorName& name) {
 constexpr std::array<at::Backend, 3> kPlaces = {at::Backend::CUDA, at::Backend::SparseCUDA,
                                                 at::Backend::CPU};
 
-// Once for each signature, however many operators have it.
-template <class Return, class... Args>
-C10_NOINLINE Return call_method(const Hook& hook, const at::Type* self, Args&... arguments) {
-  // Only given back to the kernel, as what its function takes first.
-  auto* object = reinterpret_cast<c10::OperatorKernel*>(const_cast<at::Type*>(self));
-  TypedCall<Return, Args...> call(hook, object, arguments...);
-  at_boundary_of(call);
-  return call.take();
-}
-
 template <class Signature, size_t kOperator, size_t kPlace>
 struct InPlace;
 
@@ -92,7 +82,9 @@ struct InPlace<Return(Args...), kOperator, kPlace> {
   static inline const Hook* hook = nullptr;  // before the function is called
 
   static Return call(const at::Type* self, Args... arguments) {
-    return call_method<Return, Args...>(*hook, self, arguments...);
+    // Only given back to the kernel, as what its function takes first.
+    auto* object = reinterpret_cast<c10::OperatorKernel*>(const_cast<at::Type*>(self));
+    return call_typed<Return, Args...>(*hook, object, arguments...);
   }
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators that torch/cuda/lms is written on. Each runs without the GIL.
+// The operators that torch/cuda/lms is written on. From PyTorch 1.6 on each runs without
+// the GIL.
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
