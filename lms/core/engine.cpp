@@ -503,7 +503,7 @@ bool Engine::evictable_(const Entry* entry) const {
 }
 
 bool Engine::evict_(Entry* entry, const Extent& extent) {
-  if (!backend_.movable(extent)) return false;
+  if (!backend_.movable(extent, entry->streams)) return false;
   disarm_(entry);
   if (entry->ptr != extent.ptr) forget_last_uses_(entry);  // they are of other memory
   if (entry->copy && (entry->copy_of != extent.ptr || entry->copy_bytes != extent.bytes)) {
@@ -556,7 +556,8 @@ void Engine::page_out_ahead_(Entry* entry) {
   if (entry->bytes < min_bytes_ || entry->copy || !evictable_(entry)) return;
   if (!predictor_->evicted({entry->bytes, entry->uses}) || !backend_.acquire(entry->key)) return;
   const Extent extent = backend_.locate(entry->key);
-  if (extent.place != Place::kDevice || extent.bytes == 0 || !backend_.movable(extent)) return;
+  if (extent.place != Place::kDevice || extent.bytes == 0) return;
+  if (!backend_.movable(extent, entry->streams)) return;
   HostRange range;
   FencePtr copied;
   try {  // frames are left in destructors; it may be evicted as if nothing had been tried
@@ -967,7 +968,7 @@ Census Engine::census(int device) {
     } else if (entry->excluded) {
       ++census.excluded;
       census.excluded_bytes += extent.bytes;
-    } else if (!backend_.movable(extent)) {
+    } else if (!backend_.movable(extent, entry->streams)) {
       ++census.immovable;
       census.immovable_bytes += extent.bytes;
     } else if (extent.bytes < min_bytes_) {

@@ -40,8 +40,9 @@ class Backend {
   // Disarms it. False when the storage was written, or replaced, since, or might have been.
   virtual bool unguard(Key key) = 0;
 
-  // Whether the block may be freed at all (not while a graph is captured, not of a private pool).
-  virtual bool movable(const Extent& from) = 0;
+  // Whether the block may be freed at all (not while a graph is captured, not of a private pool),
+  // and the uses waited for (not while one of their streams is captured).
+  virtual bool movable(const Extent& from, const StreamSet& used) = 0;
 
   // Queues the copy to `host` (unless the bytes there are already the storage's, or will be, by
   // `page_out_ahead`), ordered after the uses in `used`, hands the range to the storage and frees

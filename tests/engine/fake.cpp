@@ -612,7 +612,7 @@ bool Backend::unguard(lms::Key key) {
   return intact;
 }
 
-bool Backend::movable(const lms::Extent&) { return !immovable; }
+bool Backend::movable(const lms::Extent&, const lms::StreamSet&) { return !immovable; }
 
 void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool copy,
                        const lms::StreamSet& used) {

@@ -266,7 +266,7 @@ class Backend final : public lms::Backend {
   lms::Extent locate(lms::Key key) override;
   void guard(lms::Key key) override;
   bool unguard(lms::Key key) override;
-  bool movable(const lms::Extent& from) override;
+  bool movable(const lms::Extent& from, const lms::StreamSet& used) override;
   void page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool copy,
                 const lms::StreamSet& used) override;
   lms::FencePtr page_out_ahead(lms::Key key, const lms::Extent& from, lms::HostRange host,

@@ -42,7 +42,7 @@ class Device final : public lms::Backend {
   }
   void guard(lms::Key) override {}
   bool unguard(lms::Key) override { return true; }
-  bool movable(const lms::Extent&) override { return true; }
+  bool movable(const lms::Extent&, const lms::StreamSet&) override { return true; }
   void page_out(lms::Key key, const lms::Extent& from, lms::HostRange host, bool,
                 const lms::StreamSet&) override {
     auto* storage = static_cast<Storage*>(key);

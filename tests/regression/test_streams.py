@@ -398,6 +398,92 @@ def test_copies_on_the_handle_of_a_stream_that_was_destroyed(
     assert "in order" in out
 
 
+@pytest.mark.parametrize("first", lms_device.device.modes)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_stream_of_before_the_first_enable_that_was_destroyed(
+    program: Any, sim: Any, when: str, first: str
+) -> None:
+    """All that tells of it is what was made on it."""
+    out = program(
+        f"""
+        import simcuda, torch
+        from lms_extension import OwnedStream
+        from lms_tensors import evict, ramp
+        main, pool, owned = torch.cuda.current_stream(), torch.cuda.Stream(), OwnedStream()
+        made = []
+        for i, stream in enumerate((main, pool, owned.stream)):
+            with torch.cuda.stream(stream):
+                made.append(ramp(i).cuda() + 1)
+            main.wait_stream(stream)
+        made = [x.mul_(1) for x in made]
+        if {when == "before"}:
+            owned.destroy()
+        torch.cuda.lms.enable(min_size=0)
+        for x in made:
+            x.add_(1)
+        if {when == "after"}:
+            owned.stream.wait_stream(main)
+            with torch.cuda.stream(owned.stream):
+                made[2].add_(0)
+            main.wait_stream(owned.stream)
+            owned.destroy()
+        for _ in range(3):
+            for x in made:
+                evict(x)
+                x.add_(1)
+        free = [torch.full_like(x, 7) for x in made]
+        for i, x in enumerate(made):
+            assert torch.equal(x.cpu(), ramp(i + 5)), i
+        del x, made
+        free = [torch.full_like(x, 8) for x in free]
+        assert all((x == 8).all().item() for x in free)
+        assert simcuda.device.races() == []
+        print("in order")
+        """,
+        mode=first,
+        fresh=True,
+    )
+    assert "in order" in out
+
+
+@pytest.mark.native  # beside the plug-in PyTorch itself asks the stream
+@pytest.mark.parametrize("first", lms_device.device.modes)
+def test_a_stream_that_was_destroyed_is_not_asked_when_memory_is_unmapped(
+    program: Any, sim: Any, first: str
+) -> None:
+    """With expandable segments what is given back waits for the stream that it was made for."""
+    out = program(
+        """
+        import simcuda, torch
+        from lms_extension import OwnedStream
+        from lms_tensors import evict, ramp
+        torch.cuda.lms.enable(min_size=0)
+        main, owned = torch.cuda.current_stream(), OwnedStream()
+        kept = [ramp(i).cuda() for i in range(12)]
+        with torch.cuda.stream(owned.stream):
+            x, y = torch.zeros(1 << 22, device="cuda"), torch.zeros(1 << 20, device="cuda")
+            x.add_(1)
+        del x
+        main.wait_stream(owned.stream)
+        owned.destroy()
+        y.add_(1)
+        evict(y)
+        sums = [torch.full((3 << 20,), 7.0, device="cuda").sum() for _ in range(2)]
+        more = torch.cat(kept)
+        assert all(x.item() == 7 * (3 << 20) for x in sums)
+        assert torch.equal(more.cpu(), torch.cat([ramp(i) for i in range(12)]))
+        del kept, more
+        assert torch.equal(y.cpu(), torch.ones(1 << 20))
+        print("in order")
+        """,
+        memory=40 * MIB,
+        mode=first,
+        env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        fresh=True,
+    )
+    assert "in order" in out
+
+
 def test_ops_that_use_little_share_an_event(program: Any, sim: Any) -> None:
     """To record one takes the host as long as a GPU takes for many of them. What waits for it
     waits for the last of them."""
@@ -428,6 +514,135 @@ def test_ops_that_use_little_share_an_event(program: Any, sim: Any) -> None:
         mode="late-write",
     )
     assert "shared" in out
+
+
+def test_a_stream_of_pytorchs_by_another_name(mode: str) -> None:
+    """As an ExternalStream of its handle, which other libraries make of a stream that they were
+    given. What it was told before comes before what it is not asked for."""
+    pool, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    evict(ramp(0).cuda())
+    with on(pool, main):
+        x = ramp(1).cuda()
+        x.add_(1)
+        page_in(x)  # whoever holds it may use it past every op
+    with torch.cuda.stream(torch.cuda.ExternalStream(pool.cuda_stream)):
+        memory = torch.cuda.caching_allocator_alloc(512)
+    evict(x)
+    smear()
+    main.wait_stream(pool)
+    assert torch.equal(x.cpu(), ramp(2))
+    torch.cuda.caching_allocator_delete(memory)
+
+
+@pytest.mark.parametrize("first", lms_device.device.modes)
+def test_what_a_captured_stream_has_used_stays(program: Any, sim: Any, first: str) -> None:
+    """Of a capture that PyTorch does not know. A mark that is set on the stream, for the ops of
+    before, would be a part of the graph, and what waits for it, too."""
+    out = program(
+        """
+        import ctypes, threading
+        import simcuda, torch
+        from lms_extension import cudart
+        from lms_tensors import evict, ramp
+        torch.cuda.lms.enable(min_size=0)
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        used, recorded, held, other = (ramp(i).cuda() for i in range(4))
+        with torch.cuda.stream(side):
+            left, out = ramp(4).cuda(), ramp(5).cuda()
+        main.wait_stream(side)
+        evict(left), evict(out)
+        left.add_(0)  # back in, in the pool of its stream
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            used.add_(0)
+        recorded.record_stream(side)
+        with torch.cuda.lms.pin(held):
+            pass
+        moved, raised = {}, []
+
+        def another():
+            moved.update(used=torch.ops.lms.evict(used), recorded=torch.ops.lms.evict(recorded))
+            moved.update(left=torch.ops.lms.evict(left), other=torch.ops.lms.evict(other))
+            other.add_(0)
+            try:
+                out.add_(0)
+            except RuntimeError as error:
+                raised.append("is captured" in str(error))
+
+        handle, graph, thread_local = ctypes.c_void_p(side.cuda_stream), ctypes.c_void_p(), 1
+        assert cudart().cudaStreamBeginCapture(handle, thread_local) == 0
+        thread = threading.Thread(target=another)
+        thread.start()
+        thread.join()
+        with torch.cuda.stream(side):
+            moved.update(held=torch.ops.lms.evict(held))
+        assert cudart().cudaStreamEndCapture(handle, ctypes.byref(graph)) == 0
+        assert [name for name in moved if moved[name]] == ["other"] and raised == [True], moved
+        main.wait_stream(side)
+        for i, x in enumerate((used, recorded, held, other, left, out)):
+            evict(x) if i != 5 else None
+            assert torch.equal(x.cpu(), ramp(i))
+        assert simcuda.device.races() == []
+        print("in order")
+        """,
+        memory=16 << 30,
+        mode=first,
+    )
+    assert "in order" in out
+
+
+@pytest.mark.parametrize("first", lms_device.device.modes)
+def test_a_capture_on_a_stream_of_the_programs_own(program: Any, sim: Any, first: str) -> None:
+    """Its marks are no part of the graph, and the handle may have been another's."""
+    out = program(
+        """
+        import ctypes
+        import simcuda, torch
+        from lms_extension import OwnedStream, cudart
+        from lms_tensors import evict, ramp
+        torch.cuda.lms.enable(min_size=0)
+        main, other = torch.cuda.current_stream(), ramp(0).cuda()
+        evict(other)
+        large = torch.zeros(8 << 20, device="cuda")
+
+        def capture(stream):
+            x, graph = large + 1, torch.cuda.CUDAGraph()
+            y = torch.zeros_like(x)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, stream=stream):
+                y.copy_(x * 2)
+            x.fill_(3)
+            graph.replay()
+            assert (y == 6).all().item()
+
+        owned = [OwnedStream() for _ in range(16)]
+        capture(owned[0].stream)
+        for each in owned:
+            each.stream.wait_stream(main)
+            with torch.cuda.stream(each.stream):
+                other.add_(1)
+            main.wait_stream(each.stream)
+        handles = {each.stream.cuda_stream for each in owned}
+        torch.cuda.synchronize()
+        for each in owned:
+            each.destroy()
+        torch.cuda.synchronize()
+        for stream in [torch.cuda.Stream() for _ in range(32)]:
+            if stream.cuda_stream in handles:  # one of PyTorch's has it now
+                handle, graph = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p()
+                thread_local = 1
+                assert cudart().cudaStreamBeginCapture(handle, thread_local) == 0
+                with torch.cuda.stream(stream):
+                    other.add_(1)
+                assert cudart().cudaStreamEndCapture(handle, ctypes.byref(graph)) == 0
+        assert torch.equal(other.cpu(), ramp(16))
+        assert simcuda.device.races() == []
+        print("in order")
+        """,
+        memory=16 << 30,
+        mode=first,
+    )
+    assert "in order" in out
 
 
 def test_views_are_left_alone(lms: Any) -> None:

@@ -15,6 +15,8 @@
 #include <array>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <set>
 
 // What the native series puts into the caching allocator, by its public interface: an allocator in
 // front of it, which learns of pool misses by the free-memory callback.
@@ -91,9 +93,40 @@ std::shared_ptr<GatheredContext> record_context() {
   return in_engine() || recorder == nullptr ? nullptr : recorder();
 }
 
+// The streams of PyTorch's pools, which it gives out in turn. One that another thread gets
+// meanwhile may be missing.
+std::set<cudaStream_t> streams_of_pools(DeviceIndex device) {
+  std::set<cudaStream_t> streams;
+  const auto [least, greatest] = CUDAStream::priority_range();
+  for (int priority = least; priority >= greatest; --priority) {
+    while (streams.insert(getStreamFromPool(priority, device).stream()).second) {
+    }
+  }
+  return streams;
+}
+
+// Memory that was made for the program's own streams before this library was there is all that
+// tells of them by now.
+void know_earlier_streams(const CA::SnapshotInfo& snapshot) {
+  std::map<DeviceIndex, std::set<cudaStream_t>> of_pools;
+  for (const auto& segment : snapshot.segments) {
+    const auto stream = static_cast<cudaStream_t>(segment.stream);
+    if (stream == nullptr) {
+      continue;
+    }
+    auto pools = of_pools.find(segment.device);
+    if (pools == of_pools.end()) {
+      pools = of_pools.emplace(segment.device, streams_of_pools(segment.device)).first;
+    }
+    if (pools->second.count(stream) == 0) {
+      know_earlier_stream(segment.device, stream);
+    }
+  }
+}
+
 class Allocator final : public Forward {
  public:
-  explicit Allocator(CA::CUDAAllocator* base) : Forward(base) { learn(); }
+  explicit Allocator(CA::CUDAAllocator* base) : Forward(base) { know_earlier_streams(learn()); }
 
   DataPtr allocate(size_t bytes) override;
   DeleterFnPtr raw_deleter() const override;

@@ -349,7 +349,27 @@ bool Backend::unguard(::lms::Key key) {
   return true;
 }
 
-bool Backend::movable(const ::lms::Extent& from) { return block_info(from.ptr).evictable; }
+namespace {
+
+// A mark that is set on a stream while that is captured, by whomever, becomes a part of the graph,
+// and so does what waits for it.
+bool captures(DeviceIndex device, cudaStream_t stream) {
+  return usable(device, stream) && capturing(stream);
+}
+
+}  // namespace
+
+bool Backend::movable(const ::lms::Extent& from, const ::lms::StreamSet& used) {
+  const auto device = static_cast<DeviceIndex>(from.device);
+  const BlockInfo block = block_info(from.ptr);
+  return block.evictable && !captures(device, block.stream) &&
+         !captures(device, getCurrentCUDAStream(device)) &&
+         std::none_of(used.begin(), used.end(),
+                      [&](const auto& use) { return captures(device, stream_of(use.stream)); }) &&
+         std::none_of(block.used_on.begin(), block.used_on.end(), [](const CUDAStream& stream) {
+           return captures(stream.device_index(), stream.stream());
+         });
+}
 
 void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
                        const ::lms::StreamSet& used) {
@@ -442,11 +462,12 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   auto* host = pointer_of(*storage).cast_context<HostContext>(&release_host_context);
   TORCH_INTERNAL_ASSERT(host != nullptr);
   CUDAGuard guard(host->device);
-  if (reclaim == ::lms::Reclaim::kNone && capturing(stream_of(stream))) {
+  const bool captured = capturing(stream_of(stream)) || captures(host->device, host->home);
+  if (reclaim == ::lms::Reclaim::kNone && captured) {
     return {};
   }
   TORCH_CHECK(
-      !capturing(stream_of(stream)),
+      !captured,
       "A tensor in host memory is used while a CUDA graph is captured, and cannot be brought "
       "back then. Hold it with torch.cuda.lms.pin() or torch.cuda.lms.exclude() before the "
       "capture.");

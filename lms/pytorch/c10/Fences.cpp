@@ -312,8 +312,17 @@ void know(DeviceIndex device, cudaStream_t handle, bool external) {
   }
   detail::external_streams = true;
   line.external = external;
-  if (!external && line.latest) {  // PyTorch's, or the engine's, has the handle of one that is gone
-    set_on(device, handle, line);
+  if (external) {
+    // It may be one of PyTorch's under another name: what that was given is over with a mark, too.
+    if (is_current(device, handle) && !capturing(handle)) {
+      set_on(device, handle, line);
+    }
+  } else if (line.latest) {  // PyTorch's, or the engine's, has the handle of one that is gone
+    if (capturing(handle)) {
+      line.latest->wait();
+    } else {
+      set_on(device, handle, line);
+    }
     line.latest.reset();
   }
 }
@@ -345,13 +354,21 @@ void detail::know_stream(const CUDAStream& stream) {
   know(stream.device_index(), stream.stream(), is_external(stream));
 }
 
-bool usable(DeviceIndex device, cudaStream_t stream) {
+void know_earlier_stream(DeviceIndex device, cudaStream_t handle) {
+  know(device, handle, /*external=*/true);
+}
+
+bool program_owns(DeviceIndex device, cudaStream_t stream) {
   if (C10_LIKELY(!detail::external_streams)) {
-    return true;
+    return false;
   }
   Line& line = line_of(device, stream);
   const std::lock_guard<std::mutex> lock(line.mutex);
-  return !line.external || is_current(device, stream);
+  return line.external;
+}
+
+bool usable(DeviceIndex device, cudaStream_t stream) {
+  return !program_owns(device, stream) || is_current(device, stream);
 }
 
 void mark_external_streams() noexcept {
@@ -399,7 +416,7 @@ MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes) {
       return capturing(stream) ? nullptr : set_on(device, stream, line);
     }
   }
-  return set_mark(device, stream);
+  return is_current(device, stream) && capturing(stream) ? nullptr : set_mark(device, stream);
 }
 
 MarkPtr next_mark(DeviceIndex device, cudaStream_t stream) {

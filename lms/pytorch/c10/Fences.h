@@ -39,6 +39,12 @@ inline void know_stream(const CUDAStream& stream) {
   }
 }
 
+// The same of a stream of the program's that was used while nothing here knew of streams, and whose
+// work is over before anything moves.
+void know_earlier_stream(DeviceIndex device, cudaStream_t handle);
+
+// Whether the program has made the stream, and may have destroyed it by now.
+bool program_owns(DeviceIndex device, cudaStream_t stream);
 // Whether this thread may use the handle.
 bool usable(DeviceIndex device, cudaStream_t stream);
 

@@ -175,7 +175,8 @@ bool finish_device(DeviceIndex device) noexcept {
   }
   try {
     const CUDAGuard guard(device);
-    device_synchronize();
+    // c10's own may run Python, and the allocator is locked.
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
   } catch (const c10::Error&) {  // of the context: nothing runs any more
     (void)cudaGetLastError();
   }

@@ -33,7 +33,7 @@ bool Backend::acquire(::lms::Key) {
   return {place, buffer->data(), buffer->size(), buffer->pool_->index};
 }
 
-bool Backend::movable(const ::lms::Extent&) { return true; }
+bool Backend::movable(const ::lms::Extent&, const ::lms::StreamSet&) { return true; }
 
 void Backend::Rebind(MovableBuffer* buffer, void* data) {
   const char* old = static_cast<const char*>(buffer->data());

@@ -67,7 +67,7 @@ class Backend final : public ::lms::Backend {
   ::lms::Extent locate(::lms::Key key) override;
   void guard(::lms::Key) override {}
   bool unguard(::lms::Key) override { return true; }
-  bool movable(const ::lms::Extent& from) override;
+  bool movable(const ::lms::Extent& from, const ::lms::StreamSet& used) override;
   void page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRange host, bool copy,
                 const ::lms::StreamSet& used) override;
   ::lms::HostRange page_in(::lms::Key key, bool copy, ::lms::Stream stream, ::lms::Reclaim reclaim,
