@@ -52,6 +52,45 @@ def test_tensors_made_before_the_first_enable(program: Any) -> None:
     assert "fine" in out
 
 
+def test_it_is_loaded_beside_a_thread_that_allocates(program: Any, sim: Any) -> None:
+    """That has the allocator's lock, and wants the loader's: what its first allocation makes of a
+    thread's own."""
+    out = program(
+        """
+        import threading, time
+        import simcuda, torch
+        cached = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+        source, target = torch.ones(1 << 18).pin_memory(), torch.zeros(1 << 18, device="cuda")
+        side = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        simcuda.device.set_bandwidth(source.nbytes)  # the copy takes a second
+        with torch.cuda.stream(side):
+            target.copy_(source, non_blocking=True)
+        cached.record_stream(side)
+        del cached
+        made = []
+
+        def allocate():  # waits for the copy, under the allocator's lock
+            made.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
+
+        thread = threading.Thread(target=allocate)
+        thread.start()
+        time.sleep(0.3)
+        assert not made, "it did not wait"
+        torch.cuda.lms.enable(min_size=0)
+        thread.join()
+        simcuda.device.set_bandwidth(0)
+        assert made and target.sum().item() == 1 << 18
+        print("loaded")
+        """,
+        memory=64 * MIB,
+        mode="lazy",
+        fresh=True,
+        timeout=60,
+    )
+    assert "loaded" in out
+
+
 def test_out_of_memory_observers_see_what_the_user_sees(program: Any) -> None:
     out = program(
         """

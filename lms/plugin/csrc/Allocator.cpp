@@ -126,7 +126,7 @@ void know_earlier_streams(const CA::SnapshotInfo& snapshot) {
 
 class Allocator final : public Forward {
  public:
-  explicit Allocator(CA::CUDAAllocator* base) : Forward(base) { know_earlier_streams(learn()); }
+  explicit Allocator(CA::CUDAAllocator* base) : Forward(base) {}
 
   DataPtr allocate(size_t bytes) override;
   DeleterFnPtr raw_deleter() const override;
@@ -822,6 +822,8 @@ bool is_block_deleter(DeleterFnPtr deleter) noexcept {
 }
 
 void adopt(StorageImpl* storage) { the_allocator->adopt(storage); }
+
+void learn_allocator() { know_earlier_streams(the_allocator->learn()); }
 
 std::string allocator_obstacle() {
   if (the_allocator == nullptr || CA::get() != the_allocator) {

@@ -243,12 +243,16 @@ std::string allocator_obstacle();
 bool is_block_deleter(DeleterFnPtr deleter) noexcept;
 // Lets the plug-in's allocator see the storage's frees and reallocations. Under the engine's lock.
 void adopt(StorageImpl* storage);
+// Asks for what there is, before anything moves for the first time. Not when this library is
+// loaded: who has the allocator's lock may want the loader's.
+void learn_allocator();
 #else
 inline bool is_block_deleter(DeleterFnPtr deleter) noexcept {
   static const DeleterFnPtr own = CUDACachingAllocator::get()->raw_deleter();  // for ever
   return deleter == own;
 }
 inline void adopt(StorageImpl*) {}
+inline void learn_allocator() {}
 #endif
 
 }  // namespace c10::cuda::lms

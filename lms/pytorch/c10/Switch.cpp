@@ -57,6 +57,7 @@ class Owner final : public ::lms::Switch::Owner {
   void settle(bool first) override {
     if (first) {
       std::this_thread::sleep_for(kFirstGrace);
+      learn_allocator();
     }
     synchronize_devices();
     note_made_while_off();
