@@ -522,7 +522,8 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   try {
     backend_.page_out(entry->key, extent, range, !clean, entry->streams);
   } catch (...) {
-    // The barrier is off, so a copy cannot be trusted from now on.
+    // The barrier is off, so from now on neither a copy nor the last uses can be trusted.
+    forget_last_uses_(entry);
     if (clean) {
       drop_copy_(entry);
     } else {

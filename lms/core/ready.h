@@ -11,19 +11,51 @@
 
 namespace lms {
 
+// Marks on the streams of one device: of each stream the last, which is after the others.
+class Marks {
+ public:
+  Marks() = default;
+  Marks(MarkPtr mark) { add(std::move(mark)); }
+
+  bool empty() const { return last_.empty(); }
+  bool done() const {
+    return std::all_of(last_.begin(), last_.end(),
+                       [](const MarkPtr& mark) { return mark->done(); });
+  }
+  std::vector<MarkPtr>::const_iterator begin() const { return last_.begin(); }
+  std::vector<MarkPtr>::const_iterator end() const { return last_.end(); }
+  bool operator==(const Marks& other) const { return last_ == other.last_; }
+
+  void add(MarkPtr mark) {
+    for (MarkPtr& last : last_) {
+      if (last->stream() != mark->stream()) continue;
+      if (mark->number() > last->number()) last = std::move(mark);
+      return;
+    }
+    last_.push_back(std::move(mark));
+  }
+  void add(const Marks& others) {
+    for (const MarkPtr& mark : others) add(mark);
+  }
+
+ private:
+  std::vector<MarkPtr> last_;
+};
+
 // What device memory owes: work that must be over before its next owner uses it. Who takes it for
 // an op makes the stream of its pool wait for the copies, and owes nothing; who takes it for a
 // page-in makes that copy wait for all.
 struct Ready {
   MarkPtr home;      // on the stream of its pool
   bool all = false;  // or all that is queued there, because nobody knows
-  MarkPtr out, in;   // on the streams of the engine's copies
+  Marks out;         // on the streams of the engine's copies
+  MarkPtr in;
   // Number of the mark after its last use on the stream of its pool, whoever waits for that: what
   // went idle earlier can be written earlier.
   std::uint64_t idle_since = 0;
 
-  bool owes_copies() const { return out != nullptr || in != nullptr; }
-  bool copies_done() const { return (!out || out->done()) && (!in || in->done()); }
+  bool owes_copies() const { return !out.empty() || in != nullptr; }
+  bool copies_done() const { return out.done() && (!in || in->done()); }
   // Whether nobody need wait for it.
   bool over() const { return !all && (!home || home->done()) && copies_done(); }
 
@@ -36,7 +68,7 @@ struct Ready {
     all = all || other.all;
     idle_since = std::max(idle_since, other.idle_since);
     keep_later(&home, other.home);
-    keep_later(&out, other.out);
+    out.add(other.out);
     keep_later(&in, other.in);
   }
 

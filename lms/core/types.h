@@ -74,6 +74,7 @@ using FencePtr = std::shared_ptr<Fence>;
 // A point in the work of a stream. Those of one stream are numbered in the order of its work.
 class Mark : public Fence {
  public:
+  virtual Stream stream() const = 0;
   virtual std::uint64_t number() const = 0;
 };
 using MarkPtr = std::shared_ptr<Mark>;

@@ -54,7 +54,7 @@ void Device::launch(lms::Stream stream, std::function<void()> work) {
 EventPtr Device::record(lms::Stream stream) {
   const auto index = reinterpret_cast<std::uintptr_t>(stream) - 1;
   std::lock_guard<std::mutex> lock(mutex_);
-  auto event = std::make_shared<Event>(*this, ++recorded_.at(index));
+  auto event = std::make_shared<Event>(*this, stream, ++recorded_.at(index));
   queues_[index].push_back({nullptr, event, nullptr});
   return event;
 }
@@ -315,7 +315,7 @@ void* Backend::take_free_(std::size_t bytes, lms::Stream home, For user) {
     if (ptr == nullptr) continue;
     if (user == For::kOp) {
       const lms::Ready ready = segment.owed(ptr).whole();
-      if (ready.out) device_.wait(home, ready.out);
+      for (const lms::MarkPtr& out : ready.out) device_.wait(home, out);
       if (ready.in) device_.wait(home, ready.in);
       segment.owed(ptr) = lms::Owed();
       // The new owner may write at once, as far as its own stream is concerned.
@@ -535,12 +535,12 @@ void Backend::dispose_(Storage* storage) {
     free_block_(storage->ptr);
   } else if (storage->place == lms::Place::kHost) {
     // Work that got the host pointer past the op boundary may still be queued on its home stream.
-    if (storage->written) device_.wait(storage->home, storage->written);
+    for (const lms::MarkPtr& mark : storage->written) device_.wait(storage->home, mark);
     host_->free(storage->range, device_.record(storage->home));
   }
   storage->place = lms::Place::kForeign;
   storage->ptr = nullptr;
-  storage->written.reset();
+  storage->written = lms::Marks();
 }
 
 void Backend::replace(Storage* storage, std::size_t bytes,
@@ -640,6 +640,7 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
   if (!known) users.push_back({current, nullptr});
   lms::Ready ready;
   bool waits = copy;
+  const lms::Stream out = next_out_();
   for (const lms::StreamUse& use : users) {
     lms::MarkPtr last = use.last;
     if (!last) last = device_.record(use.stream);
@@ -647,23 +648,26 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
       ready.home = last;
     } else {
       waits = true;
-      device_.wait(out(), last);
+      device_.wait(out, last);
     }
   }
-  lms::FencePtr written = ready.out = ready_(source).out;  // if it was paged out ahead
+  lms::Marks written = ready.out = ready_(source).out;  // if it was paged out ahead
   if (copy) {
-    device_.launch(out(), [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
+    device_.launch(out, [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
     ++counts.outs;
     counts.out_bytes += static_cast<std::int64_t>(bytes);
   } else {
     ++counts.clean_outs;
     counts.clean_bytes += static_cast<std::int64_t>(bytes);
   }
-  if (waits) ready.out = device_.record(out());
-  if (copy) written = ready.out;
-  if (copy && unseen) {
-    device_.wait(home, written);
-    device_.wait(current, written);
+  if (waits) {
+    const EventPtr over = device_.record(out);
+    ready.out = lms::Marks(over);
+    if (copy) written = ready.out;
+    if (copy && unseen) {
+      device_.wait(home, over);
+      device_.wait(current, over);
+    }
   }
   storage->place = lms::Place::kHost;
   storage->ptr = host.ptr;
@@ -682,18 +686,19 @@ lms::FencePtr Backend::page_out_ahead(lms::Key key, const lms::Extent& from, lms
       storage->bytes != from.bytes || host.bytes < from.bytes) {
     device_.fail("page_out_ahead is told a wrong extent");
   }
-  device_.order(out(), storage->home);
-  for (const lms::StreamUse& use : used) device_.order(out(), use.stream);
+  const lms::Stream out = next_out_();
+  device_.order(out, storage->home);
+  for (const lms::StreamUse& use : used) device_.order(out, use.stream);
   const std::size_t bytes = from.bytes;
   void* source = from.ptr;
-  device_.launch(out(), [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
+  device_.launch(out, [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
   ++counts.outs;
   ++counts.ahead;
   counts.ahead_bytes += static_cast<std::int64_t>(bytes);
   counts.out_bytes += static_cast<std::int64_t>(bytes);
   lms::Ready ready = ready_(source);
-  const EventPtr copied = device_.record(out());
-  ready.out = copied;
+  const EventPtr copied = device_.record(out);
+  ready.out.add(copied);
   set_ready_(source, ready);
   if (journaling) journal.push_back("ahead");
   return copied;
@@ -712,10 +717,11 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
   const lms::HostRange range = storage->range;
   const std::size_t bytes = storage->bytes;
   const lms::Stream first = copy ? in() : user;
-  for (const lms::MarkPtr& mark : {ready.home, ready.out, ready.in}) {
+  for (const lms::MarkPtr& mark : {ready.home, ready.in}) {
     if (mark) device_.wait(first, mark);
   }
-  if (storage->written) device_.wait(first, storage->written);
+  for (const lms::MarkPtr& mark : ready.out) device_.wait(first, mark);
+  for (const lms::MarkPtr& mark : storage->written) device_.wait(first, mark);
   if (unseen) {
     device_.order(first, home);
     device_.order(first, user);
@@ -739,7 +745,7 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
   storage->place = lms::Place::kDevice;
   storage->ptr = ptr;
   storage->range = lms::HostRange();
-  storage->written.reset();
+  storage->written = lms::Marks();
   if (journaling) journal.push_back(copy ? "in" : "overwrite");
   return range;
 }

@@ -53,14 +53,17 @@ class Device;
 
 class Event final : public lms::Mark {
  public:
-  Event(Device& device, std::uint64_t number) : device_(device), number_(number) {}
+  Event(Device& device, lms::Stream stream, std::uint64_t number)
+      : device_(device), stream_(stream), number_(number) {}
   bool done() override { return done_.load(); }
   void wait() override;
+  lms::Stream stream() const override { return stream_; }
   std::uint64_t number() const override { return number_; }
 
  private:
   friend class Device;
   Device& device_;
+  const lms::Stream stream_;
   const std::uint64_t number_;  // among those recorded on its stream
   std::atomic<bool> done_{false};
 };
@@ -185,7 +188,7 @@ struct Storage {
   std::size_t bytes = 0;
   lms::Stream home = nullptr;  // the stream whose pool its block is from
   lms::HostRange range;        // on the host
-  lms::FencePtr written;       // its bytes are in `range` after this
+  lms::Marks written;          // its bytes are in `range` after this
   bool guarded = false;
   bool intact = false;  // not written since it was guarded
 
@@ -241,9 +244,8 @@ class Backend final : public lms::Backend {
   Backend(Device& device, std::size_t streams, std::size_t pool_bytes,
           std::size_t segment_bytes = 0);
   void attach(lms::Engine* engine, lms::HostPool* host);
-  lms::Stream out() const { return stream(streams_); }
-  lms::Stream in() const { return stream(streams_ + 1); }
-  static std::size_t streams_needed(std::size_t streams) { return streams + 2; }
+  lms::Stream in() const { return stream(streams_); }
+  static std::size_t streams_needed(std::size_t streams) { return streams + 1 + kOutStreams; }
 
   // The framework's allocator: evicts what is idle when its pool is full. Throws OutOfMemory.
   StorageRef create(std::size_t bytes, lms::Stream home);
@@ -307,6 +309,8 @@ class Backend final : public lms::Backend {
  private:
   friend class StorageRef;
   class Lists;
+  static constexpr std::size_t kOutStreams = 3;  // that copies out go to in turn
+  lms::Stream next_out_() { return stream(streams_ + 1 + outs_++ % kOutStreams); }
   using Pool = std::vector<Arena>;  // segments
   enum class For { kOp, kPageIn };  // which waits itself for what the block owes
   void* allocate_(std::size_t bytes, lms::Stream home, For user = For::kOp);
@@ -324,6 +328,7 @@ class Backend final : public lms::Backend {
 
   Device& device_;
   const std::size_t streams_;
+  std::size_t outs_ = 0;
   lms::Engine* engine_ = nullptr;
   lms::HostPool* host_ = nullptr;
   std::mutex allocator_mutex_;

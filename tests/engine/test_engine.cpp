@@ -409,6 +409,26 @@ TEST(engine_failed_page_out_keeps_writes_visible) {
   CHECK_EQ(rig.pool.stats().used, kBytes);
 }
 
+// Nothing sees a write from then on.
+TEST(engine_waits_for_all_that_is_queued_after_a_failed_page_out) {
+  for (std::uint64_t seed = 0; seed < 32; ++seed) {
+    Rig rig;
+    StorageRef a = rig.make(1);
+    CHECK(rig.evict(a));
+    rig.use(&a);
+    rig.device.drain();
+    rig.device.set_seed(seed);
+    rig.backend.fail_page_out = 1;
+    CHECK_THROWS(rig.evict(a), fake::BackendError);
+    rig.backend.write_pointer(a.get());
+    rig.write(a, 2, stream(0));
+    CHECK(rig.evict(a));
+    CHECK(!rig.backend.knew_last_uses);
+    CHECK(rig.has(a, 2));
+    rig.check();
+  }
+}
+
 TEST(engine_copies_make_way_for_evictions) {
   Rig rig;
   rig.pool.set_limit(2 * kBytes);
@@ -566,7 +586,7 @@ TEST(engine_evicts_after_the_last_use_alone) {
     bool later = false;
     rig.device.launch(stream(0), [&later] { later = true; });
     CHECK(rig.evict(a));
-    const lms::FencePtr copied = a->written;
+    const lms::MarkPtr copied = *a->written.begin();
     while (!copied->done()) rig.device.run(1);
     if (!later) ++before_later_work;
     CHECK(rig.has(a, 2));

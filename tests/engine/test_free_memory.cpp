@@ -23,6 +23,7 @@ class Numbered final : public lms::Mark {
   explicit Numbered(std::uint64_t number) : number_(number) {}
   bool done() override { return false; }
   void wait() override {}
+  lms::Stream stream() const override { return nullptr; }
   std::uint64_t number() const override { return number_; }
 
  private:
@@ -32,7 +33,7 @@ class Numbered final : public lms::Mark {
 // What owes the copy of this number, and went idle at it.
 Ready owing(std::uint64_t number) {
   Ready ready;
-  ready.out = std::make_shared<Numbered>(number);
+  ready.out.add(std::make_shared<Numbered>(number));
   ready.idle_since = number;
   return ready;
 }
@@ -47,7 +48,9 @@ std::function<std::vector<FreeMemory::Range>()> listed(std::vector<FreeMemory::R
   return [segments] { return segments; };
 }
 
-std::uint64_t number_of(const Ready& ready) { return ready.out ? ready.out->number() : 0; }
+std::uint64_t number_of(const Ready& ready) {
+  return ready.out.empty() ? 0 : (*ready.out.begin())->number();
+}
 
 }  // namespace
 

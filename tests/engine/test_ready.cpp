@@ -18,14 +18,17 @@ using lms::Taker;
 
 class Numbered final : public lms::Mark {
  public:
-  explicit Numbered(std::uint64_t number, bool done = false) : number_(number), done_(done) {}
+  explicit Numbered(std::uint64_t number, bool done = false, lms::Stream stream = fake::stream(0))
+      : number_(number), done_(done), stream_(stream) {}
   bool done() override { return done_; }
   void wait() override {}
+  lms::Stream stream() const override { return stream_; }
   std::uint64_t number() const override { return number_; }
 
  private:
   const std::uint64_t number_;
   const bool done_;
+  const lms::Stream stream_;
 };
 
 Ready idle_since(std::uint64_t number) {
@@ -98,7 +101,7 @@ struct Free {
   explicit Free(const std::vector<Part>& its_parts) : parts(its_parts) {
     for (const Part& part : parts) {
       Ready ready = idle_since(part.idle_since);
-      ready.out = std::make_shared<Numbered>(part.idle_since, part.copies_done);
+      ready.out.add(std::make_shared<Numbered>(part.idle_since, part.copies_done));
       if (bytes == 0) {
         owed = ready;
       } else {
@@ -176,11 +179,29 @@ TEST(ready_copies_of_any_part_are_owed) {
   Owed owed = idle_since(1);
   CHECK(!owed.owes_copies());
   Ready copied = idle_since(2);
-  copied.out = std::make_shared<Numbered>(3);
+  copied.out.add(std::make_shared<Numbered>(3));
   owed.append(copied, 4);
   CHECK(owed.owes_copies() && owed.copies_done(0, 4) && !owed.copies_done(0, 5));
   CHECK(!owed.split(4).owes_copies());
-  CHECK(owed.whole().out != nullptr);
+  CHECK(!owed.whole().out.empty());
+}
+
+// One stream's later mark stands for its earlier ones, and for no other stream's.
+TEST(ready_copies_of_each_stream_are_owed) {
+  const auto copy = [](std::size_t stream, std::uint64_t number, bool done) {
+    Ready ready = idle_since(1);
+    ready.out.add(std::make_shared<Numbered>(number, done, fake::stream(stream)));
+    return Owed(ready);
+  };
+  Owed owed = copy(0, 7, true);
+  owed.append(copy(1, 3, false), 4);
+  owed.append(copy(0, 5, false), 8);
+  CHECK(owed.copies_done(0, 4) && !owed.copies_done(4, 8));
+  const lms::Marks out = owed.whole().out;
+  std::vector<std::uint64_t> numbers;
+  for (const MarkPtr& mark : out) numbers.push_back(mark->number());
+  CHECK(numbers == (std::vector<std::uint64_t>{7, 3}));
+  CHECK(!out.done());
 }
 
 TEST(ready_a_page_in_takes_what_went_idle_first_and_an_op_what_has_no_copy) {

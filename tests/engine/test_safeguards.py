@@ -134,10 +134,6 @@ UNGUARDED = {
     "C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<EventMark&>(*fence).event(), 0));": (
         "is what `wait_fence` does, whose callers are named"
     ),
-    "a_->wait();": "is a copy out, which the next of its device comes after in any case",
-    "wait_fence(out, user.last ? user.last : set_mark(user.device, user.stream));": (
-        "is of a page-out ahead, which a policy of the benchmark alone asks for"
-    ),
     "copy->wait();": (
         "where the stream is captured, or an error stands: no graph of PyTorch's takes a block "
         "that has a copy under way, because its pool is its own"

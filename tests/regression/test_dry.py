@@ -165,6 +165,35 @@ def test_waits_are_measured(child: Any) -> None:
     assert "copies in 0.068 s, copies out 0.000 s" in line[0]
 
 
+def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> None:
+    """What was used on a stream that is busy for a second leaves first; what leaves after it, and
+    comes back, takes as long as its copies."""
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    late, ready = (torch.empty(1 << 28, device="cuda") for _ in range(2))
+    torch.cuda.lms.reclaim()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        late.add_(1)
+    ready.add_(1)
+    torch.cuda.synchronize()
+    start = simcuda.device.times()["now"]
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**9)
+        late.add_(1)
+    ready.add_(1)
+    torch.cuda.lms.reclaim()
+    ready.add_(1)
+    torch.cuda.current_stream().synchronize()
+    print(json.dumps(simcuda.device.times()["now"] - start))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+    )
+    assert took == pytest.approx(2 * GIB / 15.75, rel=0.05)
+
+
 def test_true_sizes_train_beyond_memory(child: Any) -> None:
     """ResNet-50 on an image of 7500 x 7500, which needs 91 GiB, with every wait that it needs."""
     out = child(

@@ -123,6 +123,14 @@ Users users_of(const ::lms::StreamSet& used, const BlockInfo& block, DeviceIndex
   return users;
 }
 
+// Makes a stream of copies out wait for the last uses of what it copies next.
+void wait_for_ends(DeviceIndex device, cudaStream_t out, const std::vector<MarkPtr>& ends) {
+  const MeasuredWait wait(device, out, Wait::kCopiesOut);
+  for (const MarkPtr& end : ends) {
+    wait_fence(out, end);
+  }
+}
+
 // Null when there is no room that nothing has to make way for.
 void* alloc_free(size_t bytes, cudaStream_t stream) {
   const FreeRoomOnly scope;
@@ -199,8 +207,8 @@ bool resident(const DataPtr& pointer) noexcept {
 struct Backend::HostContext {
   Backend* owner;
   ::lms::HostRange range;
-  ::lms::FencePtr written;  // null when no copy was needed
-  ::lms::FencePtr read;     // by the page-in before that, when none was
+  ::lms::Marks written;  // none when no copy was needed
+  ::lms::FencePtr read;  // by the page-in before that, when none was
   size_t bytes;
   DeviceIndex device;
   cudaStream_t home;  // the stream whose pool the block came from, and the next one must come from
@@ -213,8 +221,10 @@ void Backend::release_host_context(void* context) {
   }
   std::unique_ptr<HostContext> host(static_cast<HostContext*>(context));
   --host->owner->on_host_;
-  ::lms::FencePtr fence = host->written;
-  fence = both(fence, host->read);
+  ::lms::FencePtr fence = host->read;
+  for (const MarkPtr& written : host->written) {
+    fence = both(fence, written);
+  }
   try {
     // A kernel that got the host pointer past the op boundary may still be running. During a
     // capture it is not: what ran before was waited for, and an event would belong to the graph.
@@ -379,39 +389,38 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   has_moved_ = true;
   BlockInfo block = block_info(from.ptr);
   const bool unseen = unseen_kernels();
-  const cudaStream_t out = out_stream(device);
   // What the block owes from now on. The page-in that it came with, its users have waited for.
   Ready ready;
-  bool waits = copy;  // the stream of copies out waits for some, whom the next owner need not know
-  {
-    const MeasuredWait wait(device, out, Wait::kCopiesOut);
-    for (const User& user : users_of(used, block, device, unseen)) {
-      const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
-      const bool at_home = user.stream == block.stream && user.device == device;
-      if (at_home) {
-        ready.idle_since = end->number();
-      }
-      if (at_home && !copy) {
-        ready.home = end;
-      } else {
-        waits = true;
-        wait_fence(out, end);
-      }
+  std::vector<MarkPtr> ends;  // that a stream of copies out waits for: all where there is a copy,
+                              // else those of whom the next owner need not know
+  for (const User& user : users_of(used, block, device, unseen)) {
+    const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
+    const bool at_home = user.stream == block.stream && user.device == device;
+    if (at_home) {
+      ready.idle_since = end->number();
+    }
+    if (at_home && !copy) {
+      ready.home = end;
+    } else {
+      ends.push_back(end);
     }
   }
-  ::lms::MarkPtr written = ready.out = block.ready.out;  // if it was paged out ahead
-  if (waits) {
+  ::lms::Marks written = ready.out = block.ready.out;  // if it was paged out ahead
+  if (!ends.empty()) {
+    const cudaStream_t out = out_stream(device, ends.front());
+    wait_for_ends(device, out, ends);
     DrainOnError drain(out);
     if (copy) {
       copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
     }
-    ready.out = set_mark(device, out);
+    const MarkPtr over = set_mark(device, out);
+    ready.out = over;
     if (copy) {
-      written = ready.out;
+      written = over;
     }
     if (copy && unseen) {  // whatever reads the host buffer past the op boundary
-      wait_fence_at(device, block.stream, written);
-      wait_fence(getCurrentCUDAStream(device), written);
+      wait_fence_at(device, block.stream, over);
+      wait_fence(getCurrentCUDAStream(device), over);
     }
     drain.dismiss();
   }
@@ -441,19 +450,19 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   CUDAGuard guard(device);
   has_moved_ = true;
   BlockInfo block = block_info(from.ptr);
-  const cudaStream_t out = out_stream(device);
-  {
-    const MeasuredWait wait(device, out, Wait::kCopiesOut);
-    for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
-      wait_fence(out, user.last ? user.last : set_mark(user.device, user.stream));
-    }
+  std::vector<MarkPtr> ends;
+  for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
+    ends.push_back(user.last ? user.last : set_mark(user.device, user.stream));
   }
+  const cudaStream_t out = out_stream(device, ends.front());
+  wait_for_ends(device, out, ends);
   DrainOnError drain(out);
   copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
-  block.ready.out = set_mark(device, out);
+  MarkPtr copied = set_mark(device, out);
+  block.ready.out.add(copied);
   set_ready(from.ptr, block.ready);
   drain.dismiss();
-  return block.ready.out;
+  return copied;
 }
 
 ::lms::HostRange Backend::page_in(::lms::Key key, bool copy, ::lms::Stream stream,
@@ -488,8 +497,8 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   {
     const MeasuredWait wait(host->device, first, copy ? Wait::kCopiesIn : Wait::kMemory);
     wait_ready(host->device, first, host->home, block_info(ptr).ready);
-    if (host->written) {
-      wait_fence(first, host->written);
+    for (const MarkPtr& written : host->written) {
+      wait_fence(first, written);
     }
     if (host->read && !copy) {  // copies in come one after the other
       wait_fence(first, host->read);

@@ -15,6 +15,7 @@
 // The engine's events. They are pooled; whoever asks for one that is done, waits for nothing.
 namespace c10::cuda::lms {
 
+using ::lms::Mark;
 using ::lms::MarkPtr;
 using ::lms::Ready;
 
@@ -104,8 +105,10 @@ class MeasuredWait {
 // The device of the stream that a mark of these is set on.
 DeviceIndex device_of(const ::lms::FencePtr& fence);
 
-// The streams of the engine's own copies, one for each way and device, made on first use.
-cudaStream_t out_stream(DeviceIndex device);
+// The streams of the engine's own copies, made on first use: one for those into the device, several
+// for those out of it. Copies out begin in the order of what they wait for: of those streams the
+// one for what comes `after`.
+cudaStream_t out_stream(DeviceIndex device, const MarkPtr& after);
 cudaStream_t in_stream(DeviceIndex device);
 
 }  // namespace c10::cuda::lms

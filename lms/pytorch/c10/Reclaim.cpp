@@ -193,10 +193,11 @@ bool PageInScope::active() noexcept { return for_page_in; }
 
 // The block is out of its pool by now: where the stream cannot wait, this thread does.
 void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept {
-  for (const auto& copy : {ready.out, ready.in}) {
-    if (!copy) {
-      continue;
-    }
+  ::lms::Marks copies = ready.out;
+  if (ready.in) {
+    copies.add(ready.in);
+  }
+  for (const MarkPtr& copy : copies) {
     try {
       if (usable(device, home) && !capturing(home)) {  // a graph depends on nothing outside it
         const MeasuredWait wait(device, home, Wait::kMemory);
