@@ -166,26 +166,22 @@ def test_waits_are_measured(child: Any) -> None:
 
 
 def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> None:
-    """What was used on a stream that is busy for a second leaves first; what leaves after it, and
-    comes back, takes as long as its copies."""
+    """What is not used for the last time for a second leaves first; what leaves after it, and comes
+    back, takes as long as its copies."""
     took = child(
         """
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
-    late, ready = (torch.empty(1 << 28, device="cuda") for _ in range(2))
-    torch.cuda.lms.reclaim()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        late.add_(1)
-    ready.add_(1)
-    torch.cuda.synchronize()
+    ready, late = (torch.ones(1 << 28, device="cuda") for _ in range(2))
+    torch.cuda.lms.reclaim()  # ends of uses are known once something has moved
+    ready.add_(1), late.add_(1), torch.cuda.synchronize()
     start = simcuda.device.times()["now"]
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(10**9)
-        late.add_(1)
     ready.add_(1)
-    torch.cuda.lms.reclaim()
-    ready.add_(1)
-    torch.cuda.current_stream().synchronize()
+    torch.cuda._sleep(10**9)
+    late.add_(1)
+    torch.ops.lms.evict(late), torch.ops.lms.evict(ready)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side), torch.cuda.lms.pin(ready):
+        side.synchronize()
     print(json.dumps(simcuda.device.times()["now"] - start))
     """,
         int(2.5 * GIB),

@@ -578,6 +578,48 @@ print(all((t == (2 if i == 1 else i)).all().item() for i, t in enumerate(kept)))
     assert "0.5\n2.0\n3.0\n4.0\nTrue\n" in out
 
 
+@pytest.mark.parametrize("mode", lms_device.device.modes)
+def test_a_capture_beside_a_thread_that_moves_is_its_own(program: Any, mode: str) -> None:
+    """What moves when it begins does not come to wait for the stream that is captured."""
+    out = program(
+        """
+import sys, threading
+import torch
+torch.cuda.lms.enable(min_size=0)
+stream, over = torch.cuda.Stream(), threading.Event()
+with torch.cuda.stream(stream):
+    moved = [torch.full((200_000,), float(i), device="cuda") for i in range(6)]
+counted = torch.zeros(100, device="cuda")
+torch.cuda.lms.exclude(counted)
+
+def move():
+    while not over.is_set():
+        torch.cuda.lms.reclaim()
+
+thread = threading.Thread(target=move)
+sys.setswitchinterval(1e-5)
+thread.start()
+try:
+    for _ in range(100):
+        with torch.cuda.stream(stream):
+            for x in moved:
+                x.add_(1)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            counted.add_(1)
+        graph.replay()
+finally:
+    over.set()
+    thread.join()
+torch.cuda.synchronize()
+print(counted.unique().tolist(), [x.unique().tolist() for x in moved])
+""",
+        memory=64 * MIB,
+        mode=mode,
+    )
+    assert f"[100.0] {[[100.0 + i] for i in range(6)]}" in out
+
+
 @pytest.mark.parametrize("mode", (*lms_device.device.modes, "chaos"))
 def test_an_operator_waits_for_the_end_of_a_pools_use(program: Any, mode: str) -> None:
     """Nothing moves while another thread uses a pool of its own; who uses one waits for nobody."""

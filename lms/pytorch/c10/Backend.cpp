@@ -372,7 +372,7 @@ bool captures(DeviceIndex device, cudaStream_t stream) {
 bool Backend::movable(const ::lms::Extent& from, const ::lms::StreamSet& used) {
   const auto device = static_cast<DeviceIndex>(from.device);
   const BlockInfo block = block_info(from.ptr);
-  return block.evictable && !captures(device, block.stream) &&
+  return !capture_underway() && block.evictable && !captures(device, block.stream) &&
          !captures(device, getCurrentCUDAStream(device)) &&
          std::none_of(used.begin(), used.end(),
                       [&](const auto& use) { return captures(device, stream_of(use.stream)); }) &&

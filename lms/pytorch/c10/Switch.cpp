@@ -97,6 +97,8 @@ void begin_capture() {
   begin_standstill();
   any_capture = true;
   ++captures;
+  // Who moves something by now may still make its streams wait for the one that is to be captured.
+  const std::lock_guard<std::recursive_mutex> moved(state().engine.mutex());
 }
 
 void end_capture() {
