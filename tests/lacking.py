@@ -11,6 +11,7 @@ import pytest
 
 # Words of a test's file, name or fixtures, and what it is about that PyTorch 1.13 does not have.
 WORDS = {
+    "for_a_capture_on": "captures that another thread's requests for memory do not fail",
     "end_of_a_capture": "captures that another thread's requests for memory do not fail",
     "end_of_a_pools_use": "torch.cuda.MemPool",
     "execution_trace_observer": "torch.profiler.ExecutionTraceObserver",

@@ -579,6 +579,51 @@ print(all((t == (2 if i == 1 else i)).all().item() for i, t in enumerate(kept)))
 
 
 @pytest.mark.parametrize("mode", lms_device.device.modes)
+def test_an_operator_waits_for_a_capture_on_the_stream_of_its_operand(
+    program: Any, mode: str
+) -> None:
+    """There is room for it, in the pool of the stream; but not to come in while that is captured."""
+    out = program(
+        """
+import threading, time
+import torch
+from lms_tensors import evict
+torch.cuda.lms.enable(min_size=0)
+home, other = torch.cuda.Stream(), torch.cuda.Stream()
+with torch.cuda.stream(home):
+    x = torch.ones(200_000, device="cuda")
+counted = torch.zeros(100, device="cuda")
+torch.cuda.lms.exclude(counted)
+torch.cuda.synchronize()
+evict(x)
+said = []
+
+def use():
+    try:
+        with torch.cuda.stream(other):
+            x.add_(1)
+        said.append("right")
+    except RuntimeError as error:
+        said.append(str(error))
+
+thread = threading.Thread(target=use)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, stream=home, capture_error_mode="thread_local"):
+    counted.add_(1)
+    thread.start()
+    time.sleep(0.5)
+thread.join()
+graph.replay()
+torch.cuda.synchronize()
+print(said, x.unique().tolist(), counted.unique().tolist())
+""",
+        memory=64 * MIB,
+        mode=mode,
+    )
+    assert "['right'] [2.0] [1.0]" in out
+
+
+@pytest.mark.parametrize("mode", lms_device.device.modes)
 def test_a_capture_beside_a_thread_that_moves_is_its_own(program: Any, mode: str) -> None:
     """What moves when it begins does not come to wait for the stream that is captured."""
     out = program(

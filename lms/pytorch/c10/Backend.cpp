@@ -475,11 +475,14 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   if (reclaim == ::lms::Reclaim::kNone && captured) {
     return {};
   }
-  TORCH_CHECK(
-      !captured,
+  constexpr char kRefusal[] =
       "A tensor in host memory is used while a CUDA graph is captured, and cannot be brought "
       "back then. Hold it with torch.cuda.lms.pin() or torch.cuda.lms.exclude() before the "
-      "capture.");
+      "capture.";
+  if (captured && capture_underway() && !in_capture()) {  // the op waits for its end, as for room
+    C10_THROW_ERROR(OutOfMemoryError, kRefusal);
+  }
+  TORCH_CHECK(!captured, kRefusal);
   // From the pool of the stream it was made on: freed by the user it goes back there, and what
   // follows on that stream is ordered after the user's own work only if it is that stream's block.
   void* ptr = reclaim == ::lms::Reclaim::kNone ? alloc_free(host->bytes, host->home)
