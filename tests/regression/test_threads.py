@@ -582,7 +582,7 @@ print(all((t == (2 if i == 1 else i)).all().item() for i, t in enumerate(kept)))
 def test_an_operator_waits_for_a_capture_on_the_stream_of_its_operand(
     program: Any, mode: str
 ) -> None:
-    """There is room in the pool of the stream; but nothing comes in there while that is captured."""
+    """There is room in the pool of the stream, but nothing comes in while that is captured."""
     out = program(
         """
 import threading, time
