@@ -662,8 +662,8 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
   }
   if (waits) {
     const EventPtr over = device_.record(out);
-    ready.out = lms::Marks(over);
-    if (copy) written = ready.out;
+    ready.out.add(over);
+    if (copy) written = lms::Marks(over);
     if (copy && unseen) {
       device_.wait(home, over);
       device_.wait(current, over);

@@ -414,7 +414,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
     }
     const MarkPtr over = set_mark(device, out);
-    ready.out = over;
+    ready.out.add(over);
     if (copy) {
       written = over;
     }
