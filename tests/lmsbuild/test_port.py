@@ -16,7 +16,18 @@ import pytest
 from lmsbuild_drift import commit, commit_called, make_drift
 from lmsbuild_kill import Killer, snapshot
 from lmsbuild_wheels import ENGINE, PYTHON, build_libraries, edit, make_wheel
-from lmsbuild_world import REPOSITORY, World, enter_world, examples_of, plain_git, write
+from lmsbuild_world import (
+    REPOSITORY,
+    UPSTREAM,
+    World,
+    enter_world,
+    examples_of,
+    hook_files,
+    leave,
+    plain_git,
+    small_disk,
+    write,
+)
 from test_arrange import check_marks
 
 from lmsbuild.__main__ import run
@@ -245,6 +256,9 @@ def test_a_conflict_is_laid_out_as_git_does(porting: Porting) -> None:
     assert [each["patch"] for each in status["patches"]] == [
         patch.name for patch in series_of(porting.world.target).patches
     ]
+    for spec in ("v1.3", "1.3", "alpha:v1.3"):
+        assert porting.run("status", spec)["checkouts"] == [status]
+    assert porting.run("status", "v1.2", code=3)["kind"] == "UnknownTagError"
     porting.capsys.readouterr()
     assert run(["status"]) == 0
     head = f"alpha:v1.3 (a port of alpha:v1.0) {checkout}\n"
@@ -467,6 +481,106 @@ def test_a_file_that_ends_without_a_line_break(porting: Porting) -> None:
     assert (
         "expects a line break at the end of the file, where the tree has none" in error["message"]
     )
+
+
+def drifted_to(porting: Porting, files: dict[str, str | None]) -> str:
+    """A tag of upstream's, `v2.0`, which is v1.0 with these files."""
+    upstream = porting.world.upstream
+    plain_git(upstream, "checkout", "-q", "--detach", "v1.0")
+    commit(upstream, files, "Drift")
+    plain_git(upstream, "tag", "v2.0")
+    plain_git(upstream, "checkout", "-qf", "main")
+    return "v2.0"
+
+
+def test_a_file_of_a_patch_that_is_upstream_already_is_named(porting: Porting) -> None:
+    hooks = next(iter(hook_files().values()))
+    tag = drifted_to(porting, {"core/alloc.cpp": hooks["core/alloc.cpp"]})
+    done = porting.port(tag)
+    assert states(done) == ["applied", "applied", "applied"]
+    assert done["patches"][1]["notes"] == ["core/alloc.cpp has its change already"]
+    check_supported(porting, tag, 3)
+
+
+def test_a_hunk_that_is_upstream_already(porting: Porting) -> None:
+    """And one in the same file that is not."""
+    world = porting.world
+    clone = world.clone("develop")
+    files = [str(patch.path) for patch in series_of(world.target).patches]
+    plain_git(clone, "am", "-q", "--keep-cr", *files)
+    text = (clone / "core/alloc.cpp").read_text().replace("line2 = 2", "line2 = 22")
+    write(clone, {"core/alloc.cpp": text.replace("line38 = 38", "line38 = 83")})
+    plain_git(clone, "commit", "-qam", "Change two")
+    made = plain_git(clone, "format-patch", "-1", "--full-index", "--stdout") + "\n"
+    (world.tag_file.parent / "0003-Change-two.patch").write_text(made)
+    taken = UPSTREAM["core/alloc.cpp"].replace("line2 = 2;", "line2 = 22;")
+    tag = drifted_to(porting, {"core/alloc.cpp": taken})
+    assert states(porting.port(tag)) == ["applied", "applied", "applied", "merged"]
+    text = (porting.checkout(tag) / "core/alloc.cpp").read_text()
+    assert text.count("line2 = 22;") == text.count("line38 = 83;") == 1
+    check_supported(porting, tag, 4)
+
+
+def test_a_file_that_is_split_goes_on_in_its_larger_part(porting: Porting) -> None:
+    parts = {"python/one.py": "def memory():\n", "python/two.py": "    return 0\n"}
+    tag = drifted_to(porting, {"python/api.py": None, **parts})
+    error = porting.port(tag, code=9)
+    assert states(error) == ["applied", "applied", "conflict"]
+    by = commit_called(porting.world, tag, "Drift")[:12]
+    where = f"python/api.py is called python/one.py there: commit {by}"
+    assert where in "; ".join(error["patches"][2]["notes"])
+    assert "UU python/one.py" in plain_git(porting.checkout(tag), "status", "--porcelain")
+
+
+def test_other_line_ends_are_a_conflict(porting: Porting) -> None:
+    """What a merge would make of them, nobody has seen."""
+    tag = drifted_to(porting, {"core/alloc.cpp": UPSTREAM["core/alloc.cpp"].replace("\n", "\r\n")})
+    error = porting.port(tag, code=9)
+    assert "`'int line17 = 17;'` where the tree has 'int line17 = 17;\\r'" in error["message"]
+    checkout = porting.checkout(tag)
+    write(checkout, {"core/alloc.cpp": "resolved = 1\r\n"})
+    plain_git(checkout, "add", "core/alloc.cpp")
+    porting.run("port", "--continue")
+    assert (checkout / "core/alloc.cpp").read_bytes() == b"resolved = 1\r\n"
+    check_supported(porting, tag, 3)
+
+
+@pytest.mark.parametrize("line", ["line19 = 19", "line18 = 18"], ids=["applied", "merged"])
+def test_a_mode_of_upstreams_is_kept(porting: Porting, line: str) -> None:
+    upstream = porting.world.upstream
+    plain_git(upstream, "checkout", "-q", "--detach", "v1.0")
+    (upstream / "core/alloc.cpp").chmod(0o755)
+    text = UPSTREAM["core/alloc.cpp"]
+    if "18" in line:
+        text = text.replace(line, line.replace(" =", "="))
+    write(upstream, {"core/alloc.cpp": text})
+    plain_git(upstream, "commit", "-qam", "Let it run")
+    plain_git(upstream, "tag", "v2.0")
+    plain_git(upstream, "checkout", "-qf", "main")
+    done = porting.port("v2.0")
+    assert states(done) == ["applied", "merged" if "18" in line else "applied", "applied"]
+    listed = plain_git(porting.checkout("v2.0"), "ls-files", "-s", "core/alloc.cpp")
+    assert listed.startswith("100755 ")
+    check_supported(porting, "v2.0", 3)
+
+
+def test_a_full_disk_leaves_the_port_as_it_was(porting: Porting) -> None:
+    """At its beginning and in its middle; with room it goes on."""
+    source = ("--source", str(porting.world.upstream))
+    with small_disk(porting.world.folder / "disk", "3m") as disk:
+        place = ("--into", str(disk / "source"))
+        leave(disk, 60_000)
+        error = porting.run("port", "v1.0", "v1.3", *source, *place, code=18)
+        assert "No space left" in error["message"]
+        assert [path.name for path in disk.iterdir()] == ["filler"]
+        leave(disk, 500_000)
+        porting.run("port", "v1.0", "v1.3", *source, *place, code=9)
+        before = porting.run("status", *place)
+        leave(disk, 0)
+        porting.run("port", "--skip", *place, code=18)
+        assert porting.run("status", *place) == before
+        leave(disk, 500_000)
+        assert states(porting.run("port", "--skip", *place)) == ["applied", "skipped", "applied"]
 
 
 def test_an_empty_patch_is_left_out(porting: Porting) -> None:

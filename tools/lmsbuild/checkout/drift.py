@@ -12,7 +12,7 @@ from lmsbuild.checkout.history import Commit, Fate, History
 from lmsbuild.checkout.replay import Origin, find_origin
 from lmsbuild.series.format import fetch_blobs
 from lmsbuild.series.merge import Versions
-from lmsbuild.series.patchstate import DELETED, NOT_REACHED, Conflict, is_empty
+from lmsbuild.series.patchstate import DELETED, NOT_REACHED, UPSTREAM, Conflict, is_empty
 from lmsbuild.series.scratch import Scratch
 from lmsbuild.series.series import NO_BLOB, Patch, Series
 from lmsbuild.series.standing import FileStanding, Standing, stand
@@ -51,6 +51,8 @@ class FileDrift:
         elif not self.at:
             told.append(f"{self.path} is not there{by}")
         told = [*(str(broken) for broken in self.broken), *told]
+        if self.state == UPSTREAM:
+            told = [f"{self.path} has its change already"]
         if self.state == NOT_REACHED:
             told = [f"{self.path} was not tried because an earlier patch needs a person there"]
         return told

@@ -6,7 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.base.errors import ConfigError, FileError, GitError, LmsbuildError, TreeStateError
+from lmsbuild.base.errors import (
+    ConfigError,
+    FileError,
+    GitError,
+    LmsbuildError,
+    TreeStateError,
+    UnknownTagError,
+)
 from lmsbuild.base.git import (
     NOTHING,
     Repository,
@@ -112,7 +119,13 @@ def places(
     work folder; with `one`, none but that where the user stands, if that is one. Raises
     TreeStateError when `into` is no checkout of the framework, and for one that git does not
     accept; with a list `damaged`, those of the work folder are told there instead."""
-    wanted = [resolve(project, tag)] if tag else targets(project)
+    try:
+        wanted = [resolve(project, tag)] if tag else targets(project)
+    except UnknownTagError:
+        goals = [place for place in _ported(project, targets(project), []) if _goes_to(place, tag)]
+        if into is not None or not goals:
+            raise
+        return goals
     if into is not None:
         path = full_path(into)
         found = [place for target in wanted if (place := _place(target, path))]
@@ -159,6 +172,14 @@ def _ported(project: Project, wanted: list[Target], others: list[Place]) -> list
             places = [place for target in wanted if (place := _place(target, path))]
             found += [_fitting(places)] if places else []
     return found
+
+
+def _goes_to(place: Place, spec: str | None) -> bool:
+    """Whether the port in a checkout of the work folder is to the tag that the user calls so."""
+    framework, _, name = (spec or "").rpartition(":")
+    theirs = place.target.framework_name
+    goal = place.user.path.parent.name.removeprefix(f"{theirs}-")
+    return framework in ("", theirs) and name in (goal, goal.removeprefix("v"))
 
 
 def _place(target: Target, path: Path) -> Place | None:
