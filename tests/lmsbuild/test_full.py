@@ -483,9 +483,13 @@ def test_without_a_description(world: World) -> None:
 
 
 def test_tags_say_what_was_never_run(world: World) -> None:
-    assert "not described" in run("tags")[1]
+    shown = run("tags")[1]
+    assert "not described" in shown and "--full" not in shown
     describe(world)
-    assert "never run in full" in run("tags")[1]
+    shown = run("tags")[1]
+    assert "never run in full" in shown and "`lmsbuild wheel TAG --full` makes one" in shown
+    (row,) = json.loads(run("tags", "--json")[1])
+    assert row["complete_build"] == "lmsbuild wheel alpha:v1.0 --full"
     toml = world.tag_file
     toml.write_text(
         toml.read_text().replace('memory = "200', 'ran = ["2026-11-21 x86_64"]\nmemory = "200')

@@ -43,6 +43,7 @@ def command(*, verbose: bool, console: Console) -> None:
             "machines": {cuda: target.for_cuda(cuda).machines for cuda in target.tag.cuda},
             "verified": target.tag.verified,
             "full": list(target.tag.full.ran) if target.tag.full else None,
+            "complete_build": _container_command(target),
             "passed": [part for part in record.parts if _concerns(part.of, target)],
             "negative": [each for each in standings if _concerns(each.of, target)],
         }
@@ -73,6 +74,11 @@ def command(*, verbose: bool, console: Console) -> None:
             for row, target in zip(rows, known, strict=True)
         ],
     )
+    if any(target.tag.full for target in known):
+        console.say(
+            "a complete build is for what no official wheel covers; `lmsbuild wheel TAG --full` "
+            "makes one, in a container"
+        )
     packages = _packages(known)
     console.table(
         "",
@@ -118,6 +124,11 @@ def _packages(known: list[Target]) -> list[dict[str, object]]:
 def last_verified(target: Target) -> str:
     found = target.tag.verified
     return f"{found.on}: {found.how}" if found else "never"
+
+
+def _container_command(target: Target) -> str | None:
+    """That makes upstream's own build of the patched source; None where there is no recipe."""
+    return None if target.tag.full is None else f"lmsbuild wheel {target.label} --full"
 
 
 def _complete(target: Target) -> str:
