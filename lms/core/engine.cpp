@@ -50,6 +50,7 @@ struct Engine::Entry {
   std::uint64_t uses = 0;      // if there is a predictor: before it went idle
   bool foreseen = false;       // and whether it is to learn how that ends
   bool guarded = false;
+  bool written = false;   // perhaps, by an op that has it pinned, which may give it more bytes, too
   bool in_place = false;  // an op reads it where it is: it stays there until nobody has it pinned
   bool dead = false;      // out of the table, kept for the frames that still hold pins of it
 
@@ -96,24 +97,35 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   trim_(&frame);
   const std::size_t first = frame.pins_.size();
   if (first == 0) frame.when_.op = lanes_[frame.when_.lane] + 1;
-  // Two passes: paging one operand in must not push another one of the same op out.
+  // Two passes: paging one operand in must not push another one of the same op out. Mostly all are
+  // there, and the first is enough.
   std::uint64_t used = 0;
   std::size_t used_bytes = 0;
+  bool all_there = true;
   for (std::size_t i = 0; i < count; ++i) {
     Entry* entry = track_(uses[i].key);
     // Before the pin: if it throws, nothing is left pinned.
     frame.pins_.push_back({entry, uses[i].stream});
-    pin_(entry);
-    const bool looks = uses[i].access != Access::kHold && uses[i].access != Access::kInPlace;
-    if (entry->pins > 1 || !looks || entry->bytes < min_bytes_) continue;
-    ++used;
-    used_bytes += entry->bytes;
+    const Extent extent = pin_(entry);
+    const Access access = uses[i].access;
+    const bool looks = access != Access::kHold && access != Access::kInPlace;
+    if (looks && access != Access::kRead) entry->written = true;
+    if (entry->pins == 1 && looks && entry->bytes >= min_bytes_) {
+      ++used;
+      used_bytes += entry->bytes;
+    }
+    if (looks && extent.place == Place::kDevice) {
+      note_use_(entry);
+      use_resident_(entry, access, uses[i].stream);
+    } else {
+      all_there = false;
+    }
   }
   if (count == 0) return;
   Device& on = on_(frame.pins_[first].entry->device);
   EngineStats& stats = on.stats;
   const std::int64_t before = stats.paged_in_bytes;
-  bring_in_operands_(&frame.pins_[first], uses, count, old);
+  if (!all_there) bring_in_operands_(&frame.pins_[first], uses, count, old);
   stats.used += static_cast<std::int64_t>(used);
   stats.used_bytes += static_cast<std::int64_t>(used_bytes);
   const auto brought = static_cast<std::size_t>(stats.paged_in_bytes - before);
@@ -218,10 +230,12 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
     trim_(frame);
     frame->pins_.push_back({entry, stream});
     pin_(entry);
-  } else if (entry->pins == 0) {
-    entry->bytes = backend_.locate(key).bytes;  // the op may have given it more
-    push_idle_(entry, lane);
+    return;
   }
+  forget_last_uses_(entry);
+  if (entry->pins > 0) return;
+  entry->bytes = backend_.locate(key).bytes;  // the op may have given it more
+  push_idle_(entry, lane);
 }
 
 // All that the op has queued on a stream is over when the mark is, so it is the end of each use
@@ -234,7 +248,11 @@ void Engine::mark_uses_(const Frame& frame) {
   MarkPtr mark;  // of both
   for (const Frame::Pin& pin : frame.pins_) {
     Entry* entry = pin.entry;
-    if (entry->dead || entry->bytes < min_bytes_) continue;
+    if (entry->dead) continue;
+    if (entry->bytes < min_bytes_) {
+      forget_last_uses_(entry);
+      continue;
+    }
     if (entry->device != device || pin.stream != stream) {
       device = entry->device;
       stream = pin.stream;
@@ -245,7 +263,7 @@ void Engine::mark_uses_(const Frame& frame) {
       }
     }
     for (StreamUse& use : entry->streams) {
-      if (use.stream == stream) use.last = mark;
+      if (use.stream == stream && use.last != mark) use.last = mark;
     }
   }
 }
@@ -327,6 +345,7 @@ void Engine::pin(Key key, Stream stream) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = track_(key);
   pin_(entry);
+  entry->written = true;
   try {
     // Whoever pins may write through the pointer, and the barrier is not armed meanwhile.
     bring_in_(entry, Access::kWrite, stream);
@@ -616,21 +635,22 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
     }
     return true;
   }
-  if (extent.place != Place::kDevice) return true;
-  use_on_(entry, stream);
-  if (access != Access::kRead) {
-    if (entry->copied) backend_.join(stream, entry->copied);
-    drop_copy_(entry);
-  }
+  if (extent.place == Place::kDevice) use_resident_(entry, access, stream);
   return true;
 }
 
-// A stream's first use of the storage comes after the page-in.
+void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
+  use_on_(entry, stream);
+  if (access == Access::kRead) return;
+  if (entry->copied) backend_.join(stream, entry->copied);
+  drop_copy_(entry);
+}
+
+// A stream's first use of the storage comes after the page-in. Its last use there stays what it was
+// until the op is over, or who else uses it lets it go.
 void Engine::use_on_(Entry* entry, Stream stream) {
-  for (StreamUse& use : entry->streams) {
-    if (use.stream != stream) continue;
-    use.last.reset();  // until the op is over
-    return;
+  for (const StreamUse& use : entry->streams) {
+    if (use.stream == stream) return;
   }
   entry->streams.push_back({stream, nullptr});
   if (entry->arrival) backend_.join(stream, entry->arrival);
@@ -740,14 +760,26 @@ void Engine::look_for_dead_copies_() {
 
 // ---- the table
 
+Engine::Entry*& Engine::recent_(Key key) {
+  const auto address = reinterpret_cast<std::uintptr_t>(key);
+  return found_[(address >> 6 ^ address >> 16) % kFound];
+}
+
 Engine::Entry* Engine::find_(Key key) {
+  Entry*& recent = recent_(key);
+  if (recent != nullptr && recent->key == key) return recent;
   const auto it = entries_.find(key);
-  return it == entries_.end() ? nullptr : it->second;
+  return it == entries_.end() ? nullptr : recent = it->second;
+}
+
+void Engine::erase_(Entry* entry) {
+  Entry*& recent = recent_(entry->key);
+  if (recent == entry) recent = nullptr;
+  entries_.erase(entry->key);
 }
 
 Engine::Entry* Engine::track_(Key key) {
-  const auto it = entries_.find(key);
-  if (it != entries_.end()) return it->second;
+  if (Entry* entry = find_(key)) return entry;
   Entry* entry = new Entry;
   entry->key = key;
   const Extent extent = backend_.locate(key);
@@ -766,7 +798,7 @@ void Engine::forget_(Entry* entry) {
   drop_copy_(entry);
   unlink_(entry);
   backend_.release(entry->key);
-  entries_.erase(entry->key);
+  erase_(entry);
   delete entry;
 }
 
@@ -782,7 +814,7 @@ void Engine::forget(Key key) {
   if (entry->pins == 0) return forget_(entry);
   drop_copy_(entry);
   backend_.release(key);
-  entries_.erase(key);
+  erase_(entry);
   entry->dead = true;
 }
 
@@ -880,8 +912,8 @@ void Engine::for_pins_(const Entry* entry, const Change& change) {
   change(&same_size.bytes, bytes);
 }
 
-void Engine::pin_(Entry* entry) {
-  if (entry->pins++ > 0) return;
+Extent Engine::pin_(Entry* entry) {
+  if (entry->pins++ > 0) return backend_.locate(entry->key);
   idleness_over_(entry, /*evicted=*/false);
   unlink_(entry);
   // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
@@ -893,6 +925,7 @@ void Engine::pin_(Entry* entry) {
     entry->ptr = extent.ptr;
   }
   for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
+  return extent;
 }
 
 void Engine::unpin_(Entry* entry, Lane lane) {
@@ -903,9 +936,10 @@ void Engine::unpin_(Entry* entry, Lane lane) {
     delete entry;
     return;
   }
-  const bool small = entry->bytes < min_bytes_;
-  const bool alive = (small || entry->copy) && backend_.acquire(entry->key);
-  if (alive && small) entry->bytes = backend_.locate(entry->key).bytes;  // the op may have grown it
+  const bool grown = entry->written && entry->bytes < min_bytes_;  // perhaps
+  entry->written = false;
+  const bool alive = (grown || entry->copy) && backend_.acquire(entry->key);
+  if (alive && grown) entry->bytes = backend_.locate(entry->key).bytes;
   if (alive && entry->copy) {
     backend_.guard(entry->key);
     entry->guarded = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -363,7 +364,9 @@ class Engine {
     ThrashWatch watch;
   };
 
+  Entry*& recent_(Key key);
   Entry* find_(Key key);
+  void erase_(Entry* entry);
   Entry* track_(Key key);
   void forget_(Entry* entry);
   void purge_();
@@ -378,7 +381,7 @@ class Engine {
                           Overwritten* old);
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
-  void pin_(Entry* entry);
+  Extent pin_(Entry* entry);
   void unpin_(Entry* entry, Lane lane = 0);
   template <class Change>
   void for_pins_(const Entry* entry, const Change& change);
@@ -395,6 +398,7 @@ class Engine {
   bool drop_useless_copies_();
   void look_for_dead_copies_();
   void trim_(Frame* frame);
+  void use_resident_(Entry* entry, Access access, Stream stream);
   void use_on_(Entry* entry, Stream stream);
   void mark_uses_(const Frame& frame);
   static void forget_last_uses_(Entry* entry);
@@ -413,6 +417,10 @@ class Engine {
   const std::vector<std::size_t> size_classes_;
   std::recursive_mutex mutex_;
   std::unordered_map<Key, Entry*> entries_;
+  // Of them, by their addresses, those that were looked for last, or null: every operand is looked
+  // for. More would be memory that ops read.
+  static constexpr std::size_t kFound = 1024;
+  std::array<Entry*, kFound> found_{};
   std::vector<std::unique_ptr<Device>> devices_;
   List clean_;               // storages with a host copy, and what is dead of them
   std::uint64_t order_ = 0;  // how many came to be idle

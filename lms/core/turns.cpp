@@ -8,7 +8,7 @@
 namespace lms {
 namespace {
 
-constexpr std::int64_t kLooks = -1;
+constexpr std::uint64_t kLooks = UINT64_MAX;
 
 }  // namespace
 
@@ -16,6 +16,10 @@ constexpr Clock::Duration Turns::kLongest;
 constexpr Clock::Duration Turns::kDropTime;
 constexpr Clock::Duration Turns::kLook;
 constexpr int Turns::kPatientTries;
+constexpr int Turns::kBits;
+constexpr Turns::Count Turns::kBegun;
+constexpr Turns::Count Turns::kDependent;
+constexpr Turns::Count Turns::kEnded;
 
 // A kernel that lacks memory.
 struct Turns::Lacking {
@@ -24,13 +28,13 @@ struct Turns::Lacking {
   const int own;
   // How many ops had ended when it last looked in vain. Until it has looked again after an end, it
   // may be about to find what that op left, and counts as one that runs.
-  std::int64_t failed_at = kLooks;
+  Count failed_at = kLooks;
   bool gives_up = false;
 };
 
 // Counted before it looks: it waits, or whoever acts between ops has seen it.
-void Turns::one_begins_() {
-  ++begun_;
+void Turns::one_begins_(bool dependent) {
+  count_ += dependent ? kBegun + kDependent : kBegun;
   if (between_ops_.load()) std::lock_guard<std::mutex> over(between_);
 }
 
@@ -76,11 +80,12 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
   for (int tries = 1;; ++tries) {
     const bool patient = !last && tries < kPatientTries;
     if (!patient) bar_();
-    const std::int64_t before = ended_.load();
+    const Count before = ended_(count_.load());
     if (try_once_(try_to, patient ? Patience::kPatient : Patience::kImpatient)) return true;
     if (last) return false;
-    const std::int64_t own = before + 1;  // its own end is one of them
-    const bool none_runs = alone(0) && ended_.load() == own;
+    const Count own = before + 1;  // its own end is one of them
+    const Count now = count_.load();
+    const bool none_runs = begun_(now) == 0 && ended_(now) == own;
     if (others_end()) longest = Reservations::kStuck;
     if (none_runs && clock_.now() < start + kDropTime && fits_alone) {
       wait_for_end_(own, clock_.now() + kLook);
@@ -90,9 +95,10 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
   }
 }
 
-void Turns::end() {
-  ++ended_;
-  --begun_;
+void Turns::end() { one_ends_(); }
+
+void Turns::one_ends_(bool dependent) {
+  count_ += kEnded - (dependent ? kBegun + kDependent : kBegun);
   if (waiting_.load() > 0) {
     std::lock_guard<std::mutex> lock(mutex_);
     changed_.notify_all();
@@ -104,21 +110,17 @@ void Turns::start(bool independent, bool may_wait) {
   if (may_wait && barred_.load()) {
     const Clock::Time deadline = clock_.now() + kLongest;
     std::unique_lock<std::mutex> lock(mutex_);
-    while (barred_.load() && dependent_.load() == 0 && clock_.now() < deadline) {
+    while (barred_.load() && dependent_(count_.load()) == 0 && clock_.now() < deadline) {
       clock_.wait_until(changed_, lock, deadline);
     }
   }
-  one_begins_();
-  if (independent) return;
+  one_begins_(/*dependent=*/!independent);
+  if (independent || !barred_.load()) return;  // who waits at the bar, or comes there, sees it
   std::lock_guard<std::mutex> lock(mutex_);
-  ++dependent_;
   changed_.notify_all();
 }
 
-void Turns::end_started(bool independent) {
-  if (!independent) --dependent_;
-  end();
-}
+void Turns::end_started(bool independent) { one_ends_(/*dependent=*/!independent); }
 
 void Turns::bar_() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -138,7 +140,7 @@ bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fit
   ++waiting_;
   bool taken = false;
   for (bool again = true; again;) {
-    const std::int64_t seen = ended_.load();
+    const Count seen = ended_(count_.load());
     lock.unlock();
     taken = take();
     lock.lock();
@@ -160,7 +162,7 @@ bool Turns::wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
   const Clock::Time now = clock_.now();
   const bool for_drops = fits_alone && now < start + kDropTime;
   Clock::Time until = std::min(start + kLongest, now + kDropTime);
-  while (ended_.load() == me->failed_at && clock_.now() < until) {
+  while (ended_(count_.load()) == me->failed_at && clock_.now() < until) {
     choose_who_gives_up_();
     if (me->gives_up) {
       const bool begins_anew =
@@ -175,31 +177,31 @@ bool Turns::wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
 
 // Once nothing runs that may leave memory. Who gives up does: its op is about to end.
 void Turns::choose_who_gives_up_() {
-  const std::int64_t begun = begun_.load();
-  const std::int64_t ended = ended_.load();
-  std::int64_t lacking = 0;
+  const Count count = count_.load();
+  const Count ended = ended_(count);
+  Count lacking = 0;
   Lacking* chosen = nullptr;
   for (Lacking* one : lacking_) {
     if (one->gives_up || one->failed_at != ended) return;
-    lacking += one->own;
+    lacking += static_cast<Count>(one->own);
     if (chosen == nullptr || one->lack >= chosen->lack) chosen = one;
   }
-  if (chosen == nullptr || begun > lacking) return;
+  if (chosen == nullptr || begun_(count) > lacking) return;
   chosen->gives_up = true;
   changed_.notify_all();
 }
 
 // Whether more ops have ended than were `seen`.
-bool Turns::wait_for_end_(std::int64_t seen, Clock::Time deadline) {
+bool Turns::wait_for_end_(Count seen, Clock::Time deadline) {
   ++waiting_;
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (ended_.load() == seen && clock_.now() < deadline) {
+    while (ended_(count_.load()) == seen && clock_.now() < deadline) {
       clock_.wait_until(changed_, lock, deadline);
     }
   }
   --waiting_;
-  return ended_.load() != seen && clock_.now() < deadline;
+  return ended_(count_.load()) != seen && clock_.now() < deadline;
 }
 
 }  // namespace lms

@@ -75,7 +75,10 @@ class Turns {
   void end_started(bool independent);
   bool barred() const { return barred_.load(); }
   // Whether one runs that is independent. Not for a pool in which any was not started.
-  bool independent_run() const { return begun_.load() > dependent_.load(); }
+  bool independent_run() const {
+    const Count count = count_.load();
+    return begun_(count) > dependent_(count);
+  }
 
   // For the op whose turn it is, within its try: does `act` while no other op runs and those that
   // would begin wait, and says whether it did. `act` waits for nothing that they may hold.
@@ -87,13 +90,29 @@ class Turns {
   // one within the other.
   bool wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone);
   // Whether none has begun but these.
-  bool alone(int own) const { return begun_.load() <= own; }
+  bool alone(int own) const { return begun_(count_.load()) <= static_cast<Count>(own); }
 
  private:
   struct Lacking;
-  void one_begins_();
+
+  // Of ops, in one word, because each op counts when it begins and when it ends: those that have
+  // begun, or are trying to, and not ended; of those that were started, the ones that are not
+  // independent; and, above them, how many have ended, which is only compared.
+  using Count = std::uint64_t;
+  // Of each of the first two. More than fit would take as many threads; fewer bits for those that
+  // have ended would sooner make a new number of them look like an old one.
+  static constexpr int kBits = 16;
+  static constexpr Count kBegun = 1;
+  static constexpr Count kDependent = kBegun << kBits;
+  static constexpr Count kEnded = kDependent << kBits;
+  static Count begun_(Count count) { return count % kDependent; }
+  static Count dependent_(Count count) { return count % kEnded / kDependent; }
+  static Count ended_(Count count) { return count / kEnded; }
+
+  void one_begins_(bool dependent = false);
+  void one_ends_(bool dependent = false);
   bool try_once_(const std::function<bool(Patience)>& try_to, Patience patience);
-  bool wait_for_end_(std::int64_t seen, Clock::Time deadline);
+  bool wait_for_end_(Count seen, Clock::Time deadline);
   bool wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
                      std::unique_lock<std::mutex>* lock);
   void choose_who_gives_up_();
@@ -102,16 +121,14 @@ class Turns {
 
   const std::function<void()> let_go_;
   Clock& clock_;
-  std::mutex turn_;                     // held by the op that tries again
-  std::atomic<std::int64_t> begun_{0};  // that have begun, or are trying to, and not ended
-  std::atomic<std::int64_t> ended_{0};  // counted before begun_ is, so that no end is missed
+  std::mutex turn_;  // held by the op that tries again
+  std::atomic<Count> count_{0};
   std::atomic<int> waiting_{0};
-  std::atomic<std::int64_t> dependent_{0};  // of those that were started: not independent
-  std::atomic<bool> barred_{false};         // one tries for the last times
-  std::atomic<bool> between_ops_{false};    // what begins waits for the next one
-  std::mutex between_;                      // held while something is done between ops
-  std::vector<Lacking*> lacking_;           // in the order in which they came to lack memory
-  std::mutex mutex_;                        // of the line before it, and for the one after it
+  std::atomic<bool> barred_{false};       // one tries for the last times
+  std::atomic<bool> between_ops_{false};  // what begins waits for the next one
+  std::mutex between_;                    // held while something is done between ops
+  std::vector<Lacking*> lacking_;         // in the order in which they came to lack memory
+  std::mutex mutex_;                      // of the line before it, and for the one after it
   std::condition_variable changed_;
 };
 

@@ -645,6 +645,10 @@ TEST(engine_knows_no_last_use_after_what_no_op_tells) {
   StorageRef written = used(5);
   rig.engine->written(written.get());
   CHECK(!known(&written));
+  StorageRef small = used(6);
+  rig.engine->set_min_bytes(2 * kBytes);
+  rig.use(&small);
+  CHECK(!known(&small));
   rig.check();
 }
 

@@ -21,6 +21,7 @@ FIXED = {
     "core/reclaim.h": ("kRoutes",),
     "core/rhythm.h": ("kUnknown",),
     "core/turns.cpp": ("kLooks",),
+    "core/turns.h": ("kBegun", "kDependent", "kEnded"),
     "core/victims.cpp": ("kNever",),
     "plugin/csrc/Allocator.cpp": (
         *("kMinBlock", "kSmall", "kSmallSegment", "kLargeSegment", "kMinLarge", "kRoundLarge"),

@@ -32,6 +32,7 @@ using ::lms::Route;
 using ::lms::Spot;
 
 namespace detail {
+struct Scopes;  // that a thread is in: looked up once for each, as that costs a call
 extern ::lms::Switch lms_switch;
 extern std::atomic<bool> counting;
 extern std::atomic<size_t> device_limit;
@@ -71,6 +72,9 @@ class ReleaseScope {
   ~ReleaseScope();
   ReleaseScope(const ReleaseScope&) = delete;
   ReleaseScope& operator=(const ReleaseScope&) = delete;
+
+ private:
+  detail::Scopes& mine_;
 };
 
 // Around everything that takes the engine's lock: a ReleaseScope, too.
@@ -80,6 +84,9 @@ class EngineScope {
   ~EngineScope();
   EngineScope(const EngineScope&) = delete;
   EngineScope& operator=(const EngineScope&) = delete;
+
+ private:
+  detail::Scopes& mine_;
 };
 
 // Whether this thread may hold the engine's lock: then the allocator must not run Python.

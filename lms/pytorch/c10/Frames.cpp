@@ -21,19 +21,20 @@
 
 // What surrounds an op: its pins, and what is let go when no lock is held any more.
 namespace c10::cuda::lms {
-namespace {
 
-using Acquired = std::vector<intrusive_ptr<StorageImpl>>;
-
-// Of a thread, and in one place, as every op asks for it: each access to a thread's own variables
-// costs a call. Constants at first, and so with nothing to make.
-struct Scopes {
+// In one place, as every op asks for it. Constants at first, and so with nothing to make.
+struct detail::Scopes {
   int release = 0;
   int engine = 0;
   bool holds = false;    // there are storages to let go
   bool lets_go = false;  // and they are being let go
 };
-thread_local Scopes scopes;
+
+namespace {
+
+using Acquired = std::vector<intrusive_ptr<StorageImpl>>;
+
+thread_local detail::Scopes scopes;
 
 Acquired& acquired() {
   thread_local Acquired storages;
@@ -147,10 +148,8 @@ void release_acquired() {
   }
 }
 
-void begin_release(Scopes* mine) { ++mine->release; }
-
-void end_release(Scopes* mine) {
-  if (--mine->release == 0 && mine->holds) {
+void end_release(detail::Scopes* mine) {
+  if (C10_UNLIKELY(--mine->release == 0 && mine->holds)) {
     release_acquired();
   }
 }
@@ -176,20 +175,18 @@ void keep_alive(intrusive_ptr<StorageImpl> storage) {
   scopes.holds = true;
 }
 
-ReleaseScope::ReleaseScope() noexcept { begin_release(&scopes); }
+ReleaseScope::ReleaseScope() noexcept : mine_(scopes) { ++mine_.release; }
 
-ReleaseScope::~ReleaseScope() { end_release(&scopes); }
+ReleaseScope::~ReleaseScope() { end_release(&mine_); }
 
-EngineScope::EngineScope() noexcept {
-  Scopes& mine = scopes;
-  begin_release(&mine);
-  ++mine.engine;
+EngineScope::EngineScope() noexcept : mine_(scopes) {
+  ++mine_.release;
+  ++mine_.engine;
 }
 
 EngineScope::~EngineScope() {
-  Scopes& mine = scopes;
-  --mine.engine;
-  end_release(&mine);
+  --mine_.engine;
+  end_release(&mine_);
 }
 
 bool in_engine() noexcept { return scopes.engine > 0; }

@@ -32,6 +32,10 @@ struct Use {
 
 struct ThreadFrame;
 
+namespace detail {
+struct Shortages;  // of a thread
+}
+
 // Pins the storages of one op for as long as it lives, on one thread. Guards nest: the outermost
 // one of a thread keeps every pin taken below it.
 class C10_CUDA_API OpGuard {
@@ -70,6 +74,7 @@ class C10_CUDA_API ShortageScope {
   static bool active() noexcept;
 
  private:
+  detail::Shortages& mine_;
   const bool sparing_;
 };
 

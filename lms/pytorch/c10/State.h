@@ -57,6 +57,9 @@ class GrowthScope {
   GrowthScope& operator=(const GrowthScope&) = delete;
 
   static bool active() noexcept;
+
+ private:
+  int& scopes_;  // of the thread
 };
 
 // So often host memory comes for one `act`: more than all of a device needs. Then it does so under
