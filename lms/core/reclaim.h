@@ -17,6 +17,7 @@ namespace lms {
 enum class Route : std::uint8_t {
   kFreeBlock,        // one was free
   kNewSegment,       // the device had memory for a new segment
+  kBeyondSoftLimit,  // the same, beyond the soft limit, where that is told apart
   kEvictOne,         // one storage made way, at most
   kEvictSome,        // several did
   kEvictAll,         // all that was idle did

@@ -24,6 +24,7 @@ PYTHONS = {
     "1.5.0": "3.8", "1.4.0": "3.8",
     "1.3.1": "3.7", "1.3.0": "3.7", "1.2.0": "3.7", "1.1.0": "3.7",
 }  # fmt: skip
+
 NO_OVERLAY = "needs the overlay, which `lmsbuild wheel v{} --python {}` makes"
 PRELUDE = """
 import json
@@ -42,6 +43,11 @@ ramp = torch.arange(1 << 18, dtype=torch.float32)  # of 1 MiB
 Run = Callable[..., Any]
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
+
+
+def hard_limit(version: str) -> bool:
+    """Whether IBM's limit was, which it was from 1.4 on."""
+    return version >= "1.4"
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
@@ -193,7 +199,7 @@ def test_ibms_names(run: Run, overlay: list[Path], version: str) -> None:
         """
 cuda = torch.cuda
 missing = [name for name in cuda.lms.ibm.__all__ if not hasattr(cuda, name)]
-before = [cuda.memory_active(), *cuda.alloc_distribution().values()]
+before = [cuda.memory_active(), sum(cuda.alloc_distribution().values())]
 kept = ramp.cuda()
 off = cuda.memory_active(), cuda.max_memory_active()
 cuda.set_enabled_lms(True)
@@ -204,17 +210,159 @@ moved = cuda.memory_reclaimed()
 cuda.reset_max_memory_active()
 cuda.reset_memory_reclaimed()
 after = [cuda.max_memory_active(), cuda.memory_reclaimed(), sum(cuda.alloc_distribution().values())]
-cuda.set_limit_lms(8 << 20)
 say(missing=missing, before=before, off=off, on=on, made=sum(made.values()), moved=moved,
     reclaims=made["reclaim_one"] + made["reclaim_fragments"] + made["reclaim_all"], after=after,
-    limit=cuda.get_limit_lms(), size=cuda.get_size_lms())
+    routes=sorted(made))
 """
     )
     assert said.pop("made") >= 64 and said.pop("reclaims") > 0 and said.pop("moved") >= 32 << 20
+    others = (
+        {"cudamalloc_retry"}
+        if hard_limit(version)
+        else {"cudamalloc_over_limit", "cudamalloc_purge"}
+    )
+    routes = {"freelist", "cudamalloc", "reclaim_one", "reclaim_fragments", "reclaim_all"}
     assert said == {
-        "missing": [], "before": [0] * 7, "off": [1 << 20] * 2, "on": 0, "after": [0] * 3,
-        "limit": 8 << 20, "size": 1 << 20,
+        "missing": [], "before": [0, 0], "off": [1 << 20] * 2, "on": 0, "after": [0] * 3,
+        "routes": sorted(routes | others),
     }  # fmt: skip
+
+
+# What IBM's test calls large, of a device of 32 MiB.
+LARGE = """
+large = torch.arange(3 << 20, dtype=torch.float32)  # of 12 MiB
+cuda = torch.cuda
+
+def three():
+    return [x.cuda() for x in (ramp[:32], ramp[:128], large)]
+
+def numbers():
+    held = cuda.memory_reserved() if hasattr(cuda, "memory_reserved") else cuda.memory_cached()
+    stats, routes = cuda.lms.stats(), cuda.alloc_distribution()
+    return {"allocated": cuda.memory_allocated(), "reserved": held,
+            "pinned": stats["pinned_bytes.all.current"], "reclaimed": stats["reclaimed_bytes"],
+            **{name: routes[name] for name in ("freelist", "cudamalloc", "reclaim_one")}}
+
+def changed(before, after):
+    return {name: "same" if after[name] == n else "more" if after[name] > n else "less"
+            for name, n in before.items()}
+"""
+
+
+def test_ibms_own_test(run: Run, overlay: list[Path], version: str) -> None:
+    """With copies for its kernels. Up to 1.3 its low limit was 0."""
+    if not overlay:
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
+    said = run(
+        LARGE
+        + f"""
+kept = three()
+off = numbers()
+del kept
+cuda.empty_cache()
+default = cuda.get_limit_lms()
+cuda.set_enabled_lms(True)
+kept = three()
+on = numbers()
+
+def limited(limit):
+    global kept
+    del kept
+    cuda.empty_cache()
+    cuda.set_limit_lms(limit)
+    kept = three()
+    before = numbers()
+    kept.append(large.cuda())
+    return changed(before, numbers())
+
+low, high = limited({24 << 20 if hard_limit(version) else 0}), limited(1 << 30)
+cuda.set_limit_lms(default)
+del kept
+cuda.empty_cache()
+kept = three()
+before = numbers()
+cuda.reclaim_inactive()
+out = numbers()
+equal = all(torch.equal(x.cpu(), large[:x.numel()]) for x in kept)
+say(default=default, off=off["pinned"] == off["allocated"], on=on["pinned"] < on["allocated"],
+    low=low, high=high, out=changed(before, out), equal=equal, back=changed(out, numbers()),
+    whole=numbers()["allocated"] == before["allocated"])
+"""
+    )
+    assert all(said.pop(name) for name in ("off", "on", "equal", "whole"))
+    same = dict.fromkeys(("allocated", "reclaimed", "cudamalloc", "reclaim_one"), "same")
+    for limit, grows in (
+        ("low", ("reclaimed", "reclaim_one")), ("high", ("allocated", "cudamalloc")),
+    ):  # fmt: skip
+        found = said.pop(limit)
+        assert {name: found[name] for name in same} == same | dict.fromkeys(grows, "more"), limit
+    out, back = said.pop("out"), said.pop("back")
+    assert said == {"default": 0}
+    assert (out["reclaimed"], out["allocated"]) == ("more", "less")
+    assert out["pinned"] == out["reserved"] == "same"
+    assert back["pinned"] == back["reserved"] == back["cudamalloc"] == "same"
+    assert back["allocated"] == back["freelist"] == "more"
+
+
+def test_a_limit_is_what_ibms_was(run: Run, overlay: list[Path], version: str) -> None:
+    """Hard in 1.4 and 1.5, where 0 leaves a twentieth; before, soft, and 0 is a limit."""
+    if not overlay:
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
+    said = run(
+        LARGE
+        + """
+import warnings
+
+def fits(count):
+    try:
+        kept = [large.cuda() for _ in range(count)]
+        with torch.cuda.lms.pin(*kept):
+            return True
+    except RuntimeError as error:
+        assert "out of memory" in str(error)
+        return False
+
+default = cuda.lms.settings()
+cuda.set_enabled_lms(True)
+before_cuda = cuda.lms.settings()
+kept = ramp.cuda()
+on = cuda.lms.settings()
+many = [(ramp + i).cuda() for i in range(16)]
+fresh = cuda.alloc_distribution()
+del many, kept
+cuda.empty_cache()
+cuda.set_limit_lms(20 << 20)
+fit = fits(1), fits(2)
+beyond = cuda.alloc_distribution().get("cudamalloc_over_limit")
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    cuda.set_size_lms(5)
+    size = cuda.get_size_lms()
+cuda.set_limit_lms(0)
+again = cuda.get_limit_lms(), cuda.lms.settings()["device_limit"] >> 20
+cuda.lms.enable(device_limit=16 << 20)
+cuda.set_enabled_lms(True)
+cuda.set_limit_lms(0)
+say(soft=[s["soft_limit"] for s in (default, before_cuda, on)], fit=fit, size=size,
+    hard=[s["device_limit"] >> 20 for s in (default, before_cuda, on)], beyond=beyond,
+    told=[str(w.category.__name__) for w in told], min_size=cuda.lms.settings()["min_size"],
+    fresh=fresh["cudamalloc"], again=again, kept=cuda.lms.settings()["device_limit"] >> 20)
+"""
+    )
+    fresh, beyond = said.pop("fresh"), said.pop("beyond")
+    if hard_limit(version):
+        share = int(32 * 0.95)
+        assert fresh > 0 and beyond is None
+        assert said == {
+            "soft": [0] * 3, "hard": [0, 0, share], "fit": [True, False], "again": [0, share],
+            "size": 0, "told": ["DeprecationWarning"] * 2, "min_size": 1 << 20, "kept": 16,
+        }  # fmt: skip
+    else:
+        assert fresh == 0 and beyond > 0
+        assert said == {
+            "soft": [0, 1, 1], "hard": [0] * 3, "fit": [True, True], "again": [0, 0],
+            "size": 5, "told": [], "min_size": 5, "kept": 16,
+        }  # fmt: skip
 
 
 def test_operators_bring_in_what_they_use(run: Run, overlay: list[Path], version: str) -> None:
@@ -259,6 +407,60 @@ say(**{name: paged_in(call) for name, call in CALLS.items()})
     both = {"add", "add_", "cat", "mm"}
     assert said == {name: 2 if name in both else 1 for name in said} | {"unsqueeze": 0}
     assert len(said) == 14
+
+
+def test_a_model_trains_beyond_memory(run: Run, overlay: list[Path], version: str) -> None:
+    """Through autograd, with layers that compute on the host, as the device has no kernels: of 24
+    weights, gradients and activations of 1 MiB each. The losses are the CPU's in every bit."""
+    if not overlay:
+        pytest.skip(NO_OVERLAY.format(version, PYTHONS[version]))
+    said = run(
+        """
+class Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, given, weight):
+        ctx.save_for_backward(given, weight)
+        return given.cpu().mm(weight.cpu()).tanh().to(given.device)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        where = gradient.device
+        given, weight = (saved.cpu() for saved in ctx.saved_tensors)
+        change = gradient.cpu() * (1 - given.mm(weight).tanh() ** 2)
+        return change.mm(weight.t()).to(where), given.t().mm(change).to(where)
+
+def train(where):
+    torch.manual_seed(0)
+    weights = [(torch.randn(512, 512) / 16).to(where).requires_grad_() for _ in range(24)]
+    given = torch.randn(512, 512).to(where)
+    losses = []
+    for _ in range(3):
+        now = given
+        for weight in weights:
+            now = Layer.apply(now, weight)
+        loss = (now.cpu() ** 2).mean()
+        loss.backward()
+        losses.append(loss.item())
+        for weight in weights:
+            weight.data.copy_(weight.detach().cpu() - weight.grad.cpu())
+            weight.grad = None
+    return losses
+
+def without():
+    try:
+        train("cuda")
+    except RuntimeError as error:
+        return str(error)
+
+error = without()
+torch.cuda.lms.enable(min_size=0)
+there, want = train("cuda"), train("cpu")
+say(error=error, equal=there == want, falls=want[0] > want[1] > want[2] > 0,
+    moved=torch.cuda.memory_reclaimed() >> 20)
+"""
+    )
+    assert said["error"].startswith("CUDA out of memory") and said["moved"] > 100
+    assert said["equal"] and said["falls"]
 
 
 def test_a_child_of_a_fork_waits_for_no_thread(run: Run, overlay: list[Path], version: str) -> None:

@@ -17,9 +17,9 @@ namespace c10::cuda::lms {
 namespace {
 
 // IBM's names of the routes, in the order of ::lms::Route.
-constexpr std::array<const char*, ::lms::kRoutes> kRouteNames = {"freelist",    "cudamalloc",
-                                                                 "reclaim_one", "reclaim_fragments",
-                                                                 "reclaim_all", "cudamalloc_retry"};
+constexpr std::array<const char*, ::lms::kRoutes> kRouteNames = {
+    "freelist",          "cudamalloc",  "cudamalloc_over_limit", "reclaim_one",
+    "reclaim_fragments", "reclaim_all", "cudamalloc_retry"};
 
 constexpr ::lms::Words kWords = {
     "storages",

@@ -68,6 +68,13 @@ void set_unseen_kernels(const std::string& kernels) {
                                                 : UnseenKernels::kLookedFor);
 }
 
+// Of the current device. PyTorch tells it since 1.10.
+int64_t free_bytes() {
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(free);
+}
+
 std::vector<c10::StorageImpl*> storages_of(const at::Tensor& tensor) {
   std::vector<c10::StorageImpl*> storages;
   each_storage(tensor,
@@ -146,6 +153,7 @@ LMS_DEFINITIONS(m) {
   m.def("end_capture() -> ()", [] { engine::end_capture(); });
   define_collectives(m);
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);
+  m.def("free_bytes() -> int", &free_bytes);
   m.def("set_soft_limit(int bytes) -> ()", [](int64_t b) { engine::set_soft_limit(bytes_of(b)); });
   m.def("set_host_limit(int bytes) -> ()", [](int64_t b) { engine::set_host_limit(bytes_of(b)); });
   m.def("host_limit() -> int", [] { return static_cast<int64_t>(engine::host_limit()); });

@@ -4,9 +4,12 @@ here and meant there, by version, is in docs/coming-from-ibm.md of the project."
 
 from __future__ import annotations
 
-from typing import Dict
+import warnings
+from typing import Any, Dict
 
-from . import api, statistics, versions
+import torch
+
+from . import api, sizes, statistics, versions
 from .statistics import Device
 
 __all__ = [
@@ -27,11 +30,22 @@ __all__ = [
 ]
 
 
+# What a script that uses these names expects of the PyTorch that it was written for: see
+# versions.limit_of_ibms. The names in torch.cuda.lms mean the same everywhere.
+
+# Of what is free and reserved: the rest was for what does not ask the allocator.
+_SHARE = 0.95
+_limit = 0  # as it was set
+_of_device = 0  # the device limit that comes of it
+
+
 def set_enabled_lms(enable: bool) -> None:
     r"""Turn Large Model Support on or off. Before CUDA is initialised this only takes note."""
     if not isinstance(enable, bool):
         raise TypeError(f"set_enabled_lms takes True or False, got {enable!r}")
     api.enable() if enable else api.disable()
+    if enable and versions.limit_of_ibms() != "ours":
+        _set_limit(_limit)
 
 
 def get_enabled_lms() -> bool:
@@ -42,22 +56,71 @@ def get_enabled_lms() -> bool:
 def set_limit_lms(limit: int) -> None:
     r"""Set the soft limit in bytes: beyond it moving tensors out is preferred to allocating more
     device memory. 0 (the default) uses all of the device first. What may not be exceeded is the
-    ``device_limit`` of :func:`torch.cuda.lms.enable`."""
-    api.store(soft_limit=limit)
+    ``device_limit`` of :func:`torch.cuda.lms.enable`.
+
+    On PyTorch 1.1 to 1.3, 0 is a limit of 0 bytes. On 1.4 and 1.5 this sets the ``device_limit``,
+    and 0 is 95% of what is free and reserved, unless one was set by another name."""
+    global _limit
+    _limit = sizes.parse("soft_limit", limit)
+    _set_limit(_limit)
+
+
+def _set_limit(limit: int) -> None:
+    kind = versions.limit_of_ibms()
+    if kind == "ours":
+        api.store(soft_limit=limit)
+    elif kind == "soft":
+        api.store(soft_limit=max(limit, 1))  # which 0 would turn off
+    elif limit or api.limits()["device_limit"] == _of_device:
+        _limit_device(limit)
+        if not limit and api.is_enabled():
+            torch.cuda._lazy_call(_leave_a_share)
+
+
+def _leave_a_share() -> None:
+    """CUDA is initialised, or about to be."""
+    if api.is_enabled() and not _limit and api.limits()["device_limit"] == _of_device:
+        cuda: Any = torch.cuda
+        available = api.load().free_bytes() + cuda.memory_reserved()
+        _limit_device(int(available * _SHARE))
+
+
+def _limit_device(size: int) -> None:
+    global _of_device
+    api.store(device_limit=size)
+    _of_device = size
 
 
 def get_limit_lms() -> int:
-    r"""The soft limit in bytes."""
-    return api.limits()["soft_limit"] or 0
+    r"""What :func:`set_limit_lms` has set, in bytes."""
+    ours = versions.limit_of_ibms() == "ours"
+    return api.limits()["soft_limit"] or 0 if ours else _limit
+
+
+def _deprecated(name: str) -> None:
+    warnings.warn(
+        f"{name} is deprecated and has no effect, as in IBM's; torch.cuda.lms.enable(min_size=...) "
+        "sets the size below which a tensor moves only if nothing else makes room",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 def set_size_lms(size: int) -> None:
-    r"""Set the size in bytes below which a tensor moves only if nothing else makes room."""
-    api.store(min_size=size)
+    r"""Set the size in bytes below which a tensor moves only if nothing else makes room. On PyTorch
+    1.4 and 1.5 this is deprecated, and has no effect."""
+    if versions.limit_of_ibms() == "hard":
+        _deprecated("set_size_lms")
+    else:
+        api.store(min_size=size)
 
 
 def get_size_lms() -> int:
-    r"""The size in bytes below which a tensor moves only if nothing else makes room."""
+    r"""The size in bytes below which a tensor moves only if nothing else makes room. On PyTorch 1.4
+    and 1.5 this is deprecated, and 0."""
+    if versions.limit_of_ibms() == "hard":
+        _deprecated("get_size_lms")
+        return 0
     return api.limits()["min_size"] or 0
 
 
@@ -100,9 +163,13 @@ def reset_memory_reclaimed(device: Device = None) -> None:
 
 def alloc_distribution(device: Device = None) -> Dict[str, int]:
     r"""The number of allocations by where their memory came from: the ``alloc_distribution.*`` of
-    :func:`torch.cuda.memory_stats`."""
-    found = statistics.stats(device)
-    return {route: found[f"alloc_distribution.{route}"] for route in statistics.ROUTES}
+    :func:`torch.cuda.memory_stats`. On PyTorch 1.1 to 1.3 ``cudamalloc_over_limit`` is apart from
+    ``cudamalloc``, and ``cudamalloc_retry`` is called ``cudamalloc_purge``."""
+    stats = statistics.stats(device)
+    found = {route: stats[f"alloc_distribution.{route}"] for route in statistics.routes()}
+    if versions.limit_of_ibms() == "soft":
+        found["cudamalloc_purge"] = found.pop("cudamalloc_retry")
+    return found
 
 
 def reset_alloc_distribution(device: Device = None) -> None:

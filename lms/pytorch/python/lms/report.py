@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from typing import Callable, Dict, List, Optional, Tuple
 
-from . import api, library, sizes
+from . import api, library, sizes, versions
 from .statistics import COUNTERS, POOLS, Device, stats
 
 
@@ -59,10 +59,11 @@ def summary(device: Device = None) -> str:
     if not library.loaded() and not api.is_enabled():
         return lines[0]
     limits = api.limits()
+    name = " (set_limit_lms)" if versions.limit_of_ibms() != "hard" else ""
     lines += [
         f"  limits: device {_limit(limits['device_limit'])}, host {_host_limit(limits)},"
         f" minimum size {sizes.text(limits['min_size'] or 0)}",
-        f"  soft limit (set_limit_lms): {_limit(limits['soft_limit'])}",
+        f"  soft limit{name}: {_limit(limits['soft_limit'])}",
     ]
     if not library.loaded():
         return "\n".join(lines)

@@ -6,7 +6,7 @@ docs/statistics.md of the project defines each.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 
@@ -24,6 +24,8 @@ ROUTES = (
     "reclaim_all",
     "cudamalloc_retry",
 )
+# New segments beyond the soft limit: of IBM's names up to 1.3, from then on among the others.
+_BEYOND = "cudamalloc_over_limit"
 # While Large Model Support is off, every block is pinned: no operator has to hold it.
 _WHILE_OFF = {"pinned": "allocation", "pinned_bytes": "allocated_bytes"}
 
@@ -108,6 +110,11 @@ def before_loading() -> None:
 # ---- reading and resetting
 
 
+def routes() -> Tuple[str, ...]:
+    """Where memory can come from, as far as that is told apart."""
+    return (*ROUTES, _BEYOND) if versions.limit_of_ibms() == "soft" else ROUTES
+
+
 def stats(device: Device = None) -> Dict[str, int]:
     r"""Statistics of Large Model Support for one device, as they also appear in
     :func:`torch.cuda.memory_stats`:
@@ -120,17 +127,19 @@ def stats(device: Device = None) -> Dict[str, int]:
       moves that needed no copy (``clean_*``, ``overwrite*``), what is where now, and host memory
     """
     names = [f"{kind}.{pool}.{n}" for kind in _WHILE_OFF for pool in POOLS for n in COUNTERS]
-    names += ["reclaimed", "reclaimed_bytes", *(f"alloc_distribution.{r}" for r in ROUTES)]
+    names += ["reclaimed", "reclaimed_bytes", *(f"alloc_distribution.{r}" for r in routes())]
     result = dict.fromkeys(names, 0)
     if not versions.initialized():
         return result
     index = index_of(device)
     if library.loaded():
         result.update(library.ops().stats(index))
-        routes = _earlier.get(index, {})
+        if _BEYOND not in routes():
+            result["alloc_distribution.cudamalloc"] += result.pop(f"alloc_distribution.{_BEYOND}")
+        earlier = _earlier.get(index, {})
     else:
-        routes = _routes_of_allocator(index)
-    for route, count in routes.items():
+        earlier = _routes_of_allocator(index)
+    for route, count in earlier.items():
         result[f"alloc_distribution.{route}"] += count
     if not library.enabled():
         allocator = _flat(versions.allocator_stats(index))

@@ -103,6 +103,14 @@ def counts_allocations() -> bool:
     return hasattr(torch._C, "_cuda_memoryStats")
 
 
+def limit_of_ibms() -> str:
+    """What set_limit_lms sets: up to 1.3 IBM's ``soft`` limit, up to 1.5 its ``hard`` one, and from
+    then on, for which IBM had none, ``ours``."""
+    if not counts_allocations():
+        return "soft"
+    return "hard" if _TYPED else "ours"
+
+
 def reset_peaks(device: Any) -> None:
     """Of the allocator, and thereby ours; before 1.4 nothing resets all."""
     if hasattr(torch.cuda, "reset_peak_memory_stats"):
