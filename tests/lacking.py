@@ -95,6 +95,7 @@ WORDS = {
     "test_dry.py": "shapes of what a dry device computes",
     "dry_server": "shapes of what a dry device computes",
     "test_calibrate.py": "shapes of what a dry device computes",
+    "true_sizes": "shapes of what a dry device computes",
     "both_keep_less": "shapes of what a dry device computes",
     "reading_does_not_count_as_writing": "a write barrier",
     "a_clean_eviction": "a write barrier",
@@ -104,6 +105,8 @@ WORDS = {
 }
 if sys.version_info >= (3, 11):  # whose data classes refuse its own
     WORDS |= dict.fromkeys(("[with_lightning", "[fsdp"), "torch.distributed's shards here")
+else:  # whose NCCL frees twice what it made, where it finds no GPU
+    WORDS["launches_in_c_is_noticed[nccl"] = "an NCCL that fails without an abort"
 
 
 def _old() -> bool:

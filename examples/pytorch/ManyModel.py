@@ -55,7 +55,10 @@ def options_of() -> argparse.ArgumentParser:
         help=f"a model of torchvision (default: resnet18): {', '.join(NAMES)}",
     )  # fmt: skip
     made.add_argument("--image-size", type=at_least(1), default=500, help="side of the images")
-    made.add_argument("--log", choices=("steps", "summary"), help="what to write to a CSV file")
+    made.add_argument(
+        "--log", choices=("steps", "summary"), default="steps",
+        help="what to write to a CSV file (default: steps)",
+    )  # fmt: skip
     made.add_argument("-j", "--workers", type=at_least(0), default=4, help="that load the data")
     made.add_argument("--epochs", type=at_least(1), default=1)
     made.add_argument(

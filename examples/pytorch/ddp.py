@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the transformer of gpt2.py on several GPUs, with a process for each:
 
-torchrun --nproc-per-node 2 ddp.py
+torchrun --nproc_per_node 2 ddp.py
 
 Each process turns Large Model Support on for itself.
 """

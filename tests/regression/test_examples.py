@@ -17,9 +17,11 @@ from lms_device import MIB, child_command, child_environment
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pytorch"
 HEADER = f"""
-    import gc, json, os, sys
+    import gc, json, os, sys, tempfile
     sys.path.insert(0, {str(EXAMPLES)!r})
     import simcuda, torch
+    logs = tempfile.TemporaryDirectory()
+    os.chdir(logs.name)
     """
 TRANSFORMER = ("--layers=4", "--width=64", "--heads=2", "--words=256", "--tokens=64", "-b16")
 NETWORK = ("-j0", "-asqueezenet1_1", "--image-size=64", "-b4", "--seed=1")
@@ -75,7 +77,7 @@ def test_trains_what_does_not_fit(
 
 DDP = """
     from torch.distributed.run import main
-    main(["--standalone", "--nproc-per-node=2", *sys.argv[1:]])
+    main(["--standalone", "--nproc_per_node=2", *sys.argv[1:]])
     """
 
 
@@ -101,7 +103,7 @@ def test_a_process_for_each_gpu_without(program: Any, sim: Any) -> None:
 # ---- ManyModel.py
 
 IBM_OPTIONS = {
-    "-a": "resnet18", "--arch": "resnet18", "--image-size": 500, "--log": None, "-j": 4,
+    "-a": "resnet18", "--arch": "resnet18", "--image-size": 500, "--log": "steps", "-j": 4,
     "--workers": 4, "--epochs": 1, "-b": 1, "--batch-size": 1, "--lr": 0.1, "--learning-rate": 0.1,
     "--momentum": 0.9, "--wd": 1e-4, "--weight-decay": 1e-4, "--pretrained": False,
     "--world-size": -1, "--rank": -1, "--dist-url": "tcp://127.0.0.1:23456",
