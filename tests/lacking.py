@@ -14,6 +14,7 @@ WORDS = {
     "for_a_capture_on": "captures that another thread's requests for memory do not fail",
     "end_of_a_capture": "captures that another thread's requests for memory do not fail",
     "end_of_a_pools_use": "torch.cuda.MemPool",
+    "could_not_be_captured": "pools of captures that can be ended from outside",
     "execution_trace_observer": "torch.profiler.ExecutionTraceObserver",
     "expandable": "expandable segments",
     "unmapped": "expandable segments",

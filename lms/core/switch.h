@@ -68,6 +68,9 @@ class Switch {
     if (state_.load(std::memory_order_relaxed) == State::kDisabling) retire_();
   }
 
+  // While it lives, it is neither turned on nor off.
+  std::unique_lock<std::mutex> hold() { return std::unique_lock<std::mutex>(switching_); }
+
   // Off at once, in the child of a fork: it has no device, nor the thread that may be switching.
   void forked() noexcept {
     new (&switching_) std::mutex;

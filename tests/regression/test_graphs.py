@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -99,6 +100,76 @@ def test_what_was_captured_before_the_first_enable_is_refused(program: Any) -> N
         """
     )
     assert out.count("refused: Large Model Support cannot be enabled because a CUDA graph was") == 2
+
+
+@pytest.mark.parametrize("whose", ["own", "another"])
+def test_it_is_not_turned_on_during_a_capture(lms: Any, whose: str) -> None:
+    """It would wait for the device, and so break the capture."""
+    lms.disable()
+    x, raised = block(1), []
+
+    def enable() -> None:
+        with pytest.raises(RuntimeError, match="while a CUDA graph is captured; enable it before"):
+            lms.enable(min_size=0)
+        raised.append(True)
+
+    def work() -> None:
+        x.add_(1)
+        thread = threading.Thread(target=enable)
+        thread.start() if whose == "another" else enable()
+        thread.join() if whose == "another" else None
+        x.add_(1)
+
+    graph = captured(work)
+    assert raised and not lms.is_enabled()
+    graph.replay()
+    assert (x == 3).all().item()
+    lms.enable(min_size=0)
+
+
+@pytest.mark.parametrize("why", ["raised", "refused"])
+def test_what_could_not_be_captured_keeps_nothing(lms: Any, device: Any, why: str) -> None:
+    """PyTorch's allocator goes on as if it were captured, up to 2.6: nothing could move again."""
+    device.limit(32 * MIB)
+    x = block(1)
+
+    def work() -> None:
+        x.add_(1)
+        if why == "raised":
+            raise ValueError
+        x.tolist()
+
+    for _ in range(2):
+        with pytest.raises((ValueError, RuntimeError)):
+            captured(work)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises((ValueError, RuntimeError)), torch.cuda.graph(graph):
+        work()
+    kept = [block(4, i) for i in range(12)]
+    assert lms.stats()["lms.paged_out"] > 0
+    assert all((t == i).all().item() for i, t in enumerate(kept))
+
+
+def test_a_capture_begins_on_a_full_device(lms: Any, device: Any) -> None:
+    """What the graph keeps of random numbers has room, which must be made before it begins."""
+    device.limit(32 * MIB)
+    x = block(1)
+    lms.exclude(x)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        small = [block(0.5, i) for i in range(4)]  # a segment of its pool
+    torch.cuda.synchronize()
+    kept = [block(14, i) for i in range(2)]  # all that there is
+    graph = torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        x.add_(1)
+        graph.capture_end()
+    torch.cuda.synchronize()
+    graph.replay()
+    assert (x == 2).all().item()
+    assert all((t == i).all().item() for each in (kept, small) for i, t in enumerate(each))
 
 
 def test_nothing_moves_during_a_capture(lms: Any, device: Any) -> None:

@@ -446,6 +446,49 @@ def test_a_stream_of_before_the_first_enable_that_was_destroyed(
     assert "in order" in out
 
 
+@pytest.mark.parametrize("first", lms_device.device.modes)
+def test_memory_of_a_stream_of_before_the_first_enable_is_waited_for(
+    program: Any, sim: Any, first: str
+) -> None:
+    """What is owed there is told by marks, from before the first operator there and after it."""
+    out = program(
+        """
+        import simcuda, torch
+        from lms_extension import OwnedStream
+        from lms_tensors import block, evict
+        owned = OwnedStream()
+        with torch.cuda.stream(owned.stream):  # side by side
+            x, y, z = (torch.empty(n << 20, dtype=torch.uint8, device="cuda") for n in (6, 6, 8))
+        owned.stream.synchronize()
+        torch.cuda.lms.enable(min_size=0)
+        main, other = torch.cuda.current_stream(), block(1)
+        [block(8) for _ in range(8)]  # from now on it is known what free memory owes
+        for _ in range(40):
+            evict(other)
+            other.add_(0)
+        x.fill_(1), z.fill_(3)
+        main.synchronize()
+        evict(z), evict(x)
+        x.max()
+        evict(x)  # it is clean, and was used on another stream alone
+        with torch.cuda.stream(owned.stream):
+            taken = torch.empty_like(z)
+            y.fill_(7)
+            del y
+        z.max()  # comes in where x and y were
+        assert (z.cpu() == 3).all() and (x.cpu() == 1).all()
+        torch.cuda.synchronize()
+        assert (z.cpu() == 3).all()
+        assert simcuda.device.races() == []
+        print("in order")
+        """,
+        memory=64 * MIB,
+        mode=first,
+        fresh=True,
+    )
+    assert "in order" in out
+
+
 @pytest.mark.native  # beside the plug-in PyTorch itself asks the stream
 @pytest.mark.parametrize("first", lms_device.device.modes)
 def test_a_stream_that_was_destroyed_is_not_asked_when_memory_is_unmapped(
@@ -659,7 +702,7 @@ def test_views_are_left_alone(lms: Any) -> None:
 
 
 @pytest.mark.parametrize("first", lms_device.device.modes)
-@pytest.mark.parametrize("where", ["device", "host"])
+@pytest.mark.parametrize("where", ["device", "host", "captured"])
 def test_a_stream_destroyed_while_another_thread_held_what_it_used(
     program: Any, sim: Any, where: str, first: str
 ) -> None:
@@ -667,12 +710,14 @@ def test_a_stream_destroyed_while_another_thread_held_what_it_used(
     then, and abort. The memory's next owner is after what the stream still does with it."""
     out = program(
         f"""
-        import threading, time
+        import ctypes, threading, time
         import simcuda, torch
-        from lms_extension import OwnedStream
+        from lms_extension import OwnedStream, cudart
         from lms_tensors import evict, ramp
         torch.cuda.lms.enable(min_size=0)
         main, owned = torch.cuda.current_stream(), OwnedStream()
+        side, graph = torch.cuda.Stream(), ctypes.c_void_p()
+        captured = ctypes.c_void_p(side.cuda_stream)
         x, y = ramp(0).cuda(), ramp(1).cuda()
         evict(x)
         simcuda.device.set_bandwidth(2 * x.nbytes)  # coming in takes half a second
@@ -690,6 +735,8 @@ def test_a_stream_destroyed_while_another_thread_held_what_it_used(
             y = None
             owned.destroy()
             over.append(time.perf_counter())
+            if {where == "captured"}:  # the device cannot be waited for
+                assert cudart().cudaStreamBeginCapture(captured, 0) == 0
 
         other = threading.Thread(target=drop)
         other.start()
@@ -697,6 +744,8 @@ def test_a_stream_destroyed_while_another_thread_held_what_it_used(
         turned_off = time.perf_counter()
         other.join()
         assert began < over[0] < turned_off, "it was not held meanwhile"
+        if {where == "captured"}:
+            assert cudart().cudaStreamEndCapture(captured, ctypes.byref(graph)) == 0
         x.add_(1)
         for _ in range(4):
             torch.empty_like(x).fill_(7)

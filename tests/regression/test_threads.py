@@ -624,6 +624,80 @@ print(said, x.unique().tolist(), counted.unique().tolist())
 
 
 @pytest.mark.parametrize("mode", lms_device.device.modes)
+def test_what_comes_in_breaks_no_capture_of_another_thread(program: Any, mode: str) -> None:
+    """It needs a segment, which CUDA gives nobody while a thread captures as PyTorch does unless it
+    is told otherwise; without Large Model Support the operator would allocate nothing."""
+    out = program(
+        """
+import threading
+import torch
+from lms_tensors import evict
+torch.cuda.lms.enable(min_size=0)
+own = torch.cuda.Stream()
+with torch.cuda.stream(own):
+    x = torch.ones(8 << 20, device="cuda")
+counted = torch.zeros(100, device="cuda")
+torch.cuda.lms.exclude(counted)
+torch.cuda.synchronize()
+evict(x)
+
+def use():
+    with torch.cuda.stream(own):
+        x.add_(1)
+
+thread = threading.Thread(target=use)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    counted.add_(1)
+    thread.start()
+    thread.join()
+graph.replay()
+torch.cuda.synchronize()
+print(x.unique().tolist(), counted.unique().tolist())
+""",
+        memory=64 * MIB,
+        mode=mode,
+    )
+    assert "[2.0] [1.0]" in out
+
+
+def test_nothing_comes_in_from_elsewhere_while_a_capture_begins(program: Any) -> None:
+    """The stream that it comes from may be the one, and would be waited for."""
+    out = program(
+        """
+import threading, time
+import torch
+from lms_tensors import evict, on_host
+torch.cuda.lms.enable(min_size=0)
+home, other = torch.cuda.Stream(), torch.cuda.Stream()
+with torch.cuda.stream(home):
+    x = torch.ones(200_000, device="cuda")
+with torch.cuda.stream(other):
+    y = torch.ones(200_000, device="cuda")
+torch.cuda.synchronize()
+evict(x), evict(y)
+
+def use():
+    with torch.cuda.stream(other):
+        y.add_(1)
+        x.add_(1)
+
+thread = threading.Thread(target=use)
+torch.ops.lms.begin_capture()
+thread.start()
+time.sleep(0.5)
+print(on_host(x), on_host(y))
+torch.ops.lms.capture_begun()
+torch.ops.lms.end_capture()
+thread.join()
+torch.cuda.synchronize()
+print(x.unique().tolist(), y.unique().tolist())
+"""
+    )
+    assert "True False\n[2.0] [2.0]" in out
+
+
+@pytest.mark.parametrize("mode", lms_device.device.modes)
 def test_a_capture_beside_a_thread_that_moves_is_its_own(program: Any, mode: str) -> None:
     """What moves when it begins does not come to wait for the stream that is captured."""
     out = program(

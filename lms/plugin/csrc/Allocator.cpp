@@ -686,7 +686,10 @@ void Allocator::adopt(StorageImpl* storage) {
 
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
                                     std::function<bool(cudaStream_t)> filter) {
-  begin_standstill();
+  begin_standstill([this, device, pool] {
+    endAllocateToPool(device, pool);
+    releasePool(device, pool);
+  });
   {
     std::lock_guard<std::mutex> lock(pools_mutex_);
     pools_.push_back({device, pool, filter});

@@ -158,8 +158,9 @@ bool record_stream_on_host(const void* pointer, CUDAStream stream);
 
 // Whether this thread lets go of storages that it held: their owners may have dropped them before.
 bool letting_go() noexcept;
-// Waits for the device, so that nobody needs to ask its streams. False while a graph is captured.
-bool finish_device(DeviceIndex device) noexcept;
+// Waits for what a stream of the program's own was given, so that nobody needs to ask it. False
+// where it is this thread's current one, and a graph is captured.
+bool finish_external(const CUDAStream& stream) noexcept;
 
 // To be called with the streams that recordStream told of, of each block that is freed. Where it
 // dies late, its owner may have destroyed streams of his own since: those are not to be asked.
@@ -169,7 +170,7 @@ void settle_external(Streams* streams) {
     return;
   }
   for (auto stream = streams->begin(); stream != streams->end();) {
-    const bool over = is_external(*stream) && finish_device(stream->device_index());
+    const bool over = is_external(*stream) && finish_external(*stream);
     stream = over ? streams->erase(stream) : std::next(stream);
   }
 }
@@ -220,7 +221,8 @@ void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owe
 // Around the capture of a graph, and around the use of a pool of the user's: nothing moves, and an
 // op of another thread that lacks room waits for the end as for that of an op. To be called with no
 // lock held.
-void begin_standstill();
+// `abandon`: ends it, as whoever began it should have done.
+void begin_standstill(std::function<void()> abandon = nullptr);
 void end_standstill();
 bool stands_still() noexcept;  // in any thread
 

@@ -63,8 +63,10 @@ class DrainOnError {
   bool armed_ = true;
 };
 
+// Another thread's capture is none of the op's that this is for.
 void* alloc(size_t bytes, cudaStream_t stream) {
   const PageInScope scope;
+  const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
   return CUDACachingAllocator::raw_alloc_with_stream(bytes, stream);
 }
 
@@ -471,7 +473,10 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   auto* host = pointer_of(*storage).cast_context<HostContext>(&release_host_context);
   TORCH_INTERNAL_ASSERT(host != nullptr);
   CUDAGuard guard(host->device);
-  const bool captured = capturing(stream_of(stream)) || captures(host->device, host->home);
+  // That of a capture which begins is not known; it is not this thread's own.
+  const bool elsewhere = host->home != stream_of(stream) && capture_begins();
+  const bool captured =
+      elsewhere || capturing(stream_of(stream)) || captures(host->device, host->home);
   if (reclaim == ::lms::Reclaim::kNone && captured) {
     return {};
   }

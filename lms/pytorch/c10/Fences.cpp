@@ -191,12 +191,14 @@ class EventMark final : public ::lms::Mark {
   }
 
   // Under the line's lock.
-  void record() {
+  void record() { record_on(stream_); }
+  // The same, on another stream that stands for this one.
+  void record_on(cudaStream_t stream) {
     const CUDAGuard guard(device_);
     if (event_ == nullptr) {
       event_ = take_event(device_);
     }
-    C10_CUDA_CHECK(cudaEventRecord(event_, stream_));
+    C10_CUDA_CHECK(cudaEventRecord(event_, stream));
     line_.last = number_;
     line_.used = 0;
     set_ = true;
@@ -432,7 +434,15 @@ MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
       return line.latest;
     }
   }
-  return set_mark(device, in_stream(device));  // no op has used it
+  const cudaStream_t in = in_stream(device);
+  const std::lock_guard<std::mutex> lock(line.mutex);
+  if (!line.latest) {  // no op has used it. One of its own, as its numbers are compared
+    const auto mark = next_of(device, stream, line);
+    mark->record_on(in);
+    line.next.reset();
+    line.latest = mark;
+  }
+  return line.latest;
 }
 
 MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes) {

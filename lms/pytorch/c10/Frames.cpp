@@ -77,23 +77,33 @@ bool holds_interpreter() {
   return check != nullptr && check() != 0;
 }
 
-// Whose captures and pools others wait for: a thread, once for each. Leaked, as the engine is.
+struct Standstill {
+  std::thread::id owner;
+  std::function<void()> abandon;  // ends it; null where nothing can
+};
+
+// Captures and pools whose end others wait for. Leaked, as the engine is.
 struct Standstills {
   std::mutex mutex;
-  std::vector<std::thread::id> owners;
+  std::vector<Standstill> list;
 
   static Standstills& all() {
     static auto* all = new Standstills;
     return *all;
   }
-  // With the lock.
-  auto mine() { return std::find(owners.begin(), owners.end(), std::this_thread::get_id()); }
+  // The last of this thread's, or the end. With the lock.
+  std::vector<Standstill>::iterator mine() {
+    const auto last = std::find_if(list.rbegin(), list.rend(), [](const Standstill& one) {
+      return one.owner == std::this_thread::get_id();
+    });
+    return last == list.rend() ? list.end() : std::prev(last.base());
+  }
 };
 
 bool has_standstill() {
   auto& all = Standstills::all();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  return all.mine() != all.owners.end();
+  return all.mine() != all.list.end();
 }
 
 // Another thread's op may need the interpreter to come to its end, or wait for a standstill of this
@@ -314,14 +324,14 @@ void OpGuard::results(StorageImpl* const* storages, size_t count) {
   }
 }
 
-void begin_standstill() {
+void begin_standstill(std::function<void()> abandon) {
   if (in_child()) {
     return;
   }
   turns().start(/*independent=*/false, turns().barred() && may_wait());
   auto& all = Standstills::all();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  all.owners.push_back(std::this_thread::get_id());
+  all.list.push_back({std::this_thread::get_id(), std::move(abandon)});
 }
 
 void end_standstill() {
@@ -331,19 +341,34 @@ void end_standstill() {
   {
     auto& all = Standstills::all();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    if (all.owners.empty()) {
+    if (all.list.empty()) {
       return;
     }
     const auto mine = all.mine();  // unless another thread has begun it
-    all.owners.erase(mine != all.owners.end() ? mine : all.owners.begin());
+    all.list.erase(mine != all.list.end() ? mine : all.list.begin());
   }
   turns().end_started(/*independent=*/false);
+}
+
+void abandon_capture() {
+  std::function<void()> abandon;
+  {
+    auto& all = Standstills::all();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto mine = all.mine();  // of the capture, where its pool's has ended
+    if (mine != all.list.end()) {
+      abandon = mine->abandon;
+    }
+  }
+  if (abandon) {
+    abandon();
+  }
 }
 
 bool stands_still() noexcept {
   auto& all = Standstills::all();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  return !all.owners.empty();
+  return !all.list.empty();
 }
 
 bool in_capture() {

@@ -134,7 +134,10 @@ class C10_CUDA_API UnpinnedOp {
 C10_CUDA_API bool active() noexcept;
 // Around a capture. Counts for the process.
 C10_CUDA_API void begin_capture();
+C10_CUDA_API void capture_begun();  // or it failed to
 C10_CUDA_API void end_capture();
+// For who could not end one: the allocator goes on as if it had ended.
+C10_CUDA_API void abandon_capture();
 // Whether the engine can manage this storage at all. Reads the storage only.
 C10_CUDA_API bool manageable(const StorageImpl* storage) noexcept;
 

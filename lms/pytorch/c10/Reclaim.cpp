@@ -173,14 +173,20 @@ bool record_stream_on_host(const void* pointer, CUDAStream stream) {
   return found;
 }
 
-bool finish_device(DeviceIndex device) noexcept {
-  if (capture_underway()) {
-    return false;
-  }
+bool finish_external(const CUDAStream& stream) noexcept {
+  const DeviceIndex device = stream.device_index();
   try {
     const CUDAGuard guard(device);
     // c10's own may run Python, and the allocator is locked.
-    C10_CUDA_CHECK(cudaDeviceSynchronize());
+    if (!capture_underway() && C10_CUDA_ERROR_HANDLED(cudaDeviceSynchronize()) == cudaSuccess) {
+      return true;
+    }
+    (void)cudaGetLastError();  // a device is not waited for while a graph is captured there
+    know_stream(stream);
+    if (usable(device, stream.stream())) {
+      return false;
+    }
+    set_mark(device, stream.stream())->wait();
   } catch (const c10::Error&) {  // of the context: nothing runs any more
     (void)cudaGetLastError();
   }

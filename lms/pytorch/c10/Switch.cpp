@@ -21,6 +21,7 @@ namespace detail {
 namespace {
 
 std::atomic<int> captures{0};
+std::atomic<int> beginning{0};  // of these
 std::atomic<bool> any_capture{false};
 std::atomic<bool> forked{false};
 
@@ -48,13 +49,17 @@ void forked_child() {
   forked = true;
   state().engine.forked();
   detail::lms_switch.forked();
-  captures = 0;
+  captures = beginning = 0;
 }
 
 class Owner final : public ::lms::Switch::Owner {
  public:
   size_t out() override { return state().backend.on_host(); }
   void settle(bool first) override {
+    // To wait for a device ends a capture on it by an error.
+    TORCH_CHECK(!capture_underway(),
+                "Large Model Support cannot be enabled while a CUDA graph is captured; enable it "
+                "before or after");
     if (first) {
       std::this_thread::sleep_for(kFirstGrace);
       learn_allocator();
@@ -91,15 +96,23 @@ bool in_child() noexcept { return forked.load(std::memory_order_relaxed); }
 
 bool capture_underway() noexcept { return captures.load() > 0; }
 
+bool capture_begins() noexcept { return beginning.load() > 0; }
+
 bool captured() noexcept { return any_capture; }
 
 void begin_capture() {
   begin_standstill();
   any_capture = true;
-  ++captures;
+  {
+    const auto settled = detail::lms_switch.hold();
+    ++captures;
+    ++beginning;
+  }
   // Who moves something by now may still make its streams wait for the one that is to be captured.
   const std::lock_guard<std::recursive_mutex> moved(state().engine.mutex());
 }
+
+void capture_begun() { --beginning; }
 
 void end_capture() {
   --captures;

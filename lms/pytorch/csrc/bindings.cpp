@@ -150,6 +150,8 @@ LMS_DEFINITIONS(m) {
     install();
     engine::begin_capture();
   });
+  m.def("capture_begun() -> ()", [] { engine::capture_begun(); });
+  m.def("abandon_capture() -> ()", [] { engine::abandon_capture(); });
   m.def("end_capture() -> ()", [] { engine::end_capture(); });
   define_collectives(m);
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);

@@ -9,7 +9,13 @@ import functools
 import weakref
 from typing import Any
 
+import torch
+
 from . import fusion, library, versions
+
+# Blocks of 512 bytes, two for each generator. More takes no more memory up to a segment of 2 MiB;
+# less would leave a graph with several generators short.
+_STATE_BYTES = 4 << 10
 
 _unnoted: Any = weakref.WeakSet()  # graphs that were captured before there was a library
 
@@ -27,6 +33,7 @@ def watch() -> None:
             begin(self, *args, **kwargs)
             _unnoted.add(self)
             return
+        _make_room()
         library.ops().begin_capture()
         self._lms_noted = True
         try:
@@ -34,18 +41,34 @@ def watch() -> None:
             fusion.stop("A CUDA graph cannot be captured once Large Model Support was on,")
             begin(self, *args, **kwargs)
         except BaseException:
-            _end(self)
+            library.ops().capture_begun()
+            _abandon(self)
             raise
+        library.ops().capture_begun()
 
     @functools.wraps(end)
     def capture_end(self: Any) -> None:
         try:
             end(self)
-        finally:
-            _end(self)
+        except BaseException:  # of a capture that failed
+            _abandon(self)
+            raise
+        _end(self)
 
     graph.capture_begin = capture_begin
     graph.capture_end = capture_end
+
+
+def _make_room() -> None:
+    """For the state of random numbers that the graph keeps, as nothing moves while it begins."""
+    torch.empty(_STATE_BYTES, dtype=torch.uint8, device="cuda")
+
+
+def _abandon(graph: Any) -> None:
+    """PyTorch up to 2.6 leaves its allocator as if the capture went on, and nothing would move."""
+    if "_lms_noted" in graph.__dict__:
+        library.ops().abandon_capture()
+    _end(graph)
 
 
 def _end(graph: Any) -> None:
