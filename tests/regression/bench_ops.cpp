@@ -36,8 +36,8 @@ double least(const Call& call, int64_t calls) {
 
 }  // namespace
 
-// Of an operator on these tensors: `t`wo, two with a `r`esult, `l`ist or `v`iew. No operator
-// itself: those that it calls would be parts of it, whose pins end with it.
+// Of an operator on these tensors: `t`wo, two with a `r`esult, `l`ist, `m`ul_ or `v`iew. No
+// operator itself: those that it calls would be parts of it, whose pins end with it.
 extern "C" double lms_bench_cost(char kind, c10::TensorImpl** pointers, int64_t count,
                                  int64_t calls) {
   const c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
@@ -57,6 +57,8 @@ extern "C" double lms_bench_cost(char kind, c10::TensorImpl** pointers, int64_t 
       return least([&] { call_one.call(tensors[0], tensors[1]); }, calls);
     case 'l':
       return least([&] { call_list.call(tensors); }, calls);
+    case 'm':
+      return least([&] { tensors[0].mul_(tensors[1]); }, calls);
     default:
       return least([&] { tensors[0].view(-1); }, calls);
   }

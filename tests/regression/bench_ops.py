@@ -4,7 +4,7 @@ and off again.
 
     python tests/regression/bench_ops.py [TAG]
 
-Prints a table for docs/benchmarks/ops.md, of operators that do nothing, in C++, on the simulated
+Prints a table for docs/benchmarks/ops.md, of operators whose kernels do nothing, in C++, on the dry
 device, with the wheel that `make run` has built for TAG. Exit status: 0, or 1 when there is none.
 """
 
@@ -43,6 +43,7 @@ KINDS = (
     Kind("two tensors of 1 MiB, one result", b"r", 2, MIB),
     Kind("list of 64 tensors of 1 MiB", b"l", 64, MIB),
     Kind("list of 1024 tensors of 1 MiB", b"l", 1024, MIB),
+    Kind("mul_ of two tensors of 1 MiB", b"m", 2, MIB),
     Kind("view", b"v", 1, MIB),
     Kind("two tensors of the CPU", b"t", 2, 1024, "cpu"),
 )

@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
 #include <torch/csrc/lms/compat/interception_pending.h>
@@ -62,6 +63,8 @@ class Facts {
 // One call, as at_boundary takes it.
 class Call {
  public:
+  using Arguments = c10::SmallVector<c10::IValue, 8>;  // mostly there are fewer
+
   Call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, Facts& facts)
       : op_(op),
         keys_(keys),
@@ -87,12 +90,12 @@ class Call {
     }
   }
 
-  std::vector<c10::IValue> arguments() const {
+  Arguments arguments() const {
     const auto count = static_cast<std::ptrdiff_t>(op_.schema().arguments().size());
-    return {stack_->end() - count, stack_->end()};
+    return Arguments(stack_->end() - count, stack_->end());
   }
 
-  void set_arguments(const std::vector<c10::IValue>& arguments) {
+  void set_arguments(const Arguments& arguments) {
     stack_->resize(below_);
     stack_->insert(stack_->end(), arguments.begin(), arguments.end());
   }

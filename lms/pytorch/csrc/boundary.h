@@ -38,7 +38,7 @@ size_t part_bytes() noexcept;
 //   const OpFacts& facts()       asked before all that takes them
 //   void operands(facts, out)    adds the storages of the arguments to an Operands
 //   void run()                   the kernel
-//   vector<IValue> arguments()   a copy of them: `run` uses them up
+//   Arguments arguments()        a copy of them: `run` uses them up
 //   void set_arguments(a)        for it to run once more
 //   bool results_are_blank(facts)  whether what it is given for its results (out=) is `empty(0)`
 //   void each_written(facts, f)  f(Tensor) for each argument that is written; an undefined one for
