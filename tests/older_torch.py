@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch 2's names, in which the suites are written, for those of 1.13 that lack them."""
+"""PyTorch 2's names, in which the suites are written, for those of 1.13 that lack them; and what
+Python 3.9, which 1.13 is the last for, has not."""
 
 from __future__ import annotations
 
+import builtins
+import itertools
 import math
+import sys
 from typing import Any
 
 import torch
@@ -37,6 +41,17 @@ class _Library(torch.library.Library):
         self._op_impls = set()
 
 
+class _Zip(zip):  # type: ignore[type-arg]
+    """With `strict`."""
+
+    def __new__(cls, *given: Any, strict: bool = False) -> Any:
+        if strict:
+            given = tuple(map(list, given))
+            if len(set(map(len, given))) > 1:
+                raise ValueError(f"zip() was given {', '.join(str(len(each)) for each in given)}")
+        return super().__new__(cls, *given)
+
+
 def _record_memory_history(enabled: str | None = "all", **_: Any) -> None:
     _record(enabled is not None)
 
@@ -48,6 +63,9 @@ def name() -> None:
     """Add what is missing, and let what is there take what PyTorch 2's takes."""
     if hasattr(torch, "compile"):
         return
+    if sys.version_info < (3, 10):
+        builtins.zip = _Zip  # type: ignore[misc]
+        itertools.pairwise = lambda given: zip(given, given[1:], strict=False)  # noqa: RUF007
     names: list[tuple[Any, str, Any]] = [
         (torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),
         (torch.Tensor, "untyped_storage", torch.Tensor._storage),  # type: ignore[attr-defined]
