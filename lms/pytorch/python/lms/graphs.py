@@ -66,9 +66,11 @@ def _make_room() -> None:
 
 def _abandon(graph: Any) -> None:
     """PyTorch up to 2.6 leaves its allocator as if the capture went on, and nothing would move."""
-    if "_lms_noted" in graph.__dict__:
-        library.ops().abandon_capture()
-    _end(graph)
+    try:
+        if "_lms_noted" in graph.__dict__:
+            library.ops().abandon_capture()
+    finally:
+        _end(graph)
 
 
 def _end(graph: Any) -> None:
