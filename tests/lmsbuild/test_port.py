@@ -750,7 +750,7 @@ def test_the_suites_are_run_at_its_end(
         check_built(porting, done, "v1.1")
         assert (done["suites"]["passed"], done["suites"]["failed"]) == (1, 0)
     else:
-        assert "1 of 2 tests failed" in done["message"] and len(done["failures"]) == 1
+        assert "1 of 2 tests failed, " in done["message"] and len(done["failures"]) == 1
     assert how(porting, "v1.1") == ("trained" if good else "built")
 
 

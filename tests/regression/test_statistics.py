@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 from typing import Any
 
 import forks
+import lms_device
 import pytest
 import torch
 from lms_device import MIB
@@ -334,6 +336,16 @@ def test_pins_are_counted(lms: Any) -> None:
     x.add_(small[0])
     s = torch.cuda.memory_stats()
     assert s["pinned.all.allocated"] == s["pinned.all.freed"] == 2
+
+
+def test_what_is_left_over_is_looked_for_among_the_frozen(lms: Any) -> None:
+    """A failed test's tensors, frozen in a cycle, would else fail each test after it."""
+    cycle: list[Any] = [block(1)]
+    cycle.append(cycle)
+    lms.reclaim()
+    gc.freeze()
+    del cycle
+    assert lms_device.leftovers() == {}
 
 
 def test_moves_are_counted_as_the_device_counts_them(lms: Any, device: Any) -> None:

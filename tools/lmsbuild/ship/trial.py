@@ -72,7 +72,7 @@ def check(done: Outcome) -> None:
     """Raises SuiteError when a test failed."""
     if done.failed:
         raise SuiteError(
-            f"{done.failed} of {done.passed + done.failed} tests failed because of what the report "
-            f"says; see {done.html}",
+            f"{done.failed} of {done.passed + done.failed} tests failed, {done.failures[0]} first, "
+            f"because of what the report says; see {done.html}",
             **asdict(done),
         )
