@@ -10,6 +10,13 @@ namespace {
 // to come back as well.
 constexpr double kRecency = 7;
 
+// Of the same bytes, fewer storages are better: each of many small ones may have been used late,
+// and then holds up the copies behind it, and the holes that they leave are small. Each counts as
+// so much of what could leave more than it is. Steps of 22 runs of four models on the dry device
+// took 2.6% less time in the mean, and of 20 others 1.3%; half or twice of it is the same, eight
+// times gains nothing.
+constexpr double kOfCandidates = 1.0 / 4096;
+
 // The device finishes all of its work before it takes memory back, and the host is no longer ahead
 // of it. How much that is worth depends on how long ops take, which grows with the memory that they
 // are made for: by this part of it, steps of eight models on the dry device took about 1% less time
@@ -22,7 +29,9 @@ class CopyCost final : public Cost {
     const double copies = eviction.clean ? 1 : 2;  // back, and out unless a copy is kept
     const double recency = static_cast<double>(eviction.oldest - eviction.age) /
                            (static_cast<double>(eviction.oldest) + 1);
-    return static_cast<double>(eviction.bytes) * copies * (1 + kRecency * recency);
+    const double bytes = static_cast<double>(eviction.bytes) +
+                         kOfCandidates * static_cast<double>(eviction.candidates);
+    return bytes * copies * (1 + kRecency * recency);
   }
   double replace_segments(std::size_t memory) const override {
     return kOfMemory * static_cast<double>(memory);

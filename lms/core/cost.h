@@ -12,7 +12,8 @@ struct Eviction {
   bool clean;  // its host copy is valid: the eviction copies nothing
   // In ops, since it was last used; where its next use is known, a later one makes it older.
   std::uint64_t age;
-  std::uint64_t oldest;  // the greatest age of all
+  std::uint64_t oldest;    // the greatest age of all
+  std::size_t candidates;  // bytes of all that could be evicted
 };
 
 // What it costs to make room, in bytes of copies: which victims are chosen depends on it, and

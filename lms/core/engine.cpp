@@ -451,13 +451,20 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
   const std::vector<Entry*> idle = idle_on_(device, sizes);
   const std::vector<std::uint64_t> ages = ages_(idle);
   const std::uint64_t oldest = idle.empty() ? 0 : *std::max_element(ages.begin(), ages.end());
+  std::vector<Eviction> evictions;
+  std::size_t bytes = 0;
   for (std::size_t i = 0; i < idle.size(); ++i) {
     Entry* entry = idle[i];
     if (!evictable_(entry) || !backend_.acquire(entry->key)) continue;
     const Extent extent = backend_.locate(entry->key);
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
-    const Eviction eviction{extent.bytes, static_cast<bool>(entry->copy), ages[i], oldest};
-    result.push_back({entry->key, extent, cost.evict(eviction), entry->last_use});
+    bytes += extent.bytes;
+    evictions.push_back({extent.bytes, static_cast<bool>(entry->copy), ages[i], oldest, 0});
+    result.push_back({entry->key, extent, 0, entry->last_use});
+  }
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    evictions[i].candidates = bytes;
+    result[i].cost = cost.evict(evictions[i]);
   }
   return result;
 }

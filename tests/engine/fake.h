@@ -309,7 +309,7 @@ class Backend final : public lms::Backend {
  private:
   friend class StorageRef;
   class Lists;
-  static constexpr std::size_t kOutStreams = 3;  // that copies out go to in turn
+  static constexpr std::size_t kOutStreams = 5;  // that copies out go to in turn
   lms::Stream next_out_() { return stream(streams_ + 1 + outs_++ % kOutStreams); }
   using Pool = std::vector<Arena>;  // segments
   enum class For { kOp, kPageIn };  // which waits itself for what the block owes

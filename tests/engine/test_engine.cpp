@@ -285,8 +285,13 @@ TEST(engine_drops_the_copy_on_a_write) {
     StorageRef a = rig.make(1);
     CHECK(rig.evict(a));
     rig.use(&a);
-    rig.use(&a, access);
-    rig.write(a, 2, stream(0));
+    {
+      fake::Scope scope;
+      Engine::Frame frame;
+      rig.enter(&frame, {{&a, access}});
+      rig.write(a, 2, stream(0));
+      rig.engine->leave(frame);
+    }
     CHECK(rig.evict(a));
     CHECK_EQ(rig.backend.counts.clean_outs, 0);
     CHECK(rig.has(a, 2));
@@ -1208,6 +1213,30 @@ struct AgeIsCost final : lms::Cost {
   double replace_segments(std::size_t) const override { return 0; }
 };
 
+struct AllIsCost final : lms::Cost {
+  double evict(const lms::Eviction& eviction) const override {
+    return static_cast<double>(eviction.candidates);
+  }
+  double replace_segments(std::size_t) const override { return 0; }
+};
+
+TEST(engine_evicting_two_costs_more_than_one_as_large) {
+  Rig rig(4);
+  StorageRef a = rig.make(1), b = rig.make(2), pinned = rig.make(3);
+  fake::Scope scope;
+  rig.engine->pin(pinned.get(), stream(0));
+  const auto candidates = rig.engine->candidates(0, lms::Sizes::kAny, AllIsCost());
+  CHECK_EQ(candidates.size(), 2u);
+  CHECK(candidates[0].cost == static_cast<double>(a->bytes + b->bytes));
+  rig.engine->unpin(pinned.get());
+  const std::size_t bytes = std::size_t{8} << 20, all = std::size_t{4} << 30;
+  const auto cost = [&](std::size_t of) {
+    return lms::default_cost().evict({of, false, 0, 0, all});
+  };
+  CHECK(cost(2 * bytes) < 2 * cost(bytes));
+  CHECK(cost(2 * bytes) > cost(bytes));
+}
+
 TEST(engine_has_a_time_for_each_lane) {
   Rig rig(2);
   StorageRef slow = rig.make(1), fast = rig.make(2);
@@ -1269,10 +1298,10 @@ TEST(engine_asks_for_the_cost) {
 
 TEST(cost_is_copies_weighted_by_recency) {
   const lms::Cost& cost = lms::default_cost();
-  CHECK_EQ(cost.evict({100, false, 9, 9}), 200);
-  CHECK_EQ(cost.evict({100, true, 9, 9}), 100);
-  CHECK_EQ(cost.evict({100, true, 0, 6}), 700);  // 1 + 7 * 6 / 7
-  CHECK_EQ(cost.evict({100, true, 0, 0}), 100);
+  CHECK_EQ(cost.evict({100, false, 9, 9, 0}), 200);
+  CHECK_EQ(cost.evict({100, true, 9, 9, 0}), 100);
+  CHECK_EQ(cost.evict({100, true, 0, 6, 0}), 700);  // 1 + 7 * 6 / 7
+  CHECK_EQ(cost.evict({100, true, 0, 0, 0}), 100);
 }
 
 // ---- statistics

@@ -190,6 +190,33 @@ def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> Non
     assert took == pytest.approx(2 * GIB / 15.75, rel=0.05)
 
 
+def test_a_small_page_in_waits_for_the_last_use_of_its_block_alone(child: Any) -> None:
+    """Of 1 MiB, the least that moves by itself, which lies with what is smaller: nothing that was
+    queued since holds it up."""
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G")
+    small, beside = (torch.ones(1 << 18, device="cuda") for _ in range(2))
+    torch.cuda.lms.pin(beside)
+    torch.cuda.lms.reclaim()
+    there = torch.ones(1 << 18, device="cuda")  # where it was
+    there.add_(1)
+    del there
+    torch.ones(1 << 24, device="cuda").add_(1)  # large enough for a mark, which the free shares
+    torch.cuda.synchronize()
+    start = simcuda.device.times()["now"]
+    torch.cuda._sleep(10**9)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side), torch.cuda.lms.pin(small):
+        side.synchronize()
+    print(json.dumps(simcuda.device.times()["now"] - start))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+    )
+    assert took < 1e6
+
+
 def test_true_sizes_train_beyond_memory(child: Any) -> None:
     """ResNet-50 on an image of 7500 x 7500, which needs 91 GiB, with every wait that it needs."""
     out = child(

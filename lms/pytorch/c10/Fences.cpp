@@ -33,10 +33,10 @@ constexpr size_t kMarksPerMemory = 1024;
 constexpr size_t kOpsPerMark = 16;
 
 // Streams of copies out of a device. With one, a copy that waits for a late last use delays all
-// that could begin. On the dry device 22 runs of four models took 2 to 5% less time a step with 2
-// to 64 of them; but the driver's queues, eight unless it is told otherwise, are the program's as
-// well, and streams that share one wait for each other.
-constexpr size_t kOutStreams = 3;
+// that could begin. On the dry device 22 runs of four models took 1% less time a step in the mean
+// with five of them than with three, and 2% less with eight; but the driver's queues, eight unless
+// it is told otherwise, are the program's as well, and streams that share one wait for each other.
+constexpr size_t kOutStreams = 5;
 
 struct OutStream {
   cudaStream_t stream = nullptr;

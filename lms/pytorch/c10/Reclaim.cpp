@@ -222,11 +222,12 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
   }
 }
 
-// Nothing is told of small blocks, which are freed far more often than they move.
+// Nothing is told of blocks below the least that moves by itself, which are freed far more often
+// than they move: a copy into one waits for all that is queued, and holds up those behind it.
 void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owed) {
   Ready ready = owed->whole();
   ready.home = nullptr;
-  ready.all = bytes <= State::kSmallBytes || !detail::lms_switch.active();
+  ready.all = bytes < State::kSmallBytes || !detail::lms_switch.active();
   ready.idle_since = UINT64_MAX;
   if (!ready.all) {
     ready.home = next_mark(device, home);
@@ -236,7 +237,7 @@ void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owe
 }
 
 bool has_choice(size_t bytes) noexcept {
-  return reclaiming() && under_pressure() && bytes > State::kSmallBytes;
+  return reclaiming() && under_pressure() && bytes >= State::kSmallBytes;
 }
 
 }  // namespace c10::cuda::lms
