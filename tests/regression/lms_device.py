@@ -186,6 +186,8 @@ def reset() -> None:
 
     if isinstance(device, SimulatedDevice):
         simcuda.device.capacity = LARGE
+    # A capture that fails to begin leaves torch.cuda.graph's own stream current.
+    torch.cuda.set_stream(torch.cuda.default_stream())
     lms = torch.cuda.lms
     lms.disable()
     lms.api.store(device_limit=0, soft_limit=0, host_limit=0, min_size=lms.api.DEFAULT_MIN_SIZE)
