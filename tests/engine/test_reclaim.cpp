@@ -149,10 +149,10 @@ TEST(reclaim_gives_segments_of_other_pools_back) {
 
 // To give one back stops the device: that is as dear as to copy a part of its memory.
 TEST(reclaim_gives_segments_back_when_that_is_cheaper) {
-  Rig rig(68, 2, 2);
-  rig.make(66);
+  Rig rig(80, 2, 2);
+  rig.make(78);
   rig.make(2, 1, stream(1));
-  rig.made.resize(66);  // a segment of the other pool is free now
+  rig.made.resize(78);  // a segment of the other pool is free now
   CHECK(rig.room(1) != nullptr);
   CHECK(rig.route == Route::kEvictOne);
   rig.check_out({0});
