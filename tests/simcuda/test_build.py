@@ -59,16 +59,32 @@ def library(folder: Path, name: str, source: str, *options: str) -> Path:
     return path
 
 
-def test_a_library_that_another_would_bring_has_a_stand_in(tmp_path: Path) -> None:
-    library(
-        tmp_path,
-        "libuser.so",
-        "int cublasLtMatmul(void), ncclSend(void);"
-        "int use(void) { return cublasLtMatmul() + ncclSend(); }",
-    )
-    library(tmp_path, "libgiver.so", "int ncclSend(void) { return 0; }")
-    (found,) = stubs.needed_libraries(tmp_path)
-    assert (found.soname, list(found.functions)) == ("libcublasLt.so", ["cublasLtMatmul"])
+@pytest.mark.parametrize("named", [False, True])
+def test_functions_of_a_library_that_is_not_named_are_in_the_one_that_brings_it(
+    tmp_path: Path, named: bool
+) -> None:
+    """Where torch is loaded by itself, nothing but what it names is looked for."""
+    libraries = ["libcublas.so.11", *(["libcublasLt.so.11"] if named else [])]
+    cuda, torch = tmp_path / "cuda", tmp_path / "torch"
+    cuda.mkdir()
+    torch.mkdir()
+    for name in libraries:
+        library(cuda, name, "", f"-Wl,-soname,{name}")
+    source = """
+        int cublasCreate_v2(void), cublasLtMatmul(void);
+        int use(void) { return cublasCreate_v2() + cublasLtMatmul(); }
+    """
+    options = [f"-L{cuda}", "-Wl,--no-as-needed", *(f"-l:{name}" for name in libraries)]
+    library(torch, "libuser.so", source, *options)
+    found = {made.soname: sorted(made.functions) for made in stubs.needed_libraries(torch)}
+    if named:
+        expected = {
+            "libcublas.so.11": ["cublasCreate_v2"],
+            "libcublasLt.so.11": ["cublasLtMatmul"],
+        }
+    else:
+        expected = {"libcublas.so.11": ["cublasCreate_v2", "cublasLtMatmul"]}
+    assert found == expected
 
 
 def test_a_runtime_within_a_library_jumps_into_the_simulated_one(tmp_path: Path) -> None:

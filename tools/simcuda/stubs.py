@@ -27,6 +27,9 @@ LIBRARIES = {
     "nvToolsExt": (r"nvtx", -1),
 }
 
+# What comes with a library: a torch may use it without naming it.
+BROUGHT = {"cublas": ("cublasLt",)}
+
 
 @dataclass
 class Library:
@@ -55,36 +58,24 @@ def needed_libraries(lib: Path) -> list[Library]:
         for line in _run("nm", "-D", "--undefined-only", path).splitlines():
             symbol, _, version = line.split()[-1].partition("@")
             imported.add((symbol, version.lstrip("@")))
+    named = {
+        match[1]: soname
+        for soname in sorted(needed)
+        if (match := re.fullmatch(r"lib([A-Za-z_]+)\.so[.\d]*", soname))
+        and match[1] in LIBRARIES
+        and not (lib / soname).exists()
+    }
     libraries = []
-    for soname in sorted(needed):
-        match = re.fullmatch(r"lib([A-Za-z_]+)\.so[.\d]*", soname)
-        if not match or match[1] not in LIBRARIES or (lib / soname).exists():
-            continue
-        library = Library(soname, match[1])
-        prefix = LIBRARIES[match[1]][0]
+    for name, soname in named.items():
+        brought = BROUGHT.get(name, ())
+        names = [name, *(other for other in brought if other not in named)]
+        prefix = "|".join(LIBRARIES[each][0] for each in names)
+        library = Library(soname, name)
         for symbol, version in imported:
             if version == soname or (".so" not in version and re.match(prefix, symbol)):
                 library.functions[symbol] = version
         libraries.append(library)
-    return [*libraries, *_needed_indirectly(lib, libraries, imported)]
-
-
-def _needed_indirectly(
-    lib: Path, libraries: list[Library], imported: set[tuple[str, str]]
-) -> list[Library]:
-    """Those that none in `lib` names, because another of them brings it: cuBLAS its cublasLt."""
-    taken = {function for library in libraries for function in library.functions}
-    missing = {symbol: version for symbol, version in imported if symbol not in taken}
-    for path in lib.glob("*.so*"):
-        for line in _run("nm", "-D", "--defined-only", path).splitlines():
-            missing.pop(line.split()[-1].partition("@")[0], None)
-    found = []
-    for name in sorted(LIBRARIES.keys() - {library.name for library in libraries}):
-        prefix = re.compile(LIBRARIES[name][0])
-        functions = {f: version for f, version in missing.items() if prefix.match(f)}
-        if functions:
-            found.append(Library(f"lib{name}.so", name, functions))
-    return found
+    return libraries
 
 
 _HANDLES = re.compile(r"cublas(Create|Destroy|SetStream|SetWorkspace|SetMathMode)(_v2)?")
