@@ -70,7 +70,26 @@ def example_lines() -> list[str]:
     return [line.strip() for line in re.findall("lmsbuild ([^|>&)\n]+)", commands)]
 
 
-@pytest.mark.parametrize("line", example_lines())
+def page_lines() -> list[str]:
+    """The same of the pages that people write; docs/cli.md has the examples."""
+    pages = [REPOSITORY / name for name in plain_git(REPOSITORY, "ls-files", "*.md").split()]
+    found: set[str] = set()
+    for page in pages:
+        if page.name == "cli.md":
+            continue
+        # Code is within a pair of marks, or indented, as blocks between fences need not be.
+        text = page.read_text(encoding="utf-8")
+        code = re.findall(r"`([^`\n]+)`|^(?: {4}|\$ )(.+)$", text, re.MULTILINE)
+        fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for line in [*map("".join, code), *"\n".join(fenced).splitlines()]:
+            commands = re.findall(
+                r"(?:^|/|&& |=\S+ )lmsbuild ([a-z][^|>&)]*)", line.partition(" #")[0]
+            )
+            found |= {command.strip() for command in commands}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", [*example_lines(), *page_lines()])
 def test_examples_have_options_and_choices_that_are_there(line: str) -> None:
     name, *words = shlex.split(line)
     command = cli.get_command(ROOT, name)
