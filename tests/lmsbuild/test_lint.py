@@ -2,16 +2,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from lmsbuild_world import UPSTREAM, World, write
+from lmsbuild_world import REPOSITORY, UPSTREAM, World, write
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.errors import LintError
 from lmsbuild.base.git import Git
 from lmsbuild.base.project import Project
 from lmsbuild.checkout.refresh import RUNTIME_SUBJECT, refresh
-from lmsbuild.series.lint import Finding, lint, missing_test
+from lmsbuild.series.lint import RULES, Finding, lint, missing_test
 from lmsbuild.series.series import patch_files
 
 TEST = "Test: tests/test_alpha.py::test_alpha"
@@ -174,6 +175,14 @@ def test_the_runtime_must_keep_the_rules_too(tidy: World) -> None:
 def test_named_tests(tidy: World, value: str, reason: str) -> None:
     found = missing_test(tidy.project.root, value)
     assert reason in found and bool(reason) == bool(found)
+
+
+def test_the_table_of_rules_has_each() -> None:
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("| rule | why |")[2]
+    cells = re.findall(r"^\| (`.*?) \|", page.partition("\n\n")[0], re.MULTILINE)
+    told = {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}
+    rules = {rule.__name__.strip("_").replace("_", "-") for rule in RULES}
+    assert told == rules - {"again"} | {"touched-again"}
 
 
 def test_real_series(real_project: Project) -> None:

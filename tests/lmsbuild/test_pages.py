@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 from statistics import mean
 
@@ -46,6 +48,17 @@ def test_targets_of_make_are_there() -> None:
         code = r"(?:`(?:[\w=<>-]+ )?|^ {4})make ([a-z][a-z-]*)(?=[` \n])"
         found |= set(re.findall(code, page.read_text(), re.MULTILINE))
     assert len(found) > 15 and found <= targets
+
+
+def test_the_simulated_devices_options_are_those_of_its_page() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "simcuda", "--help"],
+        cwd=REPOSITORY / "tools", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    options = done.stdout.partition("\noptions:\n")[2].partition("\n\n")[0]
+    page = (REPOSITORY / "docs/simcuda.md").read_text()
+    told = set(re.findall(r"^\| `(--[\w-]+)", page, re.MULTILINE))
+    assert told == set(re.findall(r"^  (--[\w-]+)", options, re.MULTILINE)) and len(told) > 15
 
 
 # What a page says in figures, and the line of the code that it is of.
