@@ -55,9 +55,22 @@ inline bool over_limit(size_t reserved) noexcept {
   return C10_UNLIKELY(limit != 0) && reclaiming() && reserved > limit;
 }
 
+// While one lives, this thread takes no segment that is larger than its first block needs.
+class LeastSegments {
+ public:
+  LeastSegments() noexcept;
+  ~LeastSegments();
+  LeastSegments(const LeastSegments&) = delete;
+  LeastSegments& operator=(const LeastSegments&) = delete;
+
+  static bool active() noexcept;
+};
+
+// Whether a hole is looked for before a segment is taken.
 inline bool over_soft_limit(size_t reserved) noexcept {
   const size_t limit = detail::soft_limit.load(std::memory_order_relaxed);
-  return C10_UNLIKELY(limit != 0) && reclaiming() && reserved > limit;
+  return reclaiming() &&
+         ((C10_UNLIKELY(limit != 0) && reserved > limit) || LeastSegments::active());
 }
 
 // Bytes that may still be reserved under the device limit.

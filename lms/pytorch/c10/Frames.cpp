@@ -387,7 +387,16 @@ bool try_again(const std::function<bool()>& attempt) {
     if (was_spared() && attempt()) {
       return true;
     }
-    const SmallSegment there(evict_for_shortage());
+    {
+      const SmallSegment there(evict_for_shortage());
+      if (attempt()) {
+        return true;
+      }
+    }
+    // What is taken for small requests may be just what is missing, or the rest of a segment of
+    // which an operand needs little.
+    const LeastSegments least;
+    evict_for_shortage();
     return attempt();
   };
   ThreadFrame& mine = this_frame();

@@ -37,6 +37,7 @@ namespace {
 
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
+thread_local bool least_segments = false;
 thread_local detail::Shortages shortages;
 thread_local int growth_scopes = 0;
 thread_local DeviceIndex short_device = 0;
@@ -104,6 +105,12 @@ void finish_default_streams() {
 
 bool was_spared() noexcept { return std::exchange(spared, false); }
 
+LeastSegments::LeastSegments() noexcept { least_segments = true; }
+
+LeastSegments::~LeastSegments() { least_segments = false; }
+
+bool LeastSegments::active() noexcept { return least_segments; }
+
 FreeRoomOnly::FreeRoomOnly() noexcept { free_room_only = true; }
 
 FreeRoomOnly::~FreeRoomOnly() { free_room_only = false; }
@@ -136,6 +143,9 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   const Route route = ::lms::make_room(state().engine, lists, request);
   if (route != Route::kNone) {
     return count(device_, route);
+  }
+  if (C10_UNLIKELY(LeastSegments::active()) && lists.shrink_segment() && lists.take_new_segment()) {
+    return count(device_, Route::kNewSegment);
   }
   if (request.whole_segments) {
     short_device = device_;
