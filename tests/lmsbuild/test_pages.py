@@ -41,6 +41,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_every_page_is_found_from_the_readme() -> None:
+    found: set[Path] = set()
+    looked_at = [REPOSITORY / "README.md"]
+    while looked_at:
+        page = looked_at.pop()
+        found.add(page)
+        targets = {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
+        looked_at += [target for target in targets & {*PAGES} if target not in found]
+    assert [named(page) for page in PAGES if page not in found] == []
+
+
 def test_targets_of_make_are_there() -> None:
     targets = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     found = set()
@@ -63,6 +74,10 @@ def test_the_simulated_devices_options_are_those_of_its_page() -> None:
 
 # What a page says in figures, and the line of the code that it is of.
 FIGURES = {
+    "README.md": (
+        ("12 GiB of free disk", "tools/lmsbuild/places/doctor.py", "DISK_GIB = 12"),
+        ("4 GiB of memory", "tools/lmsbuild/places/doctor.py", "MEMORY_GIB = 4"),
+    ),
     "docs/architecture.md": (
         (
             "one into each device and five out of it",
