@@ -409,24 +409,27 @@ def test_a_stream_of_before_the_first_enable_that_was_destroyed(
         import simcuda, torch
         from lms_extension import OwnedStream
         from lms_tensors import evict, ramp
-        main, pool, owned = torch.cuda.current_stream(), torch.cuda.Stream(), OwnedStream()
+        main, pool = torch.cuda.current_stream(), torch.cuda.Stream()
+        owned = [OwnedStream() for _ in range(8)]  # the engine's get the handles of some
         made = []
-        for i, stream in enumerate((main, pool, owned.stream)):
+        for i, stream in enumerate((main, pool, *(each.stream for each in owned))):
             with torch.cuda.stream(stream):
                 made.append(ramp(i).cuda() + 1)
             main.wait_stream(stream)
         made = [x.mul_(1) for x in made]
         if {when == "before"}:
-            owned.destroy()
+            for each in owned:
+                each.destroy()
         torch.cuda.lms.enable(min_size=0)
         for x in made:
             x.add_(1)
         if {when == "after"}:
-            owned.stream.wait_stream(main)
-            with torch.cuda.stream(owned.stream):
-                made[2].add_(0)
-            main.wait_stream(owned.stream)
-            owned.destroy()
+            for each, x in zip(owned, made[2:]):
+                each.stream.wait_stream(main)
+                with torch.cuda.stream(each.stream):
+                    x.add_(0)
+                main.wait_stream(each.stream)
+                each.destroy()
         for _ in range(3):
             for x in made:
                 evict(x)
