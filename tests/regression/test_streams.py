@@ -730,6 +730,8 @@ def test_a_stream_destroyed_while_another_thread_held_what_it_used(
         y.record_stream(owned.stream)
         if {where == "host"}:
             evict(y)
+        if {where == "captured"}:  # the device cannot be waited for
+            assert cudart().cudaStreamBeginCapture(captured, 0) == 0
         began, over = time.perf_counter(), []
 
         def drop():
@@ -738,8 +740,6 @@ def test_a_stream_destroyed_while_another_thread_held_what_it_used(
             y = None
             owned.destroy()
             over.append(time.perf_counter())
-            if {where == "captured"}:  # the device cannot be waited for
-                assert cudart().cudaStreamBeginCapture(captured, 0) == 0
 
         other = threading.Thread(target=drop)
         other.start()
