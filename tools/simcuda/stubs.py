@@ -58,13 +58,11 @@ def needed_libraries(lib: Path) -> list[Library]:
         for line in _run("nm", "-D", "--undefined-only", path).splitlines():
             symbol, _, version = line.split()[-1].partition("@")
             imported.add((symbol, version.lstrip("@")))
-    named = {
-        match[1]: soname
-        for soname in sorted(needed)
-        if (match := re.fullmatch(r"lib([A-Za-z_]+)\.so[.\d]*", soname))
-        and match[1] in LIBRARIES
-        and not (lib / soname).exists()
-    }
+    named = {}
+    for soname in sorted(needed):
+        match = re.fullmatch(r"lib([A-Za-z_]+)\.so[.\d]*", soname)
+        if match and match[1] in LIBRARIES and not (lib / soname).exists():
+            named[match[1]] = soname
     libraries = []
     for name, soname in named.items():
         brought = BROUGHT.get(name, ())
