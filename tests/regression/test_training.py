@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import lms_device
@@ -53,6 +55,39 @@ def test_oversubscribed(
     assert result.digests == expected.digests
     assert result.peak <= limit
     assert after["d2h_bytes"] - before["d2h_bytes"] >= peak - limit
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "plugin.md"
+NAMES = {"CNN": "cnn", "3D U-Net": "unet3d", "wide network": "wide", "GPT": "gpt"}
+
+
+def told() -> list[tuple[str, float, float]]:
+    """Model, factor, and the MB that leave beside this torch."""
+    text = PAGE.read_text() if PAGE.is_file() else ""
+    found = []
+    for name, *columns in re.findall(
+        r"^\| ([\w -]+?)(?: \(.*)? \| (\d[\d., ]+) \| (\d[\d., ]+) \|$", text, re.MULTILINE
+    ):
+        figures = columns[lms_device.is_plugin()].split(", ")
+        for factor, megabytes in zip((1.5, 2, 3), figures, strict=True):
+            found.append((NAMES[name], factor, float(megabytes)))
+    assert not text or len(found) == 3 * len(NAMES)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.values  # and so not on a dry device, whose peak may be another
+@pytest.mark.skipif(not torch.__version__.startswith("2.6."), reason="the page tells 2.6's")
+@pytest.mark.parametrize(("model", "factor", "megabytes"), told())
+def test_the_page_tells_what_leaves(
+    device: Any, stock: Any, model: str, factor: float, megabytes: float
+) -> None:
+    device.limit(int(stock.train(model, "adam", "cuda").peak / factor))
+    torch.cuda.lms.enable(min_size=0)
+    before = device.counters()["d2h_bytes"]
+    after: dict[str, int] = {}
+    train(model, "adam", "cuda", done=lambda: after.update(device.counters()))
+    assert (after["d2h_bytes"] - before) / 1e6 == pytest.approx(megabytes, rel=0.03)
 
 
 # In the default tier each model in every other mode, and each mode with every other model.
