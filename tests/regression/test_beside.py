@@ -63,7 +63,7 @@ def test_it_is_loaded_beside_a_thread_that_allocates(program: Any, sim: Any) -> 
         source, target = torch.ones(1 << 18).pin_memory(), torch.zeros(1 << 18, device="cuda")
         side = torch.cuda.Stream()
         torch.cuda.synchronize()
-        simcuda.device.set_bandwidth(source.nbytes)  # the copy takes a second
+        simcuda.device.set_bandwidth(source.numel() * 4)  # the copy takes a second
         with torch.cuda.stream(side):
             target.copy_(source, non_blocking=True)
         cached.record_stream(side)

@@ -673,7 +673,9 @@ RPC = """distributed.rpc.init_rpc("one", rank=0, world_size=1, rpc_backend_optio
 
 @pytest.mark.parametrize(
     "call",
-    ["cuda.comm.broadcast(x, [0, 1])", "cuda.nccl.broadcast([x])", RPC],
+    # The second refuses to send from the same device twice: NCCL of PyTorch 1.13 frees memory twice
+    # where a device does not say what it asks.
+    ["cuda.comm.broadcast(x, [0, 1])", "cuda.nccl.broadcast([x, x])", RPC],
     ids=["comm", "nccl", "rpc"],
 )
 def test_what_launches_in_c_is_noticed(program: Any, tmp_path: Path, call: str) -> None:
