@@ -524,6 +524,12 @@ void Engine::wait_for_arrivals() {
   }
 }
 
+FencePtr Engine::arrival(Key key) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Entry* entry = find_(key);
+  return entry == nullptr ? nullptr : entry->arrival;
+}
+
 bool Engine::evictable_(const Entry* entry) const {
   return entry->pins == 0 && !entry->exposed && !entry->excluded;
 }

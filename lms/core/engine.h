@@ -307,6 +307,8 @@ class Engine {
 
   // Waits for the page-ins that later uses would otherwise have to be ordered after.
   void wait_for_arrivals();
+  // The last page-in of a storage, to be waited for with no lock held. Null where there was none.
+  FencePtr arrival(Key key);
   // Drops the host copies of resident storages, and with them the write barriers within reach.
   void drop_copies();
 

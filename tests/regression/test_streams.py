@@ -16,7 +16,7 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import OwnedStream, set_bytes
-from lms_tensors import evict, on_host, ramp
+from lms_tensors import evict, on_host, page_in, ramp
 
 MODES = lms_device.device.modes
 N = MIB // 4
@@ -31,12 +31,6 @@ def mode(request: Any, lms: Any, device: Any) -> str:
 def smear() -> None:
     """Leave another value in the free block that the next page-in takes."""
     torch.full((N,), -1.0, device="cuda")
-
-
-def page_in(tensor: torch.Tensor) -> None:
-    """Queue the copy in, and no kernel that would make it run."""
-    with torch.cuda.lms.pin(tensor):
-        pass
 
 
 def read_later(tensor: torch.Tensor) -> torch.Tensor:
@@ -778,6 +772,21 @@ def test_a_kernel_past_operators_on_a_stream_that_was_destroyed(mode: str, how: 
     evict(x)
     main.wait_event(done)
     assert not x.cpu().any()
+
+
+@pytest.mark.parametrize("how", ["pin", "pointer"])
+def test_a_pointer_is_followed_on_a_stream_of_before(mode: str, how: str) -> None:
+    """It is ordered after all that the program did to the tensor, and no operator tells of it."""
+    side, x = torch.cuda.Stream(), ramp(1).cuda()
+    side.wait_stream(torch.cuda.current_stream())
+    evict(x)
+    smear()
+    with torch.cuda.lms.pin(x) if how == "pin" else nullcontext():
+        pointer = torch._C._TensorBase.data_ptr(x) if how == "pin" else x.data_ptr()
+        with on(side):
+            set_bytes(pointer, 0, x.nbytes)
+        side.synchronize()
+        assert not x.cpu().any()
 
 
 def test_a_stream_destroyed_while_it_was_off(lms: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import copy_bytes, set_bytes
-from lms_tensors import evict, ramp
+from lms_tensors import evict, page_in, ramp
 
 MODES = lms_device.device.modes
 N = MIB // 4
@@ -212,12 +212,6 @@ def moved(mode: str, strict: None, lms: Any, device: Any) -> str:
         press(lms, simcuda.device)
     evict(ramp(0).cuda())
     return mode
-
-
-def page_in(tensor: torch.Tensor) -> None:
-    """Queue the copy in, and no kernel."""
-    with torch.cuda.lms.pin(tensor):
-        pass
 
 
 def large(value: float) -> torch.Tensor:

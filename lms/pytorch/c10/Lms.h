@@ -184,6 +184,9 @@ C10_CUDA_API void unpin(StorageImpl* storage);
 C10_CUDA_API void expose(StorageImpl* storage);
 C10_CUDA_API void unexpose(StorageImpl* storage);
 C10_CUDA_API bool exposed(StorageImpl* storage);
+// The host waits until a storage that was pinned, or exposed, has come in: who follows its pointer
+// may do so on any stream, which no op joins to the page-in.
+C10_CUDA_API void wait_for_arrival(StorageImpl* storage);
 C10_CUDA_API void exclude(StorageImpl* storage);
 C10_CUDA_API void include(StorageImpl* storage);
 C10_CUDA_API bool excluded(StorageImpl* storage);

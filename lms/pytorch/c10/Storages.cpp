@@ -141,6 +141,12 @@ void unexpose(StorageImpl* storage) {
   state().engine.unexpose(storage);
 }
 
+void wait_for_arrival(StorageImpl* storage) {
+  if (const auto arrival = state().engine.arrival(storage)) {
+    arrival->wait();
+  }
+}
+
 bool exposed(StorageImpl* storage) { return state().engine.exposed(storage); }
 
 void exclude(StorageImpl* storage) {

@@ -89,6 +89,13 @@ void for_all(const at::Tensor& tensor) {
   }
 }
 
+// For code that nothing is known of.
+template <void (*F)(c10::StorageImpl*)>
+void for_all_that_came(const at::Tensor& tensor) {
+  for_all<F>(tensor);
+  for_all<&engine::wait_for_arrival>(tensor);
+}
+
 // All or none.
 void pin_all(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::StorageImpl*> pinned;
@@ -170,11 +177,11 @@ LMS_DEFINITIONS(m) {
   m.def("set_part_bytes(int bytes) -> ()", [](int64_t b) { set_part_bytes(bytes_of(b)); });
   m.def("part_bytes() -> int", [] { return static_cast<int64_t>(part_bytes()); });
   m.def("install_pending() -> int", [] { return static_cast<int64_t>(install_pending()); });
-  m.def("pin(Tensor tensor) -> ()", &for_all<&engine::pin>);
+  m.def("pin(Tensor tensor) -> ()", &for_all_that_came<&engine::pin>);
   m.def("unpin(Tensor tensor) -> ()", &for_all<&engine::unpin>);
   m.def("pin_all(Tensor[] tensors) -> ()", &pin_all);
   m.def("unpin_all(Tensor[] tensors) -> ()", &unpin_all);
-  m.def("expose(Tensor tensor) -> ()", &for_all<&engine::expose>);
+  m.def("expose(Tensor tensor) -> ()", &for_all_that_came<&engine::expose>);
   m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
   m.def("exclude(Tensor tensor) -> ()", &for_all<&engine::exclude>);
   m.def("include(Tensor tensor) -> ()", &for_all<&engine::include>);

@@ -263,7 +263,9 @@ def include(target: Union[torch.Tensor, torch.nn.Module]) -> None:
 
 @contextlib.contextmanager
 def pin(*targets: Union[torch.Tensor, torch.nn.Module]) -> Iterator[None]:
-    r"""Context manager: the tensors are on the device, and their pointers valid, inside it."""
+    r"""Context manager: the tensors are on the device, and their pointers valid, inside it. What is
+    launched there on other streams, past operators, must come before the current one by its end.
+    """
     pinned: List[torch.Tensor] = []
     try:
         for target in targets:
@@ -283,7 +285,8 @@ def pin(*targets: Union[torch.Tensor, torch.nn.Module]) -> Iterator[None]:
 
 def release_pointer(tensor: torch.Tensor) -> None:
     r"""Let a tensor move again whose raw pointer was taken (``data_ptr()``, DLPack,
-    ``__cuda_array_interface__``, IPC) and is not used any more."""
+    ``__cuda_array_interface__``, IPC) and is not used any more. What used it on other streams must
+    come before the current one by now."""
     for inner in _on_devices(tensor):
         load().unexpose(inner)
 
