@@ -99,6 +99,8 @@ NOT_SHOWN = {
     "running-statistics-are-written": "without a write barrier whatever is used drops its copy",
     "extensions-are-found": "without a write barrier what has a copy has no known last use",
     "in-waits-for-clean-users": "without a write barrier nothing leaves without a copy",
+    "dying-range-waits-for-in": "without a write barrier nothing leaves without a copy",
+    "overwrite-waits-for-in": "without a write barrier nothing leaves without a copy",
     "storage-methods-bring-in": "they reach memory by operators alone",
     "storage-methods-pin-while-off": "no mode of dispatch sees what a storage reads from a file",
     "nothing-is-spared-in-chaos-mode": "where its U-Net trains at all, there is room for both",
