@@ -43,6 +43,7 @@ struct Engine::Entry {
   StreamSet streams;           // used on these since it arrived
   void* ptr = nullptr;         // whose uses those are
   FencePtr arrival;            // of the last page-in
+  Marks settled;               // copies that its memory owed when it was made
   HostRange copy;              // valid while the storage is resident and unwritten
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
   std::size_t copy_bytes = 0;  // and how many
@@ -221,10 +222,11 @@ void Engine::leave(Frame& frame) {
   maybe_purge_();
 }
 
-void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
+void Engine::note(Frame* frame, Key key, Stream stream, Lane lane, const Marks& settled) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = track_(key);
   use_on_(entry, stream);
+  entry->settled.add(settled);
   note_use_(entry);
   if (frame != nullptr) {
     trim_(frame);
@@ -567,6 +569,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   idleness_over_(entry, /*evicted=*/true);
   entry->streams.clear();
   entry->arrival.reset();
+  entry->settled = Marks();
   unlink_(entry);
   EngineStats& stats = stats_of_(extent.device);
   const auto bytes = static_cast<std::int64_t>(extent.bytes);
@@ -659,14 +662,16 @@ void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
   drop_copy_(entry);
 }
 
-// A stream's first use of the storage comes after the page-in. Its last use there stays what it was
-// until the op is over, or who else uses it lets it go.
+// A stream's first use of the storage comes after the page-in, and after the copies of whose memory
+// it was. Its last use there stays what it was until the op is over, or who else uses it lets it
+// go.
 void Engine::use_on_(Entry* entry, Stream stream) {
   for (const StreamUse& use : entry->streams) {
     if (use.stream == stream) return;
   }
   entry->streams.push_back({stream, nullptr});
   if (entry->arrival) backend_.join(stream, entry->arrival);
+  for (const MarkPtr& copy : entry->settled) backend_.join(stream, copy);
 }
 
 // ---- host copies

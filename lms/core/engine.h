@@ -14,6 +14,7 @@
 
 #include "cost.h"
 #include "host_pool.h"
+#include "ready.h"
 #include "types.h"
 #include "victims.h"
 
@@ -264,7 +265,9 @@ class Engine {
   void leave(Frame& frame);
   // Makes the result of an op known: pinned by `frame` until that is left or, without one, as just
   // used by `lane`, nobody knows until when.
-  void note(Frame* frame, Key key, Stream stream, Lane lane = 0);
+  // `settled`: copies that its memory may have owed, which that stream has waited for, and no
+  // other.
+  void note(Frame* frame, Key key, Stream stream, Lane lane = 0, const Marks& settled = Marks());
 
   // Each lane has its own time, which its ops count. What a lane that is closed used last grows old
   // with the others' ops, as does what one used that runs no op for long.

@@ -774,6 +774,19 @@ def test_a_kernel_past_operators_on_a_stream_that_was_destroyed(mode: str, how: 
     assert not x.cpu().any()
 
 
+@pytest.mark.parametrize("made", ["empty", "like"])
+def test_new_memory_is_used_on_a_stream_of_before(mode: str, made: str) -> None:
+    """That stream is ordered after all that used the memory, but for the copy out of it."""
+    side, x = torch.cuda.Stream(), ramp(1).cuda()
+    side.wait_stream(torch.cuda.current_stream())
+    evict(x)
+    y = torch.empty(N, device="cuda") if made == "empty" else torch.empty_like(x)
+    with on(side):
+        y.fill_(7)
+    side.synchronize()
+    assert torch.equal(x.cpu(), ramp(1))
+
+
 @pytest.mark.parametrize("how", ["pin", "pointer"])
 def test_a_pointer_is_followed_on_a_stream_of_before(mode: str, how: str) -> None:
     """It is ordered after all that the program did to the tensor, and no operator tells of it."""

@@ -217,7 +217,7 @@ void note(StorageImpl* storage) {
     return;
   }
   EngineScope scope;
-  state().engine.note(nullptr, storage, stream_for(storage), mine.lane);
+  state().engine.note(nullptr, storage, stream_for(storage), mine.lane, take_settled());
 }
 
 MakingScope::MakingScope() {
@@ -319,8 +319,9 @@ void OpGuard::results(StorageImpl* const* storages, size_t count) {
     return;
   }
   EngineScope scope;
+  const ::lms::Marks settled = take_settled();  // of these, and of what the op made in between
   for (size_t i = 0; i < count; ++i) {
-    state().engine.note(&mine_.frame, storages[i], stream_for(storages[i]), mine_.lane);
+    state().engine.note(&mine_.frame, storages[i], stream_for(storages[i]), mine_.lane, settled);
   }
 }
 
