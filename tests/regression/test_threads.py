@@ -710,7 +710,6 @@ with torch.cuda.stream(stream):
     moved = [torch.full((200_000,), float(i), device="cuda") for i in range(6)]
 counted = torch.zeros(100, device="cuda")
 torch.cuda.lms.exclude(counted)
-stream.wait_stream(torch.cuda.current_stream())
 
 def move():
     while not over.is_set():
@@ -727,9 +726,7 @@ try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             counted.add_(1)
-        # PyTorch 1.13 writes a new graph's seed there, which nothing orders with other streams.
-        with torch.cuda.stream(stream):
-            graph.replay()
+        graph.replay()
 finally:
     over.set()
     thread.join()
