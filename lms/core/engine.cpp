@@ -26,6 +26,11 @@ constexpr std::size_t kPinsBeforeTrim = 256;
 
 constexpr std::uint64_t ThrashWatch::kUses;
 
+const Marks& Backend::settled() {
+  static const auto* none = new Marks;
+  return *none;
+}
+
 struct Engine::Entry {
   Key key = nullptr;
   Link idle;                // in one of the lists of its device
@@ -43,7 +48,7 @@ struct Engine::Entry {
   StreamSet streams;           // used on these since it arrived
   void* ptr = nullptr;         // whose uses those are
   FencePtr arrival;            // of the last page-in
-  Marks settled;               // copies that its memory owed when it was made
+  Marks settled;               // copies that this memory owed when the storage was given it
   HostRange copy;              // valid while the storage is resident and unwritten
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
   std::size_t copy_bytes = 0;  // and how many
@@ -204,6 +209,7 @@ void Engine::leave(Frame& frame) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   ++clock_;
   ++lanes_[frame.when_.lane];
+  if (!backend_.settled().empty()) find_other_memory_(frame);
   mark_uses_(frame);
   int device = -1;
   for (const Frame::Pin& pin : frame.pins_) {
@@ -222,11 +228,12 @@ void Engine::leave(Frame& frame) {
   maybe_purge_();
 }
 
-void Engine::note(Frame* frame, Key key, Stream stream, Lane lane, const Marks& settled) {
+void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = track_(key);
+  found_at_(entry, backend_.locate(key).ptr);
+  if (entry->streams.empty()) entry->streams.push_back({stream, nullptr});  // it was made for that
   use_on_(entry, stream);
-  entry->settled.add(settled);
   note_use_(entry);
   if (frame != nullptr) {
     trim_(frame);
@@ -238,6 +245,15 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane, const Marks& 
   if (entry->pins > 0) return;
   entry->bytes = backend_.locate(key).bytes;  // the op may have given it more
   push_idle_(entry, lane);
+}
+
+// The op may have given some of its operands other memory.
+void Engine::find_other_memory_(const Frame& frame) {
+  for (const Frame::Pin& pin : frame.pins_) {
+    Entry* entry = pin.entry;
+    if (entry->dead || !backend_.acquire(entry->key)) continue;
+    found_at_(entry, backend_.locate(entry->key).ptr);
+  }
 }
 
 // All that the op has queued on a stream is over when the mark is, so it is the end of each use
@@ -568,6 +584,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   if (clean) give_copy_(entry);
   idleness_over_(entry, /*evicted=*/true);
   entry->streams.clear();
+  entry->ptr = nullptr;
   entry->arrival.reset();
   entry->settled = Marks();
   unlink_(entry);
@@ -642,6 +659,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
     }
     entry->streams.assign(1, {stream, nullptr});
     entry->ptr = backend_.locate(entry->key).ptr;
+    entry->settled = Marks();  // the page-in is after all that the memory owed
     if (old != nullptr) {
       *old = {entry->key, backend_.locate(entry->key), range, stream, entry->arrival};
     } else if (access == Access::kRead && keep_clean_) {
@@ -662,16 +680,28 @@ void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
   drop_copy_(entry);
 }
 
-// A stream's first use of the storage comes after the page-in, and after the copies of whose memory
-// it was. Its last use there stays what it was until the op is over, or who else uses it lets it
-// go.
+// A stream's first use of the storage's memory comes after the page-in, and after the copies of
+// whose memory it was. Its last use there stays what it was until the op is over, or who else uses
+// it lets it go.
 void Engine::use_on_(Entry* entry, Stream stream) {
-  for (const StreamUse& use : entry->streams) {
-    if (use.stream == stream) return;
-  }
-  entry->streams.push_back({stream, nullptr});
+  StreamSet& uses = entry->streams;
+  auto use = std::find_if(uses.begin(), uses.end(),
+                          [stream](const StreamUse& other) { return other.stream == stream; });
+  if (use == uses.end()) use = uses.insert(use, {stream, nullptr, /*unordered=*/true});
+  if (!use->unordered) return;
   if (entry->arrival) backend_.join(stream, entry->arrival);
   for (const MarkPtr& copy : entry->settled) backend_.join(stream, copy);
+  use->unordered = false;
+}
+
+// Where that is not where it was, it is new, or was given other memory by its user: by this thread,
+// since its op began, if the memory owed copies.
+void Engine::found_at_(Entry* entry, void* ptr) {
+  if (entry->ptr == ptr) return;
+  entry->ptr = ptr;
+  forget_last_uses_(entry);
+  for (StreamUse& use : entry->streams) use.unordered = true;
+  entry->settled = backend_.settled();
 }
 
 // ---- host copies
@@ -931,17 +961,18 @@ void Engine::for_pins_(const Entry* entry, const Change& change) {
 }
 
 Extent Engine::pin_(Entry* entry) {
-  if (entry->pins++ > 0) return backend_.locate(entry->key);
+  if (entry->pins++ > 0) {
+    const Extent extent = backend_.locate(entry->key);
+    found_at_(entry, extent.ptr);
+    return extent;
+  }
   idleness_over_(entry, /*evicted=*/false);
   unlink_(entry);
   // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
   disarm_(entry);
   const Extent extent = backend_.locate(entry->key);
   entry->bytes = extent.bytes;
-  if (entry->ptr != extent.ptr) {  // it was given other memory
-    forget_last_uses_(entry);
-    entry->ptr = extent.ptr;
-  }
+  found_at_(entry, extent.ptr);
   for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
   return extent;
 }

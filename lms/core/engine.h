@@ -74,6 +74,10 @@ class Backend {
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
 
+  // Copies out of memory that this thread was given since its last op ended, for which the stream
+  // waits that it was given for, and no other.
+  virtual const Marks& settled();
+
   // What is after all work queued so far on `stream`, where an op ends that has used `bytes`. Null
   // where that cannot be told: uses are then not known to end before anything that is queued.
   virtual MarkPtr mark(int, Stream, std::size_t) { return nullptr; }
@@ -265,9 +269,7 @@ class Engine {
   void leave(Frame& frame);
   // Makes the result of an op known: pinned by `frame` until that is left or, without one, as just
   // used by `lane`, nobody knows until when.
-  // `settled`: copies that its memory may have owed, which that stream has waited for, and no
-  // other.
-  void note(Frame* frame, Key key, Stream stream, Lane lane = 0, const Marks& settled = Marks());
+  void note(Frame* frame, Key key, Stream stream, Lane lane = 0);
 
   // Each lane has its own time, which its ops count. What a lane that is closed used last grows old
   // with the others' ops, as does what one used that runs no op for long.
@@ -405,6 +407,8 @@ class Engine {
   void trim_(Frame* frame);
   void use_resident_(Entry* entry, Access access, Stream stream);
   void use_on_(Entry* entry, Stream stream);
+  void found_at_(Entry* entry, void* ptr);
+  void find_other_memory_(const Frame& frame);
   void mark_uses_(const Frame& frame);
   static void forget_last_uses_(Entry* entry);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);

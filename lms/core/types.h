@@ -84,6 +84,7 @@ using MarkPtr = std::shared_ptr<Mark>;
 struct StreamUse {
   Stream stream;
   MarkPtr last;
+  bool unordered = false;  // it has yet to wait for copies into and out of the storage's memory
 };
 
 // The few streams a storage was used on since it came to the device.

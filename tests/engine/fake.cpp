@@ -297,6 +297,16 @@ Backend::Pool& Backend::pool_(lms::Stream home) {
   return pools_.at(reinterpret_cast<std::uintptr_t>(home) - 1);
 }
 
+namespace {
+// Of the last that this thread allocated.
+lms::Marks& settled_copies() {
+  thread_local lms::Marks copies;
+  return copies;
+}
+}  // namespace
+
+const lms::Marks& Backend::settled() { return settled_copies(); }
+
 StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
   void* ptr = allocate_(bytes, home);
   StorageRef storage(new Storage);
@@ -317,6 +327,8 @@ void* Backend::take_free_(std::size_t bytes, lms::Stream home, For user) {
       const lms::Ready ready = segment.owed(ptr).whole();
       for (const lms::MarkPtr& out : ready.out) device_.wait(home, out);
       if (ready.in) device_.wait(home, ready.in);
+      settled_copies() = ready.out;
+      if (ready.in) settled_copies().add(ready.in);
       segment.owed(ptr) = lms::Owed();
       // The new owner may write at once, as far as its own stream is concerned.
       device_.launch(home, [ptr, bytes] { std::memset(ptr, 0xee, bytes); });

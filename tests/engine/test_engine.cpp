@@ -702,6 +702,49 @@ TEST(engine_note_waits_for_arrival) {
   }
 }
 
+// The stream that it was made for waits for what it owes, and is the only one that does.
+TEST(engine_new_memory_waits_for_copies_on_every_stream) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    for (bool noted : {false, true}) {
+      Rig rig(1);
+      StorageRef a = rig.make(1);
+      rig.device.set_seed(seed);
+      CHECK(rig.evict(a));
+      StorageRef b = rig.backend.create(kBytes, stream(0));
+      if (noted) rig.engine->note(nullptr, b.get(), stream(0));
+      rig.use(&b, Access::kWrite, stream(1));
+      rig.write(b, 2, stream(1));
+      CHECK(rig.has(a, 1));
+      rig.check();
+    }
+  }
+}
+
+TEST(engine_other_memory_waits_for_copies_on_every_stream) {
+  enum { kBetweenOps, kInAnOp, kWithinTheOpThatUsesIt };
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    for (int when : {kBetweenOps, kInAnOp, kWithinTheOpThatUsesIt}) {
+      Rig rig(3);
+      StorageRef a = rig.make(1), b = rig.make(2), c = rig.make(3);
+      rig.use(&b, Access::kWrite, stream(1));
+      rig.device.drain();
+      rig.device.set_seed(seed);
+      CHECK(rig.evict(a));
+      fake::Scope scope;
+      Engine::Frame frame;
+      if (when == kWithinTheOpThatUsesIt) rig.enter(&frame, {{&b, Access::kWrite}});
+      const auto replace = [&] { rig.backend.replace(b.get(), kBytes, [](const void*, void*) {}); };
+      when == kInAnOp ? rig.run_op(&b, stream(0), replace) : replace();
+      if (when == kInAnOp) rig.backend.create(kBytes, stream(0));  // that of another op
+      rig.enter(&frame, {{&b, Access::kWrite}}, stream(1));
+      rig.write(b, 4, stream(1));
+      rig.engine->leave(frame);
+      CHECK(rig.has(a, 1));
+      rig.check();
+    }
+  }
+}
+
 TEST(engine_frees_a_range_only_after_the_copy_from_it) {
   for (Access access : {Access::kWrite, Access::kRead}) {
     Rig rig;

@@ -16,7 +16,7 @@ import pytest
 import torch
 from lms_device import MIB
 from lms_extension import OwnedStream, set_bytes
-from lms_tensors import evict, on_host, page_in, ramp
+from lms_tensors import evict, on_host, operators, page_in, ramp
 
 MODES = lms_device.device.modes
 N = MIB // 4
@@ -774,17 +774,68 @@ def test_a_kernel_past_operators_on_a_stream_that_was_destroyed(mode: str, how: 
     assert not x.cpu().any()
 
 
-@pytest.mark.parametrize("made", ["empty", "like"])
-def test_new_memory_is_used_on_a_stream_of_before(mode: str, made: str) -> None:
+def given_memory(how: str, like: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """A tensor like `like` in memory that nothing has used: a new one or `old`, which has none."""
+    storage = old.untyped_storage()
+    if how == "empty":
+        return torch.empty(N, device="cuda")
+    if how == "like":
+        return torch.empty_like(like)
+    if how == "made storage":
+        return old.set_(torch.UntypedStorage(like.nbytes, device="cuda"))
+    if how == "resized storage":
+        storage.resize_(like.nbytes)
+        return old.set_(storage, 0, (N,))
+    return old.resize_(N) if how == "resized" else torch.empty(N, out=old)
+
+
+@pytest.mark.parametrize(
+    "how", ["empty", "like", "made storage", "resized storage", "resized", "out"]
+)
+@pytest.mark.parametrize("within", ["alone", "within an operator"])
+def test_new_memory_is_used_on_a_stream_of_before(mode: str, within: str, how: str) -> None:
     """That stream is ordered after all that used the memory, but for the copy out of it."""
-    side, x = torch.cuda.Stream(), ramp(1).cuda()
-    side.wait_stream(torch.cuda.current_stream())
+    side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
+    old = ramp(2).cuda()
+    with on(side, main):
+        old.neg_()
+    main.wait_stream(side)
+    old.resize_(0).untyped_storage().resize_(0)
+    side.wait_stream(main)
     evict(x)
-    y = torch.empty(N, device="cuda") if made == "empty" else torch.empty_like(x)
-    with on(side):
-        y.fill_(7)
+
+    def use() -> torch.Tensor:
+        y = given_memory(how, x, old)
+        with on(side):
+            y.fill_(7)
+        return y
+
+    if within == "alone":
+        y = use()
+    else:
+        with operators("lms_streams") as library:
+            library.define("use(Tensor x) -> Tensor")
+            library.impl("use", lambda _: use(), "CUDA")
+            y = torch.ops.lms_streams.use(torch.zeros(4, device="cuda"))
     side.synchronize()
     assert torch.equal(x.cpu(), ramp(1))
+    assert torch.equal(y.cpu(), torch.full((N,), 7.0))
+
+
+def test_memory_given_anew_is_used_on_a_stream_of_before(mode: str) -> None:
+    """It comes to lie where the bytes had been that were still copied out when they were freed."""
+    side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
+    with on(side, main):
+        x.neg_()
+    main.wait_stream(side)
+    evict(x)
+    storage = x.untyped_storage()
+    storage.resize_(0)
+    storage.resize_(4 * N)
+    with on(side):
+        x.fill_(7)
+    side.synchronize()
+    assert torch.equal(x.cpu(), torch.full((N,), 7.0))
 
 
 @pytest.mark.parametrize("how", ["pin", "pointer"])

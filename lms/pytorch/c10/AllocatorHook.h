@@ -202,8 +202,6 @@ class PageInScope {
 
 // Makes the stream of the block's pool wait for copies.
 void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept;
-// The copies that this thread has settled since it was last asked.
-::lms::Marks take_settled() noexcept;
 
 // To be called with each block that an allocation takes.
 inline void settle(DeviceIndex device, cudaStream_t home, Owed* owed) {

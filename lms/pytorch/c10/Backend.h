@@ -74,6 +74,7 @@ class Backend final : public ::lms::Backend {
   void refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
               ::lms::FencePtr* arrival) override;
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
+  const ::lms::Marks& settled() override;
   void before_host_growth(size_t bytes, int device) override;
   ::lms::MarkPtr mark(int device, ::lms::Stream stream, size_t bytes) override;
 

@@ -38,7 +38,6 @@ namespace {
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
 thread_local bool least_segments = false;
-thread_local ::lms::Marks settled;
 thread_local detail::Shortages shortages;
 thread_local int growth_scopes = 0;
 thread_local DeviceIndex short_device = 0;
@@ -231,10 +230,8 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
     }
     copy->wait();
   }
-  settled.add(copies);
+  add_settled(copies);
 }
-
-::lms::Marks take_settled() noexcept { return std::exchange(settled, ::lms::Marks()); }
 
 // Nothing is told of blocks below the least that moves by itself, which are freed far more often
 // than they move: a copy into one waits for all that is queued, and holds up those behind it.
