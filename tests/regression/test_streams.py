@@ -803,9 +803,10 @@ def test_new_memory_is_used_on_a_stream_of_before(mode: str, within: str, how: s
     old.resize_(0).untyped_storage().resize_(0)
     side.wait_stream(main)
     evict(x)
+    operands = [x, old]
 
     def use() -> torch.Tensor:
-        y = given_memory(how, x, old)
+        y = given_memory(how, *operands)
         with on(side):
             y.fill_(7)
         return y
@@ -820,6 +821,7 @@ def test_new_memory_is_used_on_a_stream_of_before(mode: str, within: str, how: s
     side.synchronize()
     assert torch.equal(x.cpu(), ramp(1))
     assert torch.equal(y.cpu(), torch.full((N,), 7.0))
+    operands.clear()  # PyTorch keeps `use`
 
 
 def test_memory_given_anew_is_used_on_a_stream_of_before(mode: str) -> None:
