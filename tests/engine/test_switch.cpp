@@ -244,7 +244,8 @@ TEST(switch_while_threads_run_ops) {
   std::atomic<long> running{threads}, with_pins{0}, without_pins{0};
   const auto run = [&](std::uint64_t seed) {
     fake::Random random(seed);
-    for (long i = 0; i < steps; ++i) {
+    // Until it was seen both on and off: who switches may get no turn for long.
+    for (long i = 0; i < steps || with_pins == 0 || without_pins == 0; ++i) {
       fake::Storage* storage = rig.made[random.below(8)].get();
       const auto use_it = [&] {
         if (storage->place != Place::kDevice) rig.device.fail("an op found its storage out");
@@ -293,7 +294,6 @@ TEST(switch_while_threads_run_ops) {
   evictor.join();
   rig.device.drain();
   CHECK_EQ(rig.device.failure(), "");
-  CHECK(with_pins > 0 && without_pins > 0);
 }
 
 TEST(switch_is_off_in_the_child_of_a_fork) {
