@@ -745,6 +745,27 @@ TEST(engine_other_memory_waits_for_copies_on_every_stream) {
   }
 }
 
+// Another storage has had it meanwhile.
+TEST(engine_other_memory_may_be_where_it_was) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Rig rig(1);
+    StorageRef a = rig.make(1);
+    void* where = a->ptr;
+    rig.use(&a, Access::kWrite, stream(1));
+    CHECK(rig.evict(a));
+    StorageRef b = rig.make(2);
+    rig.device.drain();
+    rig.device.set_seed(seed);
+    CHECK(rig.evict(b));
+    rig.backend.replace(a.get(), kBytes, [](const void*, void*) {});
+    CHECK(a->ptr == where);
+    rig.use(&a, Access::kWrite, stream(1));
+    rig.write(a, 3, stream(1));
+    CHECK(rig.has(b, 2));
+    rig.check();
+  }
+}
+
 TEST(engine_frees_a_range_only_after_the_copy_from_it) {
   for (Access access : {Access::kWrite, Access::kRead}) {
     Rig rig;
