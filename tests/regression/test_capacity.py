@@ -242,6 +242,22 @@ def test_what_fills_begins_again_with_its_operands_side_by_side(device: Any) -> 
         lms_device.reset()
 
 
+def test_a_copy_begins_again_with_its_operand_alone(device: Any) -> None:
+    """It lies in the midst of a segment, and what is copied from the host and is not laid out as it
+    is goes by way of as much memory again."""
+    device.limit(24 * MIB)
+    torch.cuda.lms.enable(min_size=0)
+    try:
+        first, x, last = (torch.full((n << 18,), 1.0, device="cuda") for n in (5, 9, 5))
+        values = torch.arange(9 << 18, dtype=torch.float32).view(9, 1 << 18)
+        x.view(1 << 18, 9).t().copy_(values)
+        assert lms_device.is_dry or torch.equal(x.cpu(), values.t().reshape(-1))
+        for idle in first, last:
+            assert lms_device.is_dry or torch.all(idle.cpu() == 1)
+    finally:
+        lms_device.reset()
+
+
 def test_shortage_in_a_kernel_of_pythons(device: Any) -> None:
     """It is not run again, so its error is the one for the user."""
     device.limit(28 * MIB)

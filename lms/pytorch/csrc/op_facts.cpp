@@ -73,7 +73,8 @@ bool is_out(const c10::Argument& argument) {
 
 // They write arguments, but not before they have all memory they need.
 bool writes_last(const std::string& op) {
-  static const std::unordered_set<std::string> names{"cudnn_batch_norm", "native_batch_norm"};
+  static const std::unordered_set<std::string> names{"copy_", "cudnn_batch_norm",
+                                                     "native_batch_norm"};
   return names.count(op) > 0;
 }
 
