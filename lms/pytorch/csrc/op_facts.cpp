@@ -130,7 +130,7 @@ OpFacts facts_of(const c10::FunctionSchema& schema) {
   facts.independent = trusted && op != "_backward";
   // Kernels of prims are Python's, where the error of one that finds no room may have any effect.
   facts.repeatable =
-      facts.independent && space == "aten" && facts.has_results && (!writes || writes_last(op));
+      facts.independent && space == "aten" && (writes ? writes_last(op) : facts.has_results);
   facts.resizes = trusted && (writes_out || starts_with(op, "resize_"));
   facts.fills = facts.independent && space == "aten" && writes && !writes_operands;
   return facts;
