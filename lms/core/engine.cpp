@@ -48,7 +48,7 @@ struct Engine::Entry {
   StreamSet streams;           // used on these since it arrived
   void* ptr = nullptr;         // whose uses those are
   FencePtr arrival;            // of the last page-in
-  Marks settled;               // copies that this memory owed when the storage was given it
+  Marks settled;               // what this memory owed when the storage was given it
   HostRange copy;              // valid while the storage is resident and unwritten
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
   std::size_t copy_bytes = 0;  // and how many

@@ -74,8 +74,8 @@ class Backend {
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
 
-  // Copies out of memory that this thread was given since its last op ended, for which the stream
-  // waits that it was given for, and no other.
+  // What memory owed that this thread was given since its last op ended: the stream that it was
+  // given for is after that, and no other.
   virtual const Marks& settled();
 
   // What is after all work queued so far on `stream`, where an op ends that has used `bytes`. Null

@@ -43,25 +43,31 @@ class Marks {
 };
 
 // What device memory owes: work that must be over before its next owner uses it. Who takes it for
-// an op makes the stream of its pool wait for the copies, and owes nothing; who takes it for a
-// page-in makes that copy wait for all.
+// an op makes the stream of its pool wait for the copies, its other streams for these and for
+// `left`, and owes nothing; who takes it for a page-in makes that copy wait for all.
 struct Ready {
   MarkPtr home;      // on the stream of its pool
   bool all = false;  // or all that is queued there, because nobody knows
   Marks out;         // on the streams of the engine's copies
   MarkPtr in;
+  // Where bytes left without a copy, their last use on the stream of its pool: that stream alone is
+  // after it. Memory that a user frees is as in any program: who uses it next on another stream has
+  // ordered that.
+  MarkPtr left;
   // Number of the mark after its last use on the stream of its pool, whoever waits for that: what
   // went idle earlier can be written earlier.
   std::uint64_t idle_since = 0;
 
-  bool owes_copies() const { return !out.empty() || in != nullptr; }
+  bool owes_streams() const { return !out.empty() || in != nullptr || left != nullptr; }
   bool copies_done() const { return out.done() && (!in || in->done()); }
   // Whether nobody need wait for it.
-  bool over() const { return !all && (!home || home->done()) && copies_done(); }
+  bool over() const {
+    return !all && (!home || home->done()) && (!left || left->done()) && copies_done();
+  }
 
   bool operator==(const Ready& other) const {
     return home == other.home && all == other.all && out == other.out && in == other.in &&
-           idle_since == other.idle_since;
+           left == other.left && idle_since == other.idle_since;
   }
 
   void merge(const Ready& other) {
@@ -70,6 +76,7 @@ struct Ready {
     keep_later(&home, other.home);
     out.add(other.out);
     keep_later(&in, other.in);
+    keep_later(&left, other.left);
   }
 
  private:
@@ -90,9 +97,9 @@ class Owed {
   Owed() = default;
   Owed(Ready ready) : first_(std::move(ready)) {}
 
-  bool owes_copies() const {
+  bool owes_streams() const {
     bool owes = false;
-    each_(0, SIZE_MAX, [&](const Ready& ready) { owes = owes || ready.owes_copies(); });
+    each_(0, SIZE_MAX, [&](const Ready& ready) { owes = owes || ready.owes_streams(); });
     return owes;
   }
 

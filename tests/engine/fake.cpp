@@ -299,13 +299,13 @@ Backend::Pool& Backend::pool_(lms::Stream home) {
 
 namespace {
 // Of the last that this thread allocated.
-lms::Marks& settled_copies() {
+lms::Marks& settled_marks() {
   thread_local lms::Marks copies;
   return copies;
 }
 }  // namespace
 
-const lms::Marks& Backend::settled() { return settled_copies(); }
+const lms::Marks& Backend::settled() { return settled_marks(); }
 
 StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
   void* ptr = allocate_(bytes, home);
@@ -327,8 +327,10 @@ void* Backend::take_free_(std::size_t bytes, lms::Stream home, For user) {
       const lms::Ready ready = segment.owed(ptr).whole();
       for (const lms::MarkPtr& out : ready.out) device_.wait(home, out);
       if (ready.in) device_.wait(home, ready.in);
-      settled_copies() = ready.out;
-      if (ready.in) settled_copies().add(ready.in);
+      settled_marks() = ready.out;
+      for (const lms::MarkPtr& mark : {ready.in, ready.left}) {
+        if (mark) settled_marks().add(mark);
+      }
       segment.owed(ptr) = lms::Owed();
       // The new owner may write at once, as far as its own stream is concerned.
       device_.launch(home, [ptr, bytes] { std::memset(ptr, 0xee, bytes); });
@@ -657,7 +659,7 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
     lms::MarkPtr last = use.last;
     if (!last) last = device_.record(use.stream);
     if (!copy && use.stream == home) {
-      ready.home = last;
+      ready.home = ready.left = last;
     } else {
       waits = true;
       device_.wait(out, last);

@@ -720,6 +720,28 @@ TEST(engine_new_memory_waits_for_copies_on_every_stream) {
   }
 }
 
+// No copy out is after the last use of what had its bytes on the host already.
+TEST(engine_new_memory_waits_for_who_left_without_a_copy) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Rig rig(1);
+    StorageRef a = rig.make(1);
+    CHECK(rig.evict(a));
+    rig.use(&a);
+    rig.device.drain();
+    rig.device.set_seed(seed);
+    Engine::Frame frame;
+    rig.enter(&frame, {{&a, Access::kRead}});
+    rig.read(a, 1, stream(0));
+    rig.engine->leave(frame);
+    CHECK(rig.evict(a));
+    CHECK_EQ(rig.stats().clean_evictions, 1);
+    StorageRef b = rig.backend.create(kBytes, stream(0));
+    rig.use(&b, Access::kWrite, stream(1));
+    rig.write(b, 2, stream(1));
+    rig.check();
+  }
+}
+
 TEST(engine_other_memory_waits_for_copies_on_every_stream) {
   enum { kBetweenOps, kInAnOp, kWithinTheOpThatUsesIt };
   for (std::uint64_t seed = 0; seed < 20; ++seed) {

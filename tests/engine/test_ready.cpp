@@ -177,12 +177,12 @@ TEST(ready_of_a_part_is_not_that_of_its_neighbours) {
 
 TEST(ready_copies_of_any_part_are_owed) {
   Owed owed = idle_since(1);
-  CHECK(!owed.owes_copies());
+  CHECK(!owed.owes_streams());
   Ready copied = idle_since(2);
   copied.out.add(std::make_shared<Numbered>(3));
   owed.append(copied, 4);
-  CHECK(owed.owes_copies() && owed.copies_done(0, 4) && !owed.copies_done(0, 5));
-  CHECK(!owed.split(4).owes_copies());
+  CHECK(owed.owes_streams() && owed.copies_done(0, 4) && !owed.copies_done(0, 5));
+  CHECK(!owed.split(4).owes_streams());
   CHECK(!owed.whole().out.empty());
 }
 

@@ -116,6 +116,26 @@ class Program:
             made = torch.full((size,), value, device="cuda")
         self.entries.append(Entry(made, torch.full((size,), value), [stream]))
 
+    def give(self) -> None:
+        """Memory is used on a stream that is ordered after all that was freed before, and not after
+        what others have done since, and what only Large Model Support lets have that memory."""
+        home, other = self.random.sample(self.streams, 2)
+        for stream in self.streams:
+            if stream != other:
+                other.wait_stream(stream)
+        entry, value = self.pick(), self.value()
+        with self.on_stream(entry, stream=home):
+            tensor, mirror = self.operand(entry)
+            tensor.add_(value)
+            mirror.add_(value)
+            for owner in self.owners() if self.known else ():
+                torch.ops.lms.evict(owner.tensor)
+            made = torch.empty(0 if value % 2 else len(mirror), device="cuda")
+            made.resize_(len(mirror))
+        with torch.cuda.stream(other):
+            made.fill_(value)
+        self.entries.append(Entry(made, torch.full((len(mirror),), value), [home, other]))
+
     def update(self) -> None:
         entry, value = self.pick(), self.value()
         with self.on_stream(entry):
@@ -349,9 +369,9 @@ class Program:
             self.make()
             return
         actions = {
-            self.make: 3, self.update: 6, self.add: 6, self.compute: 6, self.overwrite: 4,
-            self.copy: 4, self.lists: 3, self.read: 4, self.evict: 20, self.reclaim: 1,
-            self.alias: 3, self.release: 2, self.leave_aliases: 0.5, self.capture: 1,
+            self.make: 3, self.give: 2, self.update: 6, self.add: 6, self.compute: 6,
+            self.overwrite: 4, self.copy: 4, self.lists: 3, self.read: 4, self.evict: 20,
+            self.reclaim: 1, self.alias: 3, self.release: 2, self.leave_aliases: 0.5, self.capture: 1,
             self.replay: 4, self.drop_graph: 0.3, self.renew_stream: 1, self.together: 0.5,
             self.switch: 2 if self.on else 8,
         }  # fmt: skip

@@ -824,6 +824,21 @@ def test_new_memory_is_used_on_a_stream_of_before(mode: str, within: str, how: s
     operands.clear()  # PyTorch keeps `use`
 
 
+def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(mode: str) -> None:
+    """There is no copy out to wait for, but what had used it last on the stream of its pool."""
+    side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
+    evict(x)
+    side.wait_stream(main)
+    read = read_later(x)
+    evict(x)
+    y = torch.empty(N, device="cuda")
+    with on(side):
+        y.fill_(7)
+    side.synchronize()
+    main.synchronize()
+    assert torch.equal(read, ramp(1))
+
+
 def test_memory_given_anew_is_used_on_a_stream_of_before(mode: str) -> None:
     """It comes to lie where the bytes had been that were still copied out when they were freed."""
     side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()

@@ -597,7 +597,7 @@ Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t
   if (PageInScope::active()) {
     return ready;
   }
-  if (C10_UNLIKELY(ready.owes_copies())) {
+  if (C10_UNLIKELY(ready.owes_streams())) {
     settle_copies(device, stream, ready);
   }
   return {};

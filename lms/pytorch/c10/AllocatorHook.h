@@ -200,7 +200,7 @@ class PageInScope {
   static bool active() noexcept;
 };
 
-// Makes the stream of the block's pool wait for copies.
+// Makes the stream of the block's pool wait for copies, and other streams of who takes it.
 void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept;
 
 // To be called with each block that an allocation takes.
@@ -209,7 +209,7 @@ inline void settle(DeviceIndex device, cudaStream_t home, Owed* owed) {
     return;
   }
   know_stream(getCurrentCUDAStream(device));
-  if (C10_UNLIKELY(owed->owes_copies())) {
+  if (C10_UNLIKELY(owed->owes_streams())) {
     settle_copies(device, home, owed->whole());
   }
   *owed = Owed();

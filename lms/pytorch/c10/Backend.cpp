@@ -402,7 +402,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       ready.idle_since = end->number();
     }
     if (at_home && !copy) {
-      ready.home = end;
+      ready.home = ready.left = end;
     } else {
       ends.push_back(end);
     }

@@ -230,6 +230,9 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
     }
     copy->wait();
   }
+  if (ready.left) {
+    copies.add(ready.left);
+  }
   add_settled(copies);
 }
 

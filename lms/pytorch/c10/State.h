@@ -111,7 +111,7 @@ void release_workspaces() noexcept;
 // Whether a thread is about to capture a stream that is not known yet.
 bool capture_begins() noexcept;
 
-// Copies that memory owed which this thread was given, and that the stream of its pool waits for.
+// What memory owed that this thread was given, and that only the stream of its pool is after.
 void add_settled(const ::lms::Marks& copies);
 
 // A graph keeps the pointers that it captured, for all its replays.
