@@ -26,11 +26,6 @@ constexpr std::size_t kPinsBeforeTrim = 256;
 
 constexpr std::uint64_t ThrashWatch::kUses;
 
-const Marks& Backend::settled() {
-  static const auto* none = new Marks;
-  return *none;
-}
-
 struct Engine::Entry {
   Key key = nullptr;
   Link idle;                // in one of the lists of its device
@@ -209,7 +204,6 @@ void Engine::leave(Frame& frame) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   ++clock_;
   ++lanes_[frame.when_.lane];
-  if (!backend_.settled().empty()) find_other_memory_(frame);
   mark_uses_(frame);
   int device = -1;
   for (const Frame::Pin& pin : frame.pins_) {
@@ -231,7 +225,7 @@ void Engine::leave(Frame& frame) {
 void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = track_(key);
-  found_at_(entry, backend_.locate(key).ptr);
+  found_at_(entry, backend_.locate(key));
   if (entry->streams.empty()) entry->streams.push_back({stream, nullptr});  // it was made for that
   use_on_(entry, stream);
   note_use_(entry);
@@ -245,15 +239,6 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   if (entry->pins > 0) return;
   entry->bytes = backend_.locate(key).bytes;  // the op may have given it more
   push_idle_(entry, lane);
-}
-
-// The op may have given some of its operands other memory.
-void Engine::find_other_memory_(const Frame& frame) {
-  for (const Frame::Pin& pin : frame.pins_) {
-    Entry* entry = pin.entry;
-    if (entry->dead || !backend_.acquire(entry->key)) continue;
-    found_at_(entry, backend_.locate(entry->key).ptr);
-  }
 }
 
 // All that the op has queued on a stream is over when the mark is, so it is the end of each use
@@ -533,8 +518,9 @@ std::vector<Key> Engine::all_out() {
   return out;
 }
 
-void Engine::wait_for_arrivals() {
+void Engine::wait_for_copies() {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
+  backend_.finish_owed();
   for (auto& item : entries_) {
     if (!item.second->arrival) continue;
     item.second->arrival->wait();
@@ -542,10 +528,13 @@ void Engine::wait_for_arrivals() {
   }
 }
 
-FencePtr Engine::arrival(Key key) {
+std::vector<FencePtr> Engine::before_use(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
-  return entry == nullptr ? nullptr : entry->arrival;
+  if (entry == nullptr) return {};
+  std::vector<FencePtr> all(entry->settled.begin(), entry->settled.end());
+  if (entry->arrival) all.push_back(entry->arrival);
+  return all;
 }
 
 bool Engine::evictable_(const Entry* entry) const {
@@ -694,14 +683,13 @@ void Engine::use_on_(Entry* entry, Stream stream) {
   use->unordered = false;
 }
 
-// Where that is not where it was, it is new, or was given other memory by its user: by this thread,
-// since its op began, if the memory owed copies.
-void Engine::found_at_(Entry* entry, void* ptr) {
-  if (entry->ptr == ptr) return;
-  entry->ptr = ptr;
+// Where that is not where it was, it is new, or was given other memory by its user.
+void Engine::found_at_(Entry* entry, const Extent& extent) {
+  if (entry->ptr == extent.ptr) return;
+  entry->ptr = extent.ptr;
   forget_last_uses_(entry);
   for (StreamUse& use : entry->streams) use.unordered = true;
-  entry->settled = backend_.settled();
+  entry->settled = backend_.owed_to_others(extent);
 }
 
 // ---- host copies
@@ -963,7 +951,7 @@ void Engine::for_pins_(const Entry* entry, const Change& change) {
 Extent Engine::pin_(Entry* entry) {
   if (entry->pins++ > 0) {
     const Extent extent = backend_.locate(entry->key);
-    found_at_(entry, extent.ptr);
+    found_at_(entry, extent);
     return extent;
   }
   idleness_over_(entry, /*evicted=*/false);
@@ -972,7 +960,7 @@ Extent Engine::pin_(Entry* entry) {
   disarm_(entry);
   const Extent extent = backend_.locate(entry->key);
   entry->bytes = extent.bytes;
-  found_at_(entry, extent.ptr);
+  found_at_(entry, extent);
   for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
   return extent;
 }

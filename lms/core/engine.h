@@ -74,9 +74,10 @@ class Backend {
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
 
-  // What memory owed that this thread was given since its last op ended: the stream that it was
-  // given for is after that, and no other.
-  virtual const Marks& settled();
+  // What the memory of a storage owes to each stream but that of its pool, which is after it.
+  virtual Marks owed_to_others(const Extent&) { return {}; }
+  // The host waits for all that memory owes to streams, whoever has it.
+  virtual void finish_owed() {}
 
   // What is after all work queued so far on `stream`, where an op ends that has used `bytes`. Null
   // where that cannot be told: uses are then not known to end before anything that is queued.
@@ -310,10 +311,10 @@ class Engine {
   // Those that are out, each kept alive until the lock is released.
   std::vector<Key> all_out();
 
-  // Waits for the page-ins that later uses would otherwise have to be ordered after.
-  void wait_for_arrivals();
-  // The last page-in of a storage, to be waited for with no lock held. Null where there was none.
-  FencePtr arrival(Key key);
+  // Waits for the copies that later uses would otherwise have to be ordered after.
+  void wait_for_copies();
+  // What a first use of a storage would be ordered after, to be waited for with no lock held.
+  std::vector<FencePtr> before_use(Key key);
   // Drops the host copies of resident storages, and with them the write barriers within reach.
   void drop_copies();
 
@@ -407,8 +408,7 @@ class Engine {
   void trim_(Frame* frame);
   void use_resident_(Entry* entry, Access access, Stream stream);
   void use_on_(Entry* entry, Stream stream);
-  void found_at_(Entry* entry, void* ptr);
-  void find_other_memory_(const Frame& frame);
+  void found_at_(Entry* entry, const Extent& extent);
   void mark_uses_(const Frame& frame);
   static void forget_last_uses_(Entry* entry);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);

@@ -43,31 +43,35 @@ class Marks {
 };
 
 // What device memory owes: work that must be over before its next owner uses it. Who takes it for
-// an op makes the stream of its pool wait for the copies, its other streams for these and for
-// `left`, and owes nothing; who takes it for a page-in makes that copy wait for all.
+// an op makes the stream of its pool wait for the copies, and owes them to the other streams; who
+// takes it for a page-in makes that copy wait for all.
 struct Ready {
   MarkPtr home;      // on the stream of its pool
   bool all = false;  // or all that is queued there, because nobody knows
   Marks out;         // on the streams of the engine's copies
   MarkPtr in;
-  // Where bytes left without a copy, their last use on the stream of its pool: that stream alone is
-  // after it. Memory that a user frees is as in any program: who uses it next on another stream has
-  // ordered that.
-  MarkPtr left;
+  // What the stream of its pool is after, and no other: copies for which it was made to wait and,
+  // where bytes left without one, their last use. Memory that a user frees is as in any program:
+  // who uses it next on another stream has ordered that.
+  Marks others;
   // Number of the mark after its last use on the stream of its pool, whoever waits for that: what
   // went idle earlier can be written earlier.
   std::uint64_t idle_since = 0;
 
-  bool owes_streams() const { return !out.empty() || in != nullptr || left != nullptr; }
+  // Whether an op's stream has to wait, that of the pool or another.
+  bool owes_streams() const { return !out.empty() || in != nullptr || !others.empty(); }
+  Marks copies() const {
+    Marks both = out;
+    if (in) both.add(in);
+    return both;
+  }
   bool copies_done() const { return out.done() && (!in || in->done()); }
   // Whether nobody need wait for it.
-  bool over() const {
-    return !all && (!home || home->done()) && (!left || left->done()) && copies_done();
-  }
+  bool over() const { return !all && (!home || home->done()) && copies_done() && others.done(); }
 
   bool operator==(const Ready& other) const {
     return home == other.home && all == other.all && out == other.out && in == other.in &&
-           left == other.left && idle_since == other.idle_since;
+           others == other.others && idle_since == other.idle_since;
   }
 
   void merge(const Ready& other) {
@@ -76,7 +80,7 @@ struct Ready {
     keep_later(&home, other.home);
     out.add(other.out);
     keep_later(&in, other.in);
-    keep_later(&left, other.left);
+    others.add(other.others);
   }
 
  private:
@@ -108,6 +112,16 @@ class Owed {
     Ready whole = first_;
     for (const Part& part : others_) whole.merge(part.ready);
     return whole;
+  }
+
+  // An op has it, and the stream of its pool waits for the copies: only others have yet to.
+  void take() {
+    Ready taken;
+    const Ready before = whole();
+    taken.others = before.copies();
+    taken.others.add(before.others);
+    if (taken.others.done()) taken.others = Marks();
+    *this = Owed(std::move(taken));
   }
 
   // Of what lies from one place in the block to another.

@@ -118,8 +118,8 @@ void Switch::disable_() {
 void Switch::retire_() {
   const EngineLock lock(engine_->mutex());
   if (state_ != State::kDisabling || owner_->out() > 0) return;
-  engine_->wait_for_arrivals();  // no op joins them from now on
-  engine_->drop_copies();        // nothing looks after a write barrier from now on
+  engine_->wait_for_copies();  // no op joins them from now on
+  engine_->drop_copies();      // nothing looks after a write barrier from now on
   reclaiming_ = false;
   state_ = State::kOff;
 }

@@ -297,15 +297,10 @@ Backend::Pool& Backend::pool_(lms::Stream home) {
   return pools_.at(reinterpret_cast<std::uintptr_t>(home) - 1);
 }
 
-namespace {
-// Of the last that this thread allocated.
-lms::Marks& settled_marks() {
-  thread_local lms::Marks copies;
-  return copies;
+lms::Marks Backend::owed_to_others(const lms::Extent& at) {
+  return at.place == lms::Place::kDevice && at.ptr != nullptr ? ready_(at.ptr).others
+                                                              : lms::Marks();
 }
-}  // namespace
-
-const lms::Marks& Backend::settled() { return settled_marks(); }
 
 StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
   void* ptr = allocate_(bytes, home);
@@ -324,14 +319,9 @@ void* Backend::take_free_(std::size_t bytes, lms::Stream home, For user) {
     void* ptr = segment.allocate(bytes);
     if (ptr == nullptr) continue;
     if (user == For::kOp) {
-      const lms::Ready ready = segment.owed(ptr).whole();
-      for (const lms::MarkPtr& out : ready.out) device_.wait(home, out);
-      if (ready.in) device_.wait(home, ready.in);
-      settled_marks() = ready.out;
-      for (const lms::MarkPtr& mark : {ready.in, ready.left}) {
-        if (mark) settled_marks().add(mark);
-      }
-      segment.owed(ptr) = lms::Owed();
+      lms::Owed& owed = segment.owed(ptr);
+      for (const lms::MarkPtr& copy : owed.whole().copies()) device_.wait(home, copy);
+      owed.take();
       // The new owner may write at once, as far as its own stream is concerned.
       device_.launch(home, [ptr, bytes] { std::memset(ptr, 0xee, bytes); });
     }
@@ -659,7 +649,8 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
     lms::MarkPtr last = use.last;
     if (!last) last = device_.record(use.stream);
     if (!copy && use.stream == home) {
-      ready.home = ready.left = last;
+      ready.home = last;
+      ready.others.add(last);
     } else {
       waits = true;
       device_.wait(out, last);

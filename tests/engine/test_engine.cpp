@@ -742,6 +742,22 @@ TEST(engine_new_memory_waits_for_who_left_without_a_copy) {
   }
 }
 
+// Whoever had the memory in between, and did nothing there: other streams have still to wait.
+TEST(engine_memory_given_twice_waits_for_the_copy_out_on_every_stream) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Rig rig(1);
+    StorageRef a = rig.make(1);
+    rig.device.set_seed(seed);
+    CHECK(rig.evict(a));
+    rig.backend.create(kBytes, stream(0));  // and it dies
+    StorageRef b = rig.backend.create(kBytes, stream(0));
+    rig.use(&b, Access::kWrite, stream(1));
+    rig.write(b, 2, stream(1));
+    CHECK(rig.has(a, 1));
+    rig.check();
+  }
+}
+
 TEST(engine_other_memory_waits_for_copies_on_every_stream) {
   enum { kBetweenOps, kInAnOp, kWithinTheOpThatUsesIt };
   for (std::uint64_t seed = 0; seed < 20; ++seed) {

@@ -143,6 +143,27 @@ bool same(const Spot& one, const Spot& other) { return !one.before(other) && !ot
 
 }  // namespace
 
+// The stream of its pool has waited for them, and the host where they are done.
+TEST(ready_what_is_taken_owes_its_copies_to_other_streams) {
+  for (bool done : {false, true}) {
+    Ready part = idle_since(1), rest = idle_since(2);
+    part.out.add(std::make_shared<Numbered>(3, done, fake::stream(1)));
+    rest.in = std::make_shared<Numbered>(4, done, fake::stream(2));
+    rest.all = true;
+    Owed owed(part);
+    owed.append(rest, 8);
+    owed.take();
+    Ready left;
+    if (!done) {
+      left.others = part.out;
+      left.others.add(rest.in);
+    }
+    CHECK(owed.whole() == left);
+    owed.take();
+    CHECK(owed.whole() == left);  // whoever has it
+  }
+}
+
 TEST(ready_parts_owe_what_they_owed) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     fake::Random random(seed);

@@ -127,7 +127,7 @@ def test_an_older_tag_has_what_an_entry_is_about(
 # What makes a stream, or the host, wait. Conditions of threads are not meant: without them nothing
 # would be wrong but nobody woken.
 WAIT = re.compile(
-    r"(->wait\(\)|\bwait_fence(_at)?\(|\bwait_ready\(|(?<!::)\border\(|\bwait_for_(arrivals|one_)\("
+    r"(->wait\(\)|\bwait_fence(_at)?\(|\bwait_ready\(|(?<!::)\border\(|\bwait_for_(copies|one_)\("
     r"|\bcuda(Stream|Event)(Synchronize|WaitEvent)\()"
 )
 # Those that no safeguard names, and why.
@@ -142,7 +142,7 @@ UNGUARDED = {
     ),
     "wait_fence(stream, fence);": "is what `wait_fence_at` does, whose callers are named",
     "wait_fence_at(device, home, copy);": "is what `settle_copies` does, whose callers are named",
-    "item.second->arrival->wait();": "is what `wait_for_arrivals` does, whose caller is named",
+    "item.second->arrival->wait();": "is what `wait_for_copies` does, whose caller is named",
     "line.latest->wait();": (
         "where the program captures, past PyTorch, a stream with the handle of one that is gone, "
         "which no test has shown to fail without it"

@@ -824,7 +824,8 @@ def test_new_memory_is_used_on_a_stream_of_before(mode: str, within: str, how: s
     operands.clear()  # PyTorch keeps `use`
 
 
-def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(mode: str) -> None:
+@pytest.mark.parametrize("then", ["on", "turned off"])
+def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(mode: str, then: str) -> None:
     """There is no copy out to wait for, but what had used it last on the stream of its pool."""
     side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
     evict(x)
@@ -832,6 +833,8 @@ def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(mode: str) -> 
     read = read_later(x)
     evict(x)
     y = torch.empty(N, device="cuda")
+    if then == "turned off":
+        torch.cuda.lms.disable()
     with on(side):
         y.fill_(7)
     side.synchronize()
@@ -853,6 +856,94 @@ def test_memory_given_anew_is_used_on_a_stream_of_before(mode: str) -> None:
         x.fill_(7)
     side.synchronize()
     assert torch.equal(x.cpu(), torch.full((N,), 7.0))
+
+
+@pytest.mark.parametrize("how", ["made storage", "resized storage", "resized again"])
+@pytest.mark.parametrize("by", ["this thread", "another thread"])
+def test_memory_is_used_later_on_a_stream_of_before(mode: str, by: str, how: str) -> None:
+    """Another operator, or thread, has come in between, and no operator has made it."""
+    side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
+    old, other = ramp(2).cuda(), torch.zeros(4, device="cuda")
+    storage = old.untyped_storage()
+    if how == "resized again":  # it comes to lie where it was
+        old, storage = x, x.untyped_storage()
+        storage.resize_(0)
+        x = ramp(1).cuda()
+    elif how == "resized storage":
+        storage.resize_(0)
+    side.wait_stream(main)
+    evict(x)
+
+    def give() -> torch.UntypedStorage:
+        if how == "made storage":
+            return torch.UntypedStorage(4 * N, device="cuda")
+        return storage.resize_(4 * N)
+
+    given = []
+    if by == "this thread":
+        given.append(give())
+        other.neg_()
+    else:
+        thread = threading.Thread(target=lambda: given.append(give()))
+        thread.start()
+        thread.join()
+    with on(side):
+        old.set_(given[0] if how == "made storage" else storage, 0, (N,)).fill_(7)
+    side.synchronize()
+    assert torch.equal(x.cpu(), ramp(1))
+    assert torch.equal(old.cpu(), torch.full((N,), 7.0))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_memory_that_was_given_in_vain_is_used_on_a_stream_of_before(mode: str, parts: int) -> None:
+    """Who had it first did nothing there, and made the stream of its pool alone wait."""
+    side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
+    side.wait_stream(main)
+    evict(x)
+    torch.empty(N, device="cuda")
+    given = [torch.empty(N // parts, device="cuda") for _ in range(parts)]
+    with on(side):
+        for y in given:
+            y.fill_(7)
+    side.synchronize()
+    assert torch.equal(x.cpu(), ramp(1))
+    assert all(torch.equal(y.cpu(), torch.full((N // parts,), 7.0)) for y in given)
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_new_memory_is_used_on_a_stream_of_before_while_off(
+    mode: str, lms: Any, device: Any, made: str
+) -> None:
+    """No operator makes a stream wait then, for what is copied out of a tensor that has died."""
+    side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
+    side.wait_stream(main)
+    evict(x)
+    y = torch.empty(N, device="cuda") if made == "before" else None
+    del x
+    lms.disable()
+    if y is None:
+        y = torch.empty(N, device="cuda")
+    with on(side):
+        y.fill_(7)
+    side.synchronize()
+    assert torch.equal(y.cpu(), torch.full((N,), 7.0))
+    assert not device.races()
+
+
+@pytest.mark.parametrize("how", ["pin", "pointer"])
+def test_a_pointer_to_new_memory_is_followed_on_a_stream_of_before(mode: str, how: str) -> None:
+    """No operator makes that stream wait for the copy out of what was there."""
+    side, x = torch.cuda.Stream(), ramp(1).cuda()
+    side.wait_stream(torch.cuda.current_stream())
+    evict(x)
+    y = torch.empty(N, device="cuda")
+    with torch.cuda.lms.pin(y) if how == "pin" else nullcontext():
+        pointer = torch._C._TensorBase.data_ptr(y) if how == "pin" else y.data_ptr()
+        with on(side):
+            set_bytes(pointer, 0, y.nbytes)
+        side.synchronize()
+        assert torch.equal(x.cpu(), ramp(1))
+        assert not y.cpu().any()
 
 
 @pytest.mark.parametrize("how", ["pin", "pointer"])

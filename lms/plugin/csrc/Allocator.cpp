@@ -597,10 +597,13 @@ Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t
   if (PageInScope::active()) {
     return ready;
   }
-  if (C10_UNLIKELY(ready.owes_streams())) {
-    settle_copies(device, stream, ready);
+  if (C10_LIKELY(!ready.owes_streams())) {
+    return {};
   }
-  return {};
+  settle_copies(device, stream, ready);
+  Owed owed(std::move(ready));
+  owed.take();
+  return owed.whole();
 }
 
 // Where it cannot be kept, the stream of the pool waits at once. Of a small block nothing is known,

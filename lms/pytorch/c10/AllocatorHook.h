@@ -200,7 +200,7 @@ class PageInScope {
   static bool active() noexcept;
 };
 
-// Makes the stream of the block's pool wait for copies, and other streams of who takes it.
+// Makes the stream of the block's pool wait for copies.
 void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept;
 
 // To be called with each block that an allocation takes.
@@ -211,8 +211,10 @@ inline void settle(DeviceIndex device, cudaStream_t home, Owed* owed) {
   know_stream(getCurrentCUDAStream(device));
   if (C10_UNLIKELY(owed->owes_streams())) {
     settle_copies(device, home, owed->whole());
+    owed->take();
+  } else {
+    *owed = Owed();
   }
-  *owed = Owed();
 }
 
 // Whether a free block, or a place in one, is chosen by when it is ready for what this thread

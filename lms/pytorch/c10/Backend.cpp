@@ -402,7 +402,9 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       ready.idle_since = end->number();
     }
     if (at_home && !copy) {
-      ready.home = ready.left = end;
+      ready.home = end;
+      ready.others.add(end);
+      left_[device].add(end);
     } else {
       ends.push_back(end);
     }
@@ -574,6 +576,25 @@ void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
   }
   const MeasuredWait wait(device_of(arrival), stream_of(stream), Wait::kOperands);
   wait_fence(stream_of(stream), arrival);
+}
+
+// Its block tells, whoever was given it, and by whatever thread.
+::lms::Marks Backend::owed_to_others(const ::lms::Extent& at) {
+  if (!has_moved_ || at.place != ::lms::Place::kDevice || at.ptr == nullptr) {
+    return {};
+  }
+  ::lms::Marks others = block_info(at.ptr).ready.others;
+  return others.done() ? ::lms::Marks() : others;
+}
+
+void Backend::finish_owed() {
+  finish_copy_streams();
+  for (const auto& device : left_) {
+    for (const MarkPtr& mark : device.second) {
+      mark->wait();
+    }
+  }
+  left_.clear();
 }
 
 // Costs nothing while nothing has ever moved: then all that is queued will be waited for.

@@ -9,6 +9,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -74,7 +75,8 @@ class Backend final : public ::lms::Backend {
   void refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
               ::lms::FencePtr* arrival) override;
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
-  const ::lms::Marks& settled() override;
+  ::lms::Marks owed_to_others(const ::lms::Extent& at) override;
+  void finish_owed() override;
   void before_host_growth(size_t bytes, int device) override;
   ::lms::MarkPtr mark(int device, ::lms::Stream stream, size_t bytes) override;
 
@@ -85,7 +87,8 @@ class Backend final : public ::lms::Backend {
 
   ::lms::HostPool* host_ = nullptr;
   std::atomic<size_t> on_host_{0};
-  bool has_moved_ = false;  // anything, ever
+  bool has_moved_ = false;                    // anything, ever
+  std::map<DeviceIndex, ::lms::Marks> left_;  // last uses of what left without a copy
   bool poison_ = false;
   bool refusing_ = true;
   ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed

@@ -565,6 +565,25 @@ cudaStream_t out_stream(DeviceIndex device, const MarkPtr& after) {
                      [place](DeviceState& its) -> cudaStream_t& { return its.out[place].stream; });
 }
 
+void finish_copy_streams() {
+  std::vector<std::pair<DeviceIndex, cudaStream_t>> streams;
+  {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    for (size_t device = 0; device < state().devices.size(); ++device) {
+      const DeviceState& its = state().devices[device];
+      streams.emplace_back(static_cast<DeviceIndex>(device), its.in);
+      for (const OutStream& out : its.out) {
+        streams.emplace_back(static_cast<DeviceIndex>(device), out.stream);
+      }
+    }
+  }
+  for (const auto& [device, stream] : streams) {
+    if (stream != nullptr) {
+      set_mark(device, stream)->wait();
+    }
+  }
+}
+
 cudaStream_t in_stream(DeviceIndex device) {
   return copy_stream(device, [](DeviceState& its) -> cudaStream_t& { return its.in; });
 }

@@ -110,5 +110,7 @@ DeviceIndex device_of(const ::lms::FencePtr& fence);
 // one for what comes `after`.
 cudaStream_t out_stream(DeviceIndex device, const MarkPtr& after);
 cudaStream_t in_stream(DeviceIndex device);
+// The host waits for all that is queued on them.
+void finish_copy_streams();
 
 }  // namespace c10::cuda::lms

@@ -26,7 +26,6 @@ namespace c10::cuda::lms {
 struct detail::Scopes {
   int release = 0;
   int engine = 0;
-  bool settled = false;  // the thread's op was given memory that owed copies
   bool holds = false;    // there are storages to let go
   bool lets_go = false;  // and they are being let go
 };
@@ -42,28 +41,7 @@ Acquired& acquired() {
   return storages;
 }
 
-// Also when there are none.
-::lms::Marks& marks_settled() {
-  thread_local ::lms::Marks marks;
-  return marks;
-}
-
-void forget_settled() {
-  if (C10_UNLIKELY(std::exchange(scopes.settled, false))) {
-    marks_settled() = ::lms::Marks();
-  }
-}
-
 }  // namespace
-
-void add_settled(const ::lms::Marks& copies) {
-  marks_settled().add(copies);
-  scopes.settled = true;
-}
-
-const ::lms::Marks& Backend::settled() {
-  return C10_UNLIKELY(scopes.settled) ? marks_settled() : ::lms::Backend::settled();
-}
 
 // A thread's ops are a lane.
 struct ThreadFrame {
@@ -252,7 +230,6 @@ MakingScope::MakingScope() {
 
 MakingScope::~MakingScope() {
   if (outside_ops_) {
-    forget_settled();
     end(&this_frame());
   }
 }
@@ -290,7 +267,6 @@ OpGuard::~OpGuard() {
   } catch (const std::exception& error) {  // chaos mode could not evict: the op itself succeeded
     TORCH_WARN("Large Model Support: ", error.what());
   }
-  forget_settled();
   end(&mine);  // before what the scope lets go, which may want the interpreter
   if (C10_UNLIKELY(state().engine.thrashing())) {
     warn_of_thrashing();

@@ -214,11 +214,7 @@ bool PageInScope::active() noexcept { return for_page_in; }
 
 // The block is out of its pool by now: where the stream cannot wait, this thread does.
 void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) noexcept {
-  ::lms::Marks copies = ready.out;
-  if (ready.in) {
-    copies.add(ready.in);
-  }
-  for (const MarkPtr& copy : copies) {
+  for (const MarkPtr& copy : ready.copies()) {
     try {
       if (usable(device, home) && !capturing(home)) {  // a graph depends on nothing outside it
         const MeasuredWait wait(device, home, Wait::kMemory);
@@ -230,10 +226,6 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
     }
     copy->wait();
   }
-  if (ready.left) {
-    copies.add(ready.left);
-  }
-  add_settled(copies);
 }
 
 // Nothing is told of blocks below the least that moves by itself, which are freed far more often

@@ -111,9 +111,6 @@ void release_workspaces() noexcept;
 // Whether a thread is about to capture a stream that is not known yet.
 bool capture_begins() noexcept;
 
-// What memory owed that this thread was given, and that only the stream of its pool is after.
-void add_settled(const ::lms::Marks& copies);
-
 // A graph keeps the pointers that it captured, for all its replays.
 void expose_to_capture(::lms::Key key, ::lms::Stream stream);
 

@@ -142,8 +142,8 @@ void unexpose(StorageImpl* storage) {
 }
 
 void wait_for_arrival(StorageImpl* storage) {
-  if (const auto arrival = state().engine.arrival(storage)) {
-    arrival->wait();
+  for (const ::lms::FencePtr& copy : state().engine.before_use(storage)) {
+    copy->wait();
   }
 }
 
