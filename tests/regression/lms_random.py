@@ -371,9 +371,9 @@ class Program:
         actions = {
             self.make: 3, self.give: 2, self.update: 6, self.add: 6, self.compute: 6,
             self.overwrite: 4, self.copy: 4, self.lists: 3, self.read: 4, self.evict: 20,
-            self.reclaim: 1, self.alias: 3, self.release: 2, self.leave_aliases: 0.5, self.capture: 1,
-            self.replay: 4, self.drop_graph: 0.3, self.renew_stream: 1, self.together: 0.5,
-            self.switch: 2 if self.on else 8,
+            self.reclaim: 1, self.alias: 3, self.release: 2, self.leave_aliases: 0.5,
+            self.capture: 1, self.replay: 4, self.drop_graph: 0.3, self.renew_stream: 1,
+            self.together: 0.5, self.switch: 2 if self.on else 8,
         }  # fmt: skip
         self.random.choices(list(actions), list(actions.values()))[0]()
         while len(self.entries) > MOST_ENTRIES:
