@@ -824,6 +824,34 @@ def test_new_memory_is_used_on_a_stream_of_before(mode: str, within: str, how: s
     operands.clear()  # PyTorch keeps `use`
 
 
+@pytest.mark.parametrize("first", lms_device.device.modes)
+def test_new_memory_of_expandable_segments_is_used_on_a_stream_of_before(
+    program: Any, first: str
+) -> None:
+    """There the plug-in does not know what a block owes, but what may be owed."""
+    out = program(
+        """
+        import simcuda, torch
+        from lms_tensors import evict, ramp
+        torch.cuda.lms.enable(min_size=0)
+        side, x = torch.cuda.Stream(), ramp(1).cuda()
+        side.wait_stream(torch.cuda.current_stream())
+        evict(x)
+        y = torch.empty_like(x)
+        with torch.cuda.stream(side):
+            y.fill_(7)
+        side.synchronize()
+        assert torch.equal(x.cpu(), ramp(1))
+        assert simcuda.device.races() == []
+        print("in order")
+        """,
+        mode=first,
+        env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        fresh=True,
+    )
+    assert "in order" in out
+
+
 @pytest.mark.parametrize("then", ["on", "turned off"])
 def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(mode: str, then: str) -> None:
     """There is no copy out to wait for, but what had used it last on the stream of its pool."""

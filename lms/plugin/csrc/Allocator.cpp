@@ -197,11 +197,16 @@ class Allocator final : public Forward {
   void pass_on(void* ptr, const Block& block);
   Ready taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t stream);
   void let_go(void* ptr, const Block& block, const Ready& ready);
+  void lose(DeviceIndex device, const Ready& ready);
+  void add_lost(DeviceIndex device, Ready* ready);
   // `change` must not call the allocator behind, under whose lock that of this is taken.
   void correct(DeviceIndex device, const std::function<void(Unseen*)>& change);
 
   Blocks blocks_;
   FreeMemory free_;
+  std::mutex lost_mutex_;
+  std::map<DeviceIndex, ::lms::Marks> lost_;  // what memory owes to others of which none is kept
+  std::atomic<bool> has_lost_{false};
   std::mutex pools_mutex_;
   std::vector<Pool> pools_;
   std::atomic<size_t> pool_count_{0};
@@ -597,6 +602,9 @@ Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t
   if (PageInScope::active()) {
     return ready;
   }
+  if (C10_UNLIKELY(has_lost_.load(std::memory_order_relaxed))) {
+    add_lost(device, &ready);
+  }
   if (C10_LIKELY(!ready.owes_streams())) {
     return {};
   }
@@ -613,8 +621,30 @@ void Allocator::let_go(void* ptr, const Block& block, const Ready& ready) {
   const FreeMemory::Range range = FreeMemory::range(ptr, block.bytes);
   if (!told || !free_.put(range, ready)) {
     settle_copies(block.device, block.stream, ready);
+    lose(block.device, ready);
     free_.forget(range);  // what a list has said meanwhile came before that
   }
+}
+
+// Whoever takes memory may have taken that.
+void Allocator::lose(DeviceIndex device, const Ready& ready) {
+  if (C10_LIKELY(!ready.owes_streams())) {
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(lost_mutex_);
+  lost_[device].add(ready.copies());
+  lost_[device].add(ready.others);
+  has_lost_ = true;
+}
+
+void Allocator::add_lost(DeviceIndex device, Ready* ready) {
+  const std::lock_guard<std::mutex> lock(lost_mutex_);
+  if (lost_[device].done()) {
+    lost_.erase(device);
+    has_lost_ = !lost_.empty();
+    return;
+  }
+  ready->others.add(lost_[device]);
 }
 
 // ---- freeing, and the streams that must be waited for
