@@ -974,6 +974,29 @@ def test_a_pointer_to_new_memory_is_followed_on_a_stream_of_before(mode: str, ho
         assert not y.cpu().any()
 
 
+def test_memory_left_without_a_copy_is_used_beside_a_capture(mode: str) -> None:
+    """Its last use was on the stream that is captured by then, and is no part of the graph."""
+    home, side, n = torch.cuda.Stream(), torch.cuda.Stream(), 2048  # its mark is that of more ops
+    with torch.cuda.stream(home):
+        x, added = torch.full((n,), 1.0, device="cuda"), torch.ones(n, device="cuda")
+        evict(x)
+        side.wait_stream(home)
+        total = x + added
+        evict(x)
+        y = torch.empty(n, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(home):
+        graph.capture_begin(capture_error_mode="thread_local")
+        added.add_(1)
+    with torch.cuda.stream(side):
+        y.fill_(7)
+    with torch.cuda.stream(home):
+        graph.capture_end()
+    torch.cuda.synchronize()
+    assert torch.equal(total.cpu(), torch.full((n,), 2.0))
+    assert torch.equal(y.cpu(), torch.full((n,), 7.0))
+
+
 @pytest.mark.parametrize("how", ["pin", "pointer"])
 def test_a_pointer_is_followed_on_a_stream_of_before(mode: str, how: str) -> None:
     """It is ordered after all that the program did to the tensor, and no operator tells of it."""

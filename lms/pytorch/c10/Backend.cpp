@@ -403,6 +403,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     }
     if (at_home && !copy) {
       ready.home = end;
+      set_now(end);  // whoever is to wait for it may do so when its stream is captured
       ready.others.add(end);
       left_[device].add(end);
     } else {

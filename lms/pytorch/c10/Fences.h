@@ -63,6 +63,8 @@ MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes);
 // The mark that comes next there: it will be after all work queued so far. Set by whoever sets the
 // next one or, before that, waits for it.
 MarkPtr next_mark(DeviceIndex device, cudaStream_t stream);
+// Sets one that may still be the next.
+void set_now(const MarkPtr& mark);
 
 // Makes later work on `stream` wait for `fence`, which must be a mark of these.
 void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence);
