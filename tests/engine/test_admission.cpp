@@ -21,6 +21,7 @@
 #include "turns.h"
 
 thread_local std::atomic<int>* fake::ManualClock::looks_ = nullptr;
+thread_local fake::ManualClock::Sleep* fake::ManualClock::sleep_ = nullptr;
 
 namespace {
 
@@ -587,6 +588,7 @@ TEST(turns_end_although_others_end) {
 struct Lacking {
   explicit Lacking(Others* others, Lack lack = Lack::kFails)
       : waiter(&others->clock, [this, others, lack] {
+          ManualClock::sleep_on(&sleep);
           others->begin_another();
           taken =
               others->turns.wait([this] { return look(); }, lack, /*own=*/1, others->fits_alone);
@@ -594,7 +596,10 @@ struct Lacking {
           while (!may_end) std::this_thread::yield();
           others->turns.end();
         }) {}
-  ~Lacking() { may_look = may_end = true; }  // of a test that fails
+  ~Lacking() {  // of a test that fails
+    may_look = may_end = true;
+    sleep.longer = false;
+  }
   bool look() {
     const bool found = room;
     ++looks;
@@ -603,6 +608,7 @@ struct Lacking {
   }
   std::atomic<int> looks{0};
   std::atomic<bool> room{false}, taken{false}, ended{false}, may_look{true}, may_end{true};
+  ManualClock::Sleep sleep;
   Waiter waiter;
 };
 
@@ -662,6 +668,24 @@ TEST(turns_do_not_give_up_while_another_looks) {
   CHECK(!second.waiter.done());  // nor before its op is over
   second.room = true;
   first.may_end = true;
+  while (!first.waiter.done()) std::this_thread::yield();
+  CHECK(second.waiter.done() && first.taken && second.taken);
+}
+
+// It sleeps while another's end leaves it room.
+TEST(turns_do_not_give_up_while_another_is_to_look) {
+  Others s;
+  s.begin_another();
+  Lacking first(&s);
+  CHECK(!first.waiter.done());
+  first.sleep.longer = true;
+  while (!first.sleep.begun) std::this_thread::yield();
+  first.room = true;
+  s.turns.end();
+  Lacking second(&s);
+  CHECK(!second.waiter.done());
+  second.room = true;
+  first.sleep.longer = false;
   while (!first.waiter.done()) std::this_thread::yield();
   CHECK(second.waiter.done() && first.taken && second.taken);
 }
