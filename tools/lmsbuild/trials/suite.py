@@ -187,7 +187,7 @@ def _pytest(
         *("-W", "ignore::pytest.PytestUnknownMarkWarning"),
     ]
     variables = {**order.variables, "LMS_SOURCE": str(order.source)}
-    with console.task(f"testing {', '.join(file.stem for file in files)}") as task:
+    with console.task(f"testing {_named(files)}") as task:
 
         def line(text: str) -> bool:
             if share := _SHARE.search(text):
@@ -204,6 +204,12 @@ def _pytest(
             "the full log"
         )
     return True
+
+
+def _named(files: list[Path]) -> str:
+    """In a line of progress, which is repeated."""
+    few = 4
+    return ", ".join(file.stem for file in files) if len(files) <= few else f"{len(files)} suites"
 
 
 def _workers(device: Device) -> list[str]:
