@@ -15,6 +15,7 @@ WORDS = {
     "end_of_a_capture": "captures that another thread's requests for memory do not fail",
     "end_of_a_pools_use": "torch.cuda.MemPool",
     "could_not_be_captured": "pools of captures that can be ended from outside",
+    "that_a_graph_was_told_of": "CUDAGraph.register_generator_state",
     "execution_trace_observer": "torch.profiler.ExecutionTraceObserver",
     "expandable": "expandable segments",
     "unmapped": "expandable segments",

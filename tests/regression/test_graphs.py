@@ -305,3 +305,39 @@ def test_a_page_in_ahead_of_need_during_a_capture(lms: Any) -> None:
     del graph
     assert torch.ops.lms.page_in_if_free(ahead)
     assert (ahead == 3).all().item()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_seed_of_a_graphs_random_numbers_stays(lms: Any, on: bool) -> None:
+    """A replay reads it by a pointer that no operator has told of, and another capture fills it on
+    another stream, when nothing can come in."""
+    x, graphs = block(1), []
+    torch.cuda.synchronize()
+    for _ in range(2):
+        if not on:
+            lms.disable()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1], stream=stream):
+            x.mul_(1)
+        lms.enable(min_size=0)
+        lms.reclaim()
+        assert lms.stats()["lms.on_host"] == 0
+    torch.cuda.synchronize()
+    graphs.clear()
+
+
+def test_the_seed_of_a_generator_that_a_graph_was_told_of(lms: Any) -> None:
+    """It is made before the capture begins, on another stream."""
+    x, graph = block(1), torch.cuda.CUDAGraph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not needed any more
+        graph.register_generator_state(torch.Generator("cuda"))
+    with lms.pin(x):
+        lms.reclaim()
+        assert lms.stats()["lms.on_host"] == 0
+        with torch.cuda.graph(graph):
+            x.add_(1)
+    graph.replay()
+    assert (x == 2).all().item()

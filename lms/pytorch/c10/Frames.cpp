@@ -56,6 +56,7 @@ struct ThreadFrame {
   bool started = false;      // counts among the ops that run: its pins may be in others' way
   bool independent = false;  // it ends without the help of another thread
   bool in_turn = false;      // it tries again
+  bool for_graph = false;    // what it uses or makes is a graph's own
 };
 
 namespace {
@@ -203,8 +204,10 @@ bool in_engine() noexcept { return scopes.engine > 0; }
 
 bool letting_go() noexcept { return scopes.lets_go; }
 
+void hold_for_graph(bool hold) { this_frame().for_graph = hold; }
+
 void expose_to_capture(::lms::Key key, ::lms::Stream stream) {
-  if (C10_UNLIKELY(capturing(static_cast<cudaStream_t>(stream)))) {
+  if (C10_UNLIKELY(this_frame().for_graph || capturing(static_cast<cudaStream_t>(stream)))) {
     state().engine.expose(key, stream);
   }
 }
@@ -218,6 +221,9 @@ void note(StorageImpl* storage) {
   }
   EngineScope scope;
   state().engine.note(nullptr, storage, stream_for(storage), mine.lane);
+  if (C10_UNLIKELY(mine.for_graph)) {
+    state().engine.expose(storage, stream_for(storage));
+  }
 }
 
 MakingScope::MakingScope() {
@@ -278,7 +284,7 @@ void OpGuard::enter(const Use* uses, size_t count, const char* op) {
     start(&mine_, mine_.independent);
   }
   SmallVector<::lms::Engine::Use, 8> translated;
-  bool captured = false;
+  bool captured = mine_.for_graph;
   int device = -1;
   ::lms::Stream stream = nullptr;  // current on `device`; mostly all are of one: to ask costs more
   for (size_t i = 0; i < count; ++i) {

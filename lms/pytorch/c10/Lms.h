@@ -136,6 +136,9 @@ C10_CUDA_API bool active() noexcept;
 C10_CUDA_API void begin_capture();
 C10_CUDA_API void capture_begun();  // or it failed to
 C10_CUDA_API void end_capture();
+// Around what makes or fills what a graph itself keeps and replays follow pointers to: what this
+// thread's ops use or make then stays. `begin_capture` does so until the capture has begun.
+C10_CUDA_API void hold_for_graph(bool hold);
 // For who could not end one: the allocator goes on as if it had ended.
 C10_CUDA_API void abandon_capture();
 // Whether the engine can manage this storage at all. Reads the storage only.

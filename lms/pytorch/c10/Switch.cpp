@@ -110,9 +110,13 @@ void begin_capture() {
   }
   // Who moves something by now may still make its streams wait for the one that is to be captured.
   const std::lock_guard<std::recursive_mutex> moved(state().engine.mutex());
+  hold_for_graph(true);  // its random numbers' seed, which PyTorch fills before the first operator
 }
 
-void capture_begun() { --beginning; }
+void capture_begun() {
+  hold_for_graph(false);
+  --beginning;
+}
 
 void end_capture() {
   --captures;

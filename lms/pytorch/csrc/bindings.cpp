@@ -158,6 +158,7 @@ LMS_DEFINITIONS(m) {
     engine::begin_capture();
   });
   m.def("capture_begun() -> ()", [] { engine::capture_begun(); });
+  m.def("hold_for_graph(bool hold) -> ()", [](bool hold) { engine::hold_for_graph(hold); });
   m.def("abandon_capture() -> ()", [] { engine::abandon_capture(); });
   m.def("end_capture() -> ()", [] { engine::end_capture(); });
   define_collectives(m);

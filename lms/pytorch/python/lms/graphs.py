@@ -57,6 +57,25 @@ def watch() -> None:
 
     graph.capture_begin = capture_begin
     graph.capture_end = capture_end
+    if hasattr(graph, "register_generator_state"):
+        graph.register_generator_state = _held(graph.register_generator_state)
+
+
+def _held(register: Any) -> Any:
+    """What it makes for a generator, its seed, is filled when the capture begins."""
+
+    @functools.wraps(register)
+    def register_generator_state(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not library.loaded():
+            register(self, *args, **kwargs)
+            return
+        library.ops().hold_for_graph(True)
+        try:
+            register(self, *args, **kwargs)
+        finally:
+            library.ops().hold_for_graph(False)
+
+    return register_generator_state
 
 
 def _make_room() -> None:
