@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import lms_device
 import pytest
 import torch
-from lms_device import MIB
+from lms_device import LARGE, MIB
 from lms_tensors import block
 
 MODES = lms_device.device.modes
@@ -151,7 +152,7 @@ def test_what_could_not_be_captured_keeps_nothing(lms: Any, device: Any, why: st
 
 
 def test_a_capture_begins_on_a_full_device(lms: Any, device: Any) -> None:
-    """What the graph keeps of random numbers has room, which must be made before it begins."""
+    """What the graph keeps of random numbers has room, which is made while it begins."""
     device.limit(32 * MIB)
     x = block(1)
     lms.exclude(x)
@@ -170,6 +171,24 @@ def test_a_capture_begins_on_a_full_device(lms: Any, device: Any) -> None:
     graph.replay()
     assert (x == 2).all().item()
     assert all((t == i).all().item() for each in (kept, small) for i, t in enumerate(each))
+
+
+def test_a_capture_that_has_no_room_to_begin(lms: Any, device: Any) -> None:
+    """It fails, and the graph's end is not the process's."""
+    x = block(1)
+    torch.empty(0, device="cuda")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    device.limit(torch.cuda.memory_reserved())  # and the pool of the stream has nothing
+    with lms.pin(x), pytest.raises(torch.OutOfMemoryError), torch.cuda.stream(stream):
+        torch.cuda.CUDAGraph().capture_begin()
+    gc.collect()
+    device.limit(LARGE)
+    graph = captured(lambda: x.add_(1))
+    lms.reclaim()
+    graph.replay()
+    assert (x == 2).all().item()
 
 
 def test_nothing_moves_during_a_capture(lms: Any, device: Any) -> None:

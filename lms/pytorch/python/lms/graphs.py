@@ -9,14 +9,11 @@ import functools
 import weakref
 from typing import Any
 
-import torch
-
 from . import fusion, library, versions
 
-# Blocks of 512 bytes, two for each generator. More takes no more memory up to a segment of 2 MiB;
-# less would leave a graph with several generators short.
-_STATE_BYTES = 4 << 10
-
+# Found no room for the state of its random numbers. Its end would be the process's: it tells the
+# generator, which does not know it yet, that it is gone, and PyTorch throws from there.
+_half_begun: list[Any] = []
 _unnoted: Any = weakref.WeakSet()  # graphs that were captured before there was a library
 
 
@@ -33,16 +30,17 @@ def watch() -> None:
             begin(self, *args, **kwargs)
             _unnoted.add(self)
             return
-        _make_room()
         library.ops().begin_capture()
         self._lms_noted = True
         try:
             # A replay would follow pointers that nothing notes.
             fusion.stop("A CUDA graph cannot be captured once Large Model Support was on,")
             begin(self, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             library.ops().capture_begun()
             _abandon(self)
+            if versions.is_out_of_memory(error):
+                _half_begun.append(self)
             raise
         library.ops().capture_begun()
 
@@ -76,11 +74,6 @@ def _held(register: Any) -> Any:
             library.ops().hold_for_graph(False)
 
     return register_generator_state
-
-
-def _make_room() -> None:
-    """For the state of random numbers that the graph keeps, as nothing moves while it begins."""
-    torch.empty(_STATE_BYTES, dtype=torch.uint8, device="cuda")
 
 
 def _abandon(graph: Any) -> None:

@@ -211,6 +211,11 @@ def graph_class() -> Optional[Type[Any]]:
     return CUDAGraph
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether it has a class of its own, from 1.13 on, and is of that."""
+    return isinstance(error, getattr(torch.cuda, "OutOfMemoryError", ()))
+
+
 def rpc() -> Optional[Any]:
     """The module; None in a build without it."""
     module = getattr(torch.distributed, "rpc", None)
