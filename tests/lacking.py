@@ -104,6 +104,7 @@ WORDS = {
     "pluggable": "pluggable allocators",
     "capture_forbids": "capture_error_mode",
     "thread_local_capture": "capture_error_mode",
+    "used_beside_a_capture": "capture_error_mode",
 }
 if sys.version_info >= (3, 11):  # whose data classes refuse its own
     WORDS |= dict.fromkeys(("[with_lightning", "[fsdp"), "torch.distributed's shards here")
