@@ -958,6 +958,19 @@ def test_new_memory_is_used_on_a_stream_of_before_while_off(
     assert not device.races()
 
 
+def test_memory_of_no_tensor_is_used_on_a_stream_of_before(mode: str) -> None:
+    """The allocator gave it, which made the stream of its pool alone wait for the copy out."""
+    side, x = torch.cuda.Stream(), ramp(1).cuda()
+    side.wait_stream(torch.cuda.current_stream())
+    evict(x)
+    pointer = torch.cuda.caching_allocator_alloc(x.nbytes)
+    with on(side):
+        set_bytes(pointer, 0, x.nbytes)
+    side.synchronize()
+    assert torch.equal(x.cpu(), ramp(1))
+    torch.cuda.caching_allocator_delete(pointer)
+
+
 @pytest.mark.parametrize("how", ["pin", "pointer"])
 def test_a_pointer_to_new_memory_is_followed_on_a_stream_of_before(mode: str, how: str) -> None:
     """No operator makes that stream wait for the copy out of what was there."""

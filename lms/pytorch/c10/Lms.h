@@ -191,6 +191,9 @@ C10_CUDA_API bool exposed(StorageImpl* storage);
 // The host waits until a storage that was pinned, or exposed, has come in: who follows its pointer
 // may do so on any stream, which no op joins to the page-in.
 C10_CUDA_API void wait_for_arrival(StorageImpl* storage);
+// The host waits for what memory owes that was taken from the allocator itself, at `pointer`: it is
+// of no storage, and no op makes another stream than that of its pool wait.
+C10_CUDA_API void wait_for_memory(void* pointer);
 C10_CUDA_API void exclude(StorageImpl* storage);
 C10_CUDA_API void include(StorageImpl* storage);
 C10_CUDA_API bool excluded(StorageImpl* storage);

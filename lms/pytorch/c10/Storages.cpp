@@ -147,6 +147,18 @@ void wait_for_arrival(StorageImpl* storage) {
   }
 }
 
+void wait_for_memory(void* pointer) {
+  ::lms::Marks owed;
+  {
+    EngineScope scope;
+    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    owed = state().backend.owed_to_others({::lms::Place::kDevice, pointer, 0, 0});
+  }
+  for (const ::lms::MarkPtr& mark : owed) {
+    mark->wait();
+  }
+}
+
 bool exposed(StorageImpl* storage) { return state().engine.exposed(storage); }
 
 void exclude(StorageImpl* storage) {

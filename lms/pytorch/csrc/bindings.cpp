@@ -184,6 +184,8 @@ LMS_DEFINITIONS(m) {
   m.def("unpin_all(Tensor[] tensors) -> ()", &unpin_all);
   m.def("expose(Tensor tensor) -> ()", &for_all_that_came<&engine::expose>);
   m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
+  m.def("wait_for_memory(int pointer) -> ()",
+        [](int64_t pointer) { engine::wait_for_memory(reinterpret_cast<void*>(pointer)); });
   m.def("exclude(Tensor tensor) -> ()", &for_all<&engine::exclude>);
   m.def("include(Tensor tensor) -> ()", &for_all<&engine::include>);
   m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);

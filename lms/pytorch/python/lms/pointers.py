@@ -52,6 +52,10 @@ _NEVER_FOLLOWED: Dict[Tuple[str, Optional[str]], str] = {
 }
 
 
+# By which torch.cuda.caching_allocator_alloc takes memory.
+_TAKE = "_cuda_cudaCachingAllocator_raw_alloc"
+
+
 def _use() -> Optional[str]:
     """What the caller of data_ptr does with the pointer; None when it may follow it."""
     caller: Any = sys._getframe(2)
@@ -240,9 +244,24 @@ def _share(storage: torch.UntypedStorage) -> None:
         _expose_storage(storage)
 
 
+def _ready(take: Callable[..., int]) -> Callable[..., int]:
+    """Memory of no tensor may be followed to on any stream, of which no operator tells."""
+
+    @functools.wraps(take)
+    def taken(*args: Any) -> int:
+        pointer = take(*args)
+        library.ops().wait_for_memory(pointer)
+        return pointer
+
+    return taken
+
+
 def install() -> None:
     """From now on, what gives a pointer away holds its tensor."""
     _expose_noted()
+    take = versions.native(_TAKE)
+    if take is not None:
+        setattr(torch._C, _TAKE, _ready(take))
     tensor = torch.Tensor
     tensor.data_ptr = _pointer(  # type: ignore[method-assign]
         tensor.data_ptr, _identity_of_tensor, _expose_tensor
