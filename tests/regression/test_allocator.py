@@ -984,6 +984,34 @@ def test_to_free_what_is_out_takes_no_room(lms: Any, device: Any, how: str, chao
     assert (x.view(-1)[:MIB].cpu() == 5).all()
 
 
+@pytest.mark.values
+def test_what_leaves_while_it_is_freed(
+    lms: Any, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread moves it out after it was seen to be in, and takes its place."""
+    device.limit(64 * MIB)
+    x, ops, others = block(30, 7), torch.ops.lms, []
+
+    class Beside:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ops, name)
+
+        def drop_if_out(self, storage: Any) -> bool:
+            dropped = bool(ops.drop_if_out(storage))
+            if not others:
+                assert ops.evict(x)
+                others.append(block(60))
+                ops.pin_all(others)
+            return dropped
+
+    monkeypatch.setattr(lms.library, "ops", Beside)
+    x.untyped_storage().resize_(0)
+    monkeypatch.undo()
+    ops.unpin_all(others)
+    assert x.untyped_storage().nbytes() == 0
+    assert lms.stats()["lms.on_host"] == 0
+
+
 # ---- what no operator has touched
 
 

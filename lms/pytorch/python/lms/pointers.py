@@ -197,10 +197,20 @@ def _resizing(function: Callable[..., Any]) -> Callable[..., Any]:
     """For `storage.resize_`: to free what is out takes no room."""
     pinned = _pinned(function)
 
+    def drop_if_out(storage: Any) -> bool:
+        on_device = storage.device.type == "cuda" and library.active()
+        return on_device and bool(library.ops().drop_if_out(versions.argument(storage)))
+
     @functools.wraps(function)
     def wrapper(storage: Any, size: Any) -> Any:
-        if size == 0 and storage.device.type == "cuda" and library.active():
-            library.ops().drop_if_out(versions.argument(storage))
+        if size == 0:
+            drop_if_out(storage)
+        try:
+            return pinned(storage, size)
+        except RuntimeError:
+            # Another thread may have moved it out since, and then it had to come in.
+            if size != 0 or not drop_if_out(storage):
+                raise
         return pinned(storage, size)
 
     return wrapper
