@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import warnings
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import lms_device
 import pytest
 import torch
-from lms_device import LARGE, MIB
+from lms_device import MIB
 from lms_tensors import block
 
 MODES = lms_device.device.modes
@@ -152,7 +151,7 @@ def test_what_could_not_be_captured_keeps_nothing(lms: Any, device: Any, why: st
 
 
 def test_a_capture_begins_on_a_full_device(lms: Any, device: Any) -> None:
-    """What the graph keeps of random numbers has room, which is made while it begins."""
+    """What the graph keeps of random numbers has room, which must be made before it begins."""
     device.limit(32 * MIB)
     x = block(1)
     lms.exclude(x)
@@ -173,22 +172,59 @@ def test_a_capture_begins_on_a_full_device(lms: Any, device: Any) -> None:
     assert all((t == i).all().item() for each in (kept, small) for i, t in enumerate(each))
 
 
-def test_a_capture_that_has_no_room_to_begin(lms: Any, device: Any) -> None:
-    """It fails, and the graph's end is not the process's."""
+def test_room_for_a_capture_is_held_until_it_begins(
+    lms: Any, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another thread gives back and takes before that is not it."""
+    stream, begin, taken = torch.cuda.Stream(), torch.ops.lms.begin_capture, []
+
+    def begin_capture() -> None:
+        torch.cuda.empty_cache()
+        device.limit(torch.cuda.memory_reserved())
+        taken.append(begin())
+
+    monkeypatch.setattr(torch.ops.lms, "begin_capture", begin_capture)
     x = block(1)
-    torch.empty(0, device="cuda")
+    lms.exclude(x)
     torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    device.limit(torch.cuda.memory_reserved())  # and the pool of the stream has nothing
-    with lms.pin(x), pytest.raises(torch.OutOfMemoryError), torch.cuda.stream(stream):
-        torch.cuda.CUDAGraph().capture_begin()
-    gc.collect()
-    device.limit(LARGE)
-    graph = captured(lambda: x.add_(1))
-    lms.reclaim()
-    graph.replay()
-    assert (x == 2).all().item()
+    with torch.cuda.stream(stream):
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        graph.capture_end()
+    assert taken
+
+
+def test_a_capture_that_has_no_room_to_begin(program: Any) -> None:
+    """It fails, and the graph's end is not the process's."""
+    out = program(
+        """
+import gc
+import torch
+lms = torch.cuda.lms
+lms.enable()
+lms.graphs._make_room = lambda: None  # another thread has taken it
+full = []
+for size in (1 << 20, 1 << 19):
+    try:
+        while True:
+            full.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            lms.exclude(full[-1])
+    except torch.cuda.OutOfMemoryError:
+        pass
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.stream(torch.cuda.Stream()):
+    try:
+        graph.capture_begin()
+        graph.capture_end()  # of versions that find room
+    except torch.cuda.OutOfMemoryError:
+        print("no room")
+del graph
+gc.collect()
+print("alive")
+""",
+        memory=64 * MIB,
+    )
+    assert out.split()[-1] == "alive"
 
 
 def test_nothing_moves_during_a_capture(lms: Any, device: Any) -> None:

@@ -81,8 +81,7 @@ class C10_CUDA_API ShortageScope {
 // Whether something has had to make way since Large Model Support was first enabled.
 C10_CUDA_API bool under_pressure() noexcept;
 
-// Whether any thread captures a graph, but for this one until its capture has begun. Then nothing
-// moves.
+// Whether any thread captures a graph. Then nothing moves.
 C10_CUDA_API bool capture_underway() noexcept;
 // Whether this one does, or works for one. Then no op is tried again.
 C10_CUDA_API bool in_capture();

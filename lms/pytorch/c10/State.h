@@ -108,7 +108,7 @@ void note_made_while_off();
 // Frees what libraries keep between ops, and get anew when they need it. No op may be running.
 void release_workspaces() noexcept;
 
-// Whether another thread is about to capture a stream that is not known yet.
+// Whether a thread is about to capture a stream that is not known yet.
 bool capture_begins() noexcept;
 
 // A graph keeps the pointers that it captured, for all its replays.

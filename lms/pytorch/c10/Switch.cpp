@@ -22,9 +22,6 @@ namespace {
 
 std::atomic<int> captures{0};
 std::atomic<int> beginning{0};  // of these
-// This thread's, of both. Until its stream is captured it may move things, and has to: what the
-// graph keeps of random numbers needs room, and a graph that found none ends the process.
-thread_local int own_beginning = 0;
 std::atomic<bool> any_capture{false};
 std::atomic<bool> forked{false};
 
@@ -97,9 +94,9 @@ bool active() noexcept { return detail::lms_switch.active() || captures.load() >
 
 bool in_child() noexcept { return forked.load(std::memory_order_relaxed); }
 
-bool capture_underway() noexcept { return captures.load() > own_beginning; }
+bool capture_underway() noexcept { return captures.load() > 0; }
 
-bool capture_begins() noexcept { return beginning.load() > own_beginning; }
+bool capture_begins() noexcept { return beginning.load() > 0; }
 
 bool captured() noexcept { return any_capture; }
 
@@ -110,7 +107,6 @@ void begin_capture() {
     const auto settled = detail::lms_switch.hold();
     ++captures;
     ++beginning;
-    ++own_beginning;
   }
   // Who moves something by now may still make its streams wait for the one that is to be captured.
   const std::lock_guard<std::recursive_mutex> moved(state().engine.mutex());
@@ -119,7 +115,6 @@ void begin_capture() {
 
 void capture_begun() {
   hold_for_graph(false);
-  --own_beginning;
   --beginning;
 }
 

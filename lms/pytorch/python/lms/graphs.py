@@ -9,7 +9,13 @@ import functools
 import weakref
 from typing import Any
 
+import torch
+
 from . import fusion, library, versions
+
+# Blocks of 512 bytes, two for each generator. More takes no more memory up to a segment of 2 MiB;
+# less would leave a graph with several generators short.
+_STATE_BYTES = 4 << 10
 
 # Found no room for the state of its random numbers. Its end would be the process's: it tells the
 # generator, which does not know it yet, that it is gone, and PyTorch throws from there.
@@ -30,7 +36,9 @@ def watch() -> None:
             begin(self, *args, **kwargs)
             _unnoted.add(self)
             return
+        room = _make_room()
         library.ops().begin_capture()
+        del room
         self._lms_noted = True
         try:
             # A replay would follow pointers that nothing notes.
@@ -74,6 +82,12 @@ def _held(register: Any) -> Any:
             library.ops().hold_for_graph(False)
 
     return register_generator_state
+
+
+def _make_room() -> torch.Tensor:
+    """For the state of random numbers that the graph keeps. Nothing moves while that is made, so it
+    is to be held until no segment is given back any more."""
+    return torch.empty(_STATE_BYTES, dtype=torch.uint8, device="cuda")
 
 
 def _abandon(graph: Any) -> None:
