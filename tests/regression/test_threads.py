@@ -792,21 +792,23 @@ def test_the_allocators_counters_beside_threads(program: Any) -> None:
         threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + 3
-        looks, moved = 0, False
-        while time.monotonic() < end:
-            looks += 1
-            if looks % 20 == 0:
-                torch.cuda.reset_accumulated_memory_stats()
-                torch.cuda.reset_peak_memory_stats()
-            stats = torch.cuda.memory_stats()
-            moved = moved or stats["lms.paged_in"] > 0  # since they were reset
-            for name in NAMES:
-                for what in ("current", "allocated", "freed"):
-                    parts = [stats[f"{name}.{pool}_pool.{what}"] for pool in ("small", "large")]
-                    assert min(parts) >= 0 and sum(parts) == stats[f"{name}.all.{what}"], stats
-                assert stats[f"{name}.all.peak"] >= stats[f"{name}.all.current"], stats
-        stop.set()
+        try:  # else the threads go on after an error, and with them the process
+            end = time.monotonic() + 3
+            looks, moved = 0, False
+            while time.monotonic() < end:
+                looks += 1
+                if looks % 20 == 0:
+                    torch.cuda.reset_accumulated_memory_stats()
+                    torch.cuda.reset_peak_memory_stats()
+                stats = torch.cuda.memory_stats()
+                moved = moved or stats["lms.paged_in"] > 0  # since they were reset
+                for name in NAMES:
+                    for what in ("current", "allocated", "freed"):
+                        parts = [stats[f"{name}.{pool}_pool.{what}"] for pool in ("small", "large")]
+                        assert min(parts) >= 0 and sum(parts) == stats[f"{name}.all.{what}"], stats
+                    assert stats[f"{name}.all.peak"] >= stats[f"{name}.all.current"], stats
+        finally:
+            stop.set()
         for thread in threads:
             thread.join()
         torch.cuda.lms.disable()
