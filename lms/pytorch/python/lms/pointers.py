@@ -132,6 +132,16 @@ def _before(function: Callable[..., Any], action: Callable[[Any], None]) -> Call
     return wrapper
 
 
+def _after(function: Callable[..., Any], action: Callable[[Any], None]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        action(result)
+        return result
+
+    return wrapper
+
+
 # Storages whose pointer was given away before there was a library to tell: their classes, and weak
 # references.
 _given_away: List[Any] = []
@@ -205,13 +215,13 @@ def _resizing(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(storage: Any, size: Any) -> Any:
         if size == 0:
             drop_if_out(storage)
-        try:
-            return pinned(storage, size)
-        except RuntimeError:
-            # Another thread may have moved it out since, and then it had to come in.
-            if size != 0 or not drop_if_out(storage):
-                raise
-        return pinned(storage, size)
+        while True:
+            try:
+                return pinned(storage, size)
+            except RuntimeError:
+                # Another thread may have moved it out since, and then it had to come in.
+                if size != 0 or not drop_if_out(storage):
+                    raise
 
     return wrapper
 
@@ -254,24 +264,13 @@ def _share(storage: torch.UntypedStorage) -> None:
         _expose_storage(storage)
 
 
-def _ready(take: Callable[..., int]) -> Callable[..., int]:
-    """Memory of no tensor may be followed to on any stream, of which no operator tells."""
-
-    @functools.wraps(take)
-    def taken(*args: Any) -> int:
-        pointer = take(*args)
-        library.ops().wait_for_memory(pointer)
-        return pointer
-
-    return taken
-
-
 def install() -> None:
     """From now on, what gives a pointer away holds its tensor."""
     _expose_noted()
     take = versions.native(_TAKE)
     if take is not None:
-        setattr(torch._C, _TAKE, _ready(take))
+        # Memory of no tensor may be followed to on any stream, of which no operator tells.
+        setattr(torch._C, _TAKE, _after(take, library.ops().wait_for_memory))
     tensor = torch.Tensor
     tensor.data_ptr = _pointer(  # type: ignore[method-assign]
         tensor.data_ptr, _identity_of_tensor, _expose_tensor
