@@ -824,6 +824,51 @@ def test_the_allocators_counters_beside_threads(program: Any) -> None:
     assert "counted True" in out
 
 
+def test_what_others_free_while_a_page_in_looks_is_counted(program: Any) -> None:
+    """Of blocks that are looked at and given back nothing is counted, and of others everything."""
+    out = program(
+        """
+        import threading, time, torch
+        torch.cuda.init()
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.full((2 << 18,), float(i), device="cuda") for i in range(24)]
+        take, give = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
+        first = take(1024)  # and with it a segment of the small pool, which only these use
+        before = torch.cuda.memory_stats()
+        stop, taken = threading.Event(), [0, 0]
+
+        def work(i):
+            stream = torch.cuda.Stream().cuda_stream
+            while not stop.is_set():
+                give(take(1024, stream=stream))
+                taken[i] += 1
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 3
+        rounds = 0
+        while time.monotonic() < end:
+            made = [torch.ones(2 << 18, device="cuda") for _ in range(8)]  # some of these leave
+            del made  # and each that comes in has blocks to look at
+            for i in range(8):
+                kept[(rounds + i) % 24].add_(0)
+            rounds += 8
+        stop.set()
+        for thread in threads:
+            thread.join()
+        after = torch.cuda.memory_stats()
+        assert after["lms.paged_in"] > before["lms.paged_in"] + 20, after["lms.paged_in"]
+        for what in ("allocated", "freed"):
+            name = f"allocation.small_pool.{what}"
+            print(after[name] - before[name] - sum(taken))
+        """,
+        memory=40 * MIB,
+        mode="lazy",
+    )
+    assert out.split() == ["0", "0"]
+
+
 def test_who_holds_the_interpreter_does_not_wait(program: Any) -> None:
     """Another thread's operator may need it to come to its end."""
     out = program(

@@ -467,7 +467,9 @@ void* Allocator::choose(const Request& request, void* ptr) {
   }
   const auto after = base()->getDeviceStats(request.device);
   bool raised = false;
-  correct(request.device, [&](Unseen* unseen) { raised = unseen->add_blocks(before, after); });
+  correct(request.device, [&](Unseen* unseen) {
+    raised = unseen->add_blocks(before, after, static_cast<std::int64_t>(others.size()));
+  });
   if (raised) {
     base()->resetPeakStats(request.device);
   }

@@ -38,9 +38,16 @@ class Unseen {
   // Errors that the user saw, less those that were counted.
   void add_ooms(std::int64_t seen) { ooms_ += seen; }
 
-  // Between the two, blocks were taken and given back. Whether that has raised a peak: the
-  // allocator's must be reset then, and those that were before are kept here.
-  bool add_blocks(const DeviceStats& before, const DeviceStats& after) {
+  // Between the two, so many blocks were taken and given back. Whether that has raised a peak: the
+  // allocator's must be reset then, and those that were before are kept here. Where others have
+  // taken or freed as well, what was whose cannot be told, and everything stays counted.
+  bool add_blocks(const DeviceStats& before, const DeviceStats& after, std::int64_t blocks) {
+    for (const auto counted : {&DeviceStats::allocation, &DeviceStats::active}) {
+      const auto &old = (before.*counted)[0], &now = (after.*counted)[0];  // of all sizes
+      if (now.allocated - old.allocated != blocks || now.freed - old.freed != blocks) {
+        return false;
+      }
+    }
     const auto old = stats_of(before), now = stats_of(after);
     bool raised = false;
     for (std::size_t i = 0; i < kStats; ++i) {
