@@ -257,7 +257,7 @@ BUCKETS = """
     def make():
         torch.manual_seed(0)
         net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).cuda()
-        return DistributedDataParallel(net, gradient_as_bucket_view=True)
+        return DistributedDataParallel(net, gradient_as_bucket_view=sys.argv[3] == "views")
 
     def train(model):
         optimiser = torch.optim.SGD(model.parameters(), 0.1)
@@ -328,8 +328,21 @@ def test_gradients_that_are_parts_of_buckets(
 ) -> None:
     """In chaos mode, which refuses looks at pointers: also those of a model made before."""
     out = program(
-        HEADER + BUCKETS, made, str(tmp_path / "store"), mode="lazy", env={"LMS_DEBUG": "chaos"}
+        HEADER + BUCKETS,
+        made,
+        str(tmp_path / "store"),
+        "views",
+        mode="lazy",
+        env={"LMS_DEBUG": "chaos"},
     )
+    assert "trained" in out
+
+
+def test_gradients_that_are_no_parts_of_buckets(program: Any, tmp_path: Path, sim: Any) -> None:
+    """As is the default: then the model makes sure that each is no part of its bucket."""
+    store = str(tmp_path / "store")
+    chaos = {"LMS_DEBUG": "chaos"}
+    out = program(HEADER + BUCKETS, "after", store, "copies", mode="lazy", env=chaos)
     assert "trained" in out
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's profilers note the pointers of tensors, and follow none. In chaos mode a look at one
 that is out raises, inside of the profiler, which ends the process: not while it runs. Nor while
-there is a DistributedDataParallel(gradient_as_bucket_view=True), which asks in its backward pass
-whether a gradient is a part of its bucket."""
+there is a DistributedDataParallel, which asks in its backward pass whether a gradient is a part of
+its bucket, and fails where it should be none."""
 
 from __future__ import annotations
 
@@ -50,9 +50,8 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _while_it_lives(model: Any) -> None:
-    if getattr(model, "gradient_as_bucket_view", False):
-        _count(1)
-        weakref.finalize(model, _count, -1).atexit = False
+    _count(1)
+    weakref.finalize(model, _count, -1).atexit = False
 
 
 def _making(function: Callable[..., Any]) -> Callable[..., Any]:
