@@ -129,5 +129,13 @@ def test_results_of_compiled_functions_move(outside, eager_moves):
     assert right and moved >= 96 * MIB
 
 
+@pytest.mark.parametrize("mode", ["usual", "chaos"])
+def test_compiled_functions_in_a_graph(outside, eager_moves, mode):
+    """They pin what they read, and what they return is given back to where it came from."""
+    env = CHAOS if mode == "chaos" else {"TF_LMS": "1"}
+    right, moved = outside("compiled_in_a_graph", env=env)
+    assert right and moved >= 32 * MIB
+
+
 def test_variables_that_compiled_functions_write_move(outside, eager_moves):
     assert outside("compiled_variables") is True

@@ -299,6 +299,23 @@ def compiled():
             device()["bytes_reclaimed"]]  # fmt: skip
 
 
+def compiled_in_a_graph():
+    """A call of one is a kernel of XLA's, but has the type of calls that nobody compiled."""
+
+    @compiled_function
+    def scaled(x, by):
+        return x * by + 1.0
+
+    @tf.function
+    def graph(x, by):
+        return scaled(scaled(x, by), by)
+
+    held = [tf.ones((4 * ONE,))]
+    held += [graph(held[0], tf.constant(float(i))) for i in range(20)]
+    return [[float(tf.reduce_max(y)) for y in held[1:]] == [i * (i + 1.0) + 1 for i in range(20)],
+            device()["bytes_reclaimed"]]  # fmt: skip
+
+
 def compiled_variables():
     """Whose memory others share: else they keep the memory that they have."""
 

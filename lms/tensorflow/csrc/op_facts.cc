@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensorflow/core/common_runtime/lms/op_facts.h"
 
+#include <cstring>
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -174,13 +176,22 @@ OpFacts Find(const std::string& type) {
   return facts;
 }
 
+// XLA's kernel of a call has the type of the call, or the name of the function. The class is
+// compiled into another library, so it is known by name.
+std::string TypeOf(const OpKernel& kernel) {
+  if (std::strcmp(typeid(kernel).name(), "N10tensorflow18XlaLocalLaunchBaseE") == 0) {
+    return "XlaLaunch";
+  }
+  return std::string(kernel.type_string());
+}
+
 }  // namespace
 
 const OpFacts& FactsOf(const OpKernel& kernel) {
   // Each thread has its own way to them, so that to look them up needs no lock. They are never
   // freed: an asynchronous op may outlive the thread that began it.
   thread_local std::unordered_map<std::string, const OpFacts*> known;
-  const std::string type(kernel.type_string());
+  const std::string type = TypeOf(kernel);
   const auto found = known.find(type);
   if (found != known.end()) return *found->second;
   static auto* all = new std::unordered_map<std::string, OpFacts>;
