@@ -202,6 +202,25 @@ def test_what_is_written_without_a_word_in_the_schema_is_no_longer_shared(torch:
     assert not torch.equal(shared.cpu(), torch.zeros(3))
 
 
+def test_what_is_written_without_a_word_is_as_it_was_where_the_results_find_no_room(
+    torch: Any, mode: str
+) -> None:
+    """As on a GPU, whose kernel runs when its results have memory."""
+    mean, var = torch.zeros(1 << 19, device="cuda"), torch.ones(1 << 19, device="cuda")
+    x = torch.full((4, 1 << 19), 2.0, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    device.capacity = device.used
+    filling = []
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        while True:
+            filling.append(torch.empty(1 << 17, device="cuda"))
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.nn.functional.batch_norm(x, mean, var, training=True)
+    assert torch.equal(mean.cpu(), torch.zeros(1 << 19))
+    assert torch.equal(var.cpu(), torch.ones(1 << 19))
+
+
 def test_a_pointer_that_throws_surfaces(torch: Any) -> None:
     x = torch.ones(4, device="cuda")
     good = torch.ones(4, device="cuda")

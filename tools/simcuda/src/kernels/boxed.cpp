@@ -54,11 +54,20 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
   torch::jit::Stack inputs;
   if (launch.capturing()) inputs.assign(values, values + arguments.size());
   launch.begin();
+  for (size_t i = 0; i < arguments.size(); i++) {
+    if (!arguments[i].silently) continue;
+    for_each_tensor(values[i], [&](const Tensor& t) { launch.keep(t); });
+  }
   op.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack);
   launch.end();
   launch.write_back();
-  for (size_t i = stack->size() - operands_.results(); i < stack->size(); i++) {
-    replace_tensors((*stack)[i], [&](const Tensor& t) { return launch.to_device(t); });
+  try {
+    for (size_t i = stack->size() - operands_.results(); i < stack->size(); i++) {
+      replace_tensors((*stack)[i], [&](const Tensor& t) { return launch.to_device(t); });
+    }
+  } catch (...) {
+    launch.put_back();
+    throw;
   }
   launch.finish();
   if (!launch.capturing()) return;

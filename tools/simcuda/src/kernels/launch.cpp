@@ -250,8 +250,24 @@ void Launch::store(const Tensor& target, const Tensor& source) {
   stores_.emplace_back(static_cast<char*>(writable_data_of(target.storage())) + offset, source);
 }
 
+void Launch::keep(const Tensor& cpu) {
+  for (auto& a : arguments_) {
+    if (a.cpu.is_same(cpu)) kept_.emplace_back(a.device, cpu.clone());
+  }
+}
+
+void Launch::put_back() {
+  stores_.clear();
+  for (auto& [device, bytes] : kept_) store(device, bytes);
+  write_stores();
+}
+
 void Launch::finish() {
   if (simcuda_order_on() && !capturing_) note();
+  write_stores();
+}
+
+void Launch::write_stores() {
   if (stores_.empty()) return;
   if (late_) {
     for (auto& elements : stores_) enqueue(std::move(elements));

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace simcuda {
@@ -51,6 +52,11 @@ class Launch {
   // Between begin and end the op owns its stream; everything queued before it has run.
   void begin();
   void end();
+
+  // A GPU's kernel that writes an argument silently runs when its results have memory, which comes
+  // later here: what was kept of such a one, after begin, is put back where that is refused.
+  void keep(const Tensor& cpu);
+  void put_back();
 
   // Brings what the op did to its arguments back to them: sizes, storages that it resized.
   void write_back();
@@ -96,6 +102,7 @@ class Launch {
   void note();
   void enqueue(Elements elements);
   void store(const Tensor& target, const Tensor& source);
+  void write_stores();
 
   c10::Device device_;
   const std::string& op_;
@@ -106,6 +113,7 @@ class Launch {
   std::vector<Elements> stores_;
   std::vector<Memory> memory_;
   std::vector<Argument> arguments_;
+  std::vector<std::pair<Tensor, Tensor>> kept_;  // on the device, and what it held
   std::vector<Use> uses_;
 };
 

@@ -47,8 +47,8 @@ Operands::Operands(const c10::FunctionSchema& schema)
       mixes_devices_(mixes_devices(op_)) {
   for (const auto& argument : schema.arguments()) {
     const auto* alias = argument.alias_info();
-    arguments_.push_back(
-        {argument.name(), (alias && alias->isWrite()) || written_silently(op_, argument.name())});
+    const bool silently = written_silently(op_, argument.name());
+    arguments_.push_back({argument.name(), (alias && alias->isWrite()) || silently, silently});
   }
 }
 

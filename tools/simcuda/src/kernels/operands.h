@@ -48,7 +48,7 @@ class Operands {
  public:
   struct Argument {
     std::string name;
-    bool written;
+    bool written, silently;  // the latter where the schema does not say so
   };
   explicit Operands(const c10::FunctionSchema& schema);
 
