@@ -158,3 +158,52 @@ def test_alignment_is_compared_without_holding(lms: Any) -> None:
     lms.reclaim()
     copy_misaligned_inputs([x], [0])
     assert not torch.ops.lms.exposed(x)
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "jiterator"), reason="1.11 and before have none")
+@pytest.mark.parametrize("outputs", (1, 2))
+def test_a_jiterated_kernel_keeps_what_it_is_given_and_makes(program: Any, outputs: int) -> None:
+    """It is compiled and launched by no operator, and makes its results itself."""
+    out = program(
+        """
+        import sys
+        import torch
+        outputs = int(sys.argv[1])
+
+        def launch(code, name, by_reference, count, tensors, values):
+            made = [torch.empty_like(tensors[0]) for _ in range(count)]
+            assert count == outputs and values == {"alpha": 3}
+            print(*(on_host(t) or evict(t) for t in (*tensors, *made)))
+            with torch.no_grad():
+                for each in made:
+                    torch.add(*tensors, alpha=values["alpha"], out=each)
+            return tuple(made) if count > 1 else made[0]
+
+        torch._C._cuda_jiterator_compile_and_launch_kernel = launch
+        code = "template <typename T> T f(T x, T y, T alpha) { return x + alpha * y; }"
+        if outputs == 1:
+            function = torch.cuda.jiterator._create_jit_fn(code, alpha=3)
+        else:
+            code = "template <typename T> void f(T x, T y, T alpha, T& out, T& other) { }"
+            make = torch.cuda.jiterator._create_multi_output_jit_fn
+            function = make(code, num_outputs=outputs, alpha=3)
+        torch.cuda.init()
+        torch.cuda.lms.enable(min_size=0)
+        evict, on_host = torch.ops.lms.evict, torch.ops.lms.on_host
+        x, y = (torch.full((1 << 18,), float(i), device="cuda") for i in (1, 2))
+        y.requires_grad_()  # no gradient goes through it
+        for on in (True, False):
+            torch.cuda.lms.reclaim()
+            made = function(x, y)
+            assert isinstance(made, torch.Tensor) if outputs == 1 else isinstance(made, tuple)
+            made = [made] if outputs == 1 else made
+            print([(t.mean().item(), t.requires_grad, evict(t)) for t in made])
+            torch.cuda.lms.disable()
+        """,
+        str(outputs),
+    )
+    stays = " ".join(["False"] * (2 + outputs))
+    first, results, again, off = out.splitlines()
+    assert first == again == stays
+    assert results == str([(7.0, False, True)] * outputs)
+    assert off == str([(7.0, False, False)] * outputs)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import io
@@ -619,6 +620,17 @@ def test_a_composite_operator_of_an_extension(lms: Any, context: Any) -> None:
             y.sum().backward()
             assert (x.grad == 2).all().item()
         assert (run(torch.ones(3)) == 2).all().item()
+
+
+def test_a_composite_operator_that_launches_a_kernel(lms: Any) -> None:
+    """`nanmean(out=)` calls no operator for its result. The simulated device refuses to compute
+    what is none, by when its operands are there."""
+    x, result = block(4), torch.ones(1 << 10, device="cuda")
+    for each in (x, result):
+        assert torch.ops.lms.evict(each)
+    with contextlib.suppress(RuntimeError):
+        torch.nanmean(x.view(1 << 10, -1), dim=1, out=result)
+    assert not on_host(x) and not on_host(result)
 
 
 def test_a_storage_that_dies_on_the_host(lms: Any, device: Any) -> None:

@@ -5,6 +5,7 @@ capture uses: who has such a graph is refused."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import weakref
 from typing import Any
@@ -17,9 +18,6 @@ from . import fusion, library, versions
 # less would leave a graph with several generators short.
 _STATE_BYTES = 4 << 10
 
-# Found no room for the state of its random numbers. Its end would be the process's: it tells the
-# generator, which does not know it yet, that it is gone, and PyTorch throws from there.
-_half_begun: list[Any] = []
 _unnoted: Any = weakref.WeakSet()  # graphs that were captured before there was a library
 
 
@@ -48,7 +46,7 @@ def watch() -> None:
             library.ops().capture_begun()
             _abandon(self)
             if versions.is_out_of_memory(error):
-                _half_begun.append(self)
+                _keep_for_ever(self)
             raise
         library.ops().capture_begun()
 
@@ -88,6 +86,13 @@ def _make_room() -> torch.Tensor:
     """For the state of random numbers that the graph keeps. Nothing moves while that is made, so it
     is to be held until no segment is given back any more."""
     return torch.empty(_STATE_BYTES, dtype=torch.uint8, device="cuda")
+
+
+def _keep_for_ever(graph: Any) -> None:
+    """One that found no room for the state of its random numbers. Its end, also at exit, would be
+    the process's: it tells the generator, which does not know it yet, that it is gone, and PyTorch
+    throws from there."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
 
 
 def _abandon(graph: Any) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches of Triton's kernels, which take pointers with no operator call. What they are given is
-pinned for the launch; after it the engine knows the stream, as for an operator."""
+"""Launches of kernels that take pointers with no operator call. What Triton's are given is pinned
+for the launch; after it the engine knows the stream, as for an operator. Jiterator's, which make
+their results themselves, are run by an operator."""
 
 from __future__ import annotations
 
@@ -13,12 +14,16 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import torch
 
-from . import library
+from . import library, versions
 
 _LAUNCHERS = {
     "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner", "run"),
     "triton.runtime.jit": ("JITFunction", "run"),
 }
+
+# By which torch.cuda.jiterator compiles a kernel, and launches it.
+_JITERATE = "_cuda_jiterator_compile_and_launch_kernel"
+_defined: List[Any] = []  # what has that operator, which goes with it
 
 
 class _Launch:
@@ -108,8 +113,41 @@ class _LauncherFinder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _by_operator(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What it is given stays for the launch, and what it makes, too."""
+    thread = threading.local()
+
+    def run(operands: List[torch.Tensor]) -> List[torch.Tensor]:
+        thread.results = function(*thread.arguments)
+        results = thread.results
+        return [results] if isinstance(results, torch.Tensor) else list(results)
+
+    _defined.append(torch.library.Library("lms_jiterator", "DEF"))
+    _defined[0].define("run(Tensor[] operands) -> Tensor[]")
+    _defined[0].impl("run", run, "CUDA")
+    library.ops().install_pending()
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        operands = list(_in(args))
+        if not operands or not library.active():
+            return function(*args)
+        thread.arguments = args
+        try:
+            with torch._C._AutoDispatchBelowAutograd():  # as the function is
+                torch.ops.lms_jiterator.run(operands)
+            return thread.results
+        finally:
+            thread.__dict__.clear()
+
+    return wrapper
+
+
 def install() -> None:
     """From now on, a launch pins what it is given."""
+    jiterate = versions.native(_JITERATE)
+    if jiterate is not None:
+        setattr(torch._C, _JITERATE, _by_operator(jiterate))
     for name in _LAUNCHERS:
         if name in sys.modules:
             _pin_launches(sys.modules[name])
