@@ -20,7 +20,8 @@ def outside(programs):
         options.setdefault("env", {"TF_LMS": "1"})
         options.setdefault("pool", POOL)
         arguments = [name, *map(str, arguments)]
-        said = programs.run(PROGRAM, arguments=arguments, within=300, **options)
+        options.setdefault("within", 300)
+        said = programs.run(PROGRAM, arguments=arguments, **options)
         return json.loads(said.splitlines()[-1])
 
     return run
@@ -135,6 +136,11 @@ def test_compiled_functions_in_a_graph(outside, eager_moves, mode):
     env = CHAOS if mode == "chaos" else {"TF_LMS": "1"}
     right, moved = outside("compiled_in_a_graph", env=env)
     assert right and moved >= 32 * MIB
+
+
+def test_a_compiled_function_that_finds_no_room_fails(outside):
+    """It says so while it holds the locks of its variables."""
+    assert outside("compiled_without_room", within=120) is True
 
 
 def test_variables_that_compiled_functions_write_move(outside, eager_moves):

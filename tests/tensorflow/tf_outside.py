@@ -331,5 +331,21 @@ def compiled_variables():
     return [float(tf.reduce_max(x)) for x in before + held] == [float(i) for i in range(6)]
 
 
+def compiled_without_room():
+    """The variable that it writes is locked when it fails."""
+    variable, x = tf.Variable(tf.zeros((ONE,))), tf.ones((ONE,))
+
+    @compiled_function
+    def grow(x):
+        variable.assign_add(x)
+        return tf.reduce_sum(tf.sort(tf.tile(x[None], [256, 1]), 0))
+
+    try:
+        tf.function(lambda x: grow(x))(x)
+    except tf.errors.ResourceExhaustedError:
+        print(json.dumps(True), flush=True)
+    os._exit(0)  # what XLA had taken by then may be freed twice, as without LMS
+
+
 if __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

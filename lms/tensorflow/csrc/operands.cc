@@ -275,8 +275,10 @@ void Operands::AdoptVariable(Var* var) {
   if (pool_ != nullptr && pool_->on_cpu) AdoptCopy(var->tensor(), *pool_);
 }
 
-// The variables may have other buffers now.
+// The variables may have other buffers now. One that failed may still hold their mutexes, as XLA's
+// kernels do; what it was to write counts as written since it began.
 void Operands::NoteVariables() {
+  if (!context_->status().ok()) return;
   Runtime& runtime = Runtime::Get();
   for (Var* var : variables_) {
     if (VariableAccess(var) != ::lms::Access::kWrite) continue;
