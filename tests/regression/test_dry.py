@@ -31,6 +31,11 @@ TRAIN = f"""
             models.loss_of(model(x.cuda()), y.cuda()).backward()
             optimiser.step()
         torch.cuda.synchronize()
+
+    def run_short():  # of memory: until then the plug-in asks for no free block
+        tensors = [torch.ones(1 << 28, device="cuda") for _ in range(3)]
+        del tensors
+        torch.cuda.empty_cache()
     """
 
 # What the allocator did, where, and what was copied; dry, also what time it was.
@@ -173,6 +178,7 @@ def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> Non
     took = child(
         """
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    run_short()
     ready, late = (torch.ones(1 << 28, device="cuda") for _ in range(2))
     torch.cuda.lms.reclaim()  # ends of uses are known once something has moved
     ready.add_(1), late.add_(1), torch.cuda.synchronize()
@@ -198,6 +204,7 @@ def test_a_small_page_in_waits_for_the_last_use_of_its_block_alone(child: Any) -
     took = child(
         """
     torch.cuda.lms.enable(host_limit="30G")
+    run_short()
     small, beside = (torch.ones(1 << 18, device="cuda") for _ in range(2))
     torch.cuda.lms.pin(beside)
     torch.cuda.lms.reclaim()
