@@ -129,13 +129,12 @@ def _by_operator(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
-        operands = list(_in(args))
+        operands = [each.detach() for each in _in(args)]  # the function is below autograd, too
         if not operands or not library.active():
             return function(*args)
         thread.arguments = args
         try:
-            with torch._C._AutoDispatchBelowAutograd():  # as the function is
-                torch.ops.lms_jiterator.run(operands)
+            torch.ops.lms_jiterator.run(operands)
             return thread.results
         finally:
             thread.__dict__.clear()
