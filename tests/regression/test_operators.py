@@ -5,19 +5,27 @@ when everything leaves between calls. What launches a kernel past the operators 
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import lms_device
 import pytest
 
-pytest.importorskip("torch.testing._internal.common_optimizers", reason="2.1 and before lack it")
-
 PROGRAM = Path(__file__).with_name("lms_operators.py").read_text()
 
 # Not to be compared: memory that nobody has written, a copy to the host that the host does not wait
 # for, and what needs a compiler.
 UNTOLD = ("empty", "new_empty", "to.", "jiterator")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.values,
+    pytest.mark.skipif(
+        find_spec("torch.testing._internal.common_optimizers") is None,
+        reason="2.1 and before lack one of them",
+    ),
+]
 
 # Of each operator and kind of number; more are many sizes of the same.
 SAMPLES = 3
@@ -38,8 +46,6 @@ def said(program: Any, kind: str, mode: str) -> dict[str, str]:
     return {name: result for name, result in found.items() if not name.startswith(UNTOLD)}
 
 
-@pytest.mark.slow
-@pytest.mark.values
 @pytest.mark.parametrize(
     ("kind", "least"), [("operators", 3000), ("modules", 300), ("optimisers", 100)]
 )
