@@ -207,3 +207,29 @@ def test_a_jiterated_kernel_keeps_what_it_is_given_and_makes(program: Any, outpu
     assert first == again == stays
     assert results == str([(7.0, False, True)] * outputs)
     assert off == str([(7.0, False, False)] * outputs)
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "jiterator"), reason="1.11 and before have none")
+def test_enabling_begins_anew_after_a_failure(program: Any) -> None:
+    """Of what came after the launches."""
+    out = program(
+        """
+        import torch
+        from torch.cuda.lms import profiling
+        torch.cuda.init()
+        install = profiling.install
+
+        def fails():
+            raise RuntimeError("cannot")
+
+        profiling.install = fails
+        try:
+            torch.cuda.lms.enable()
+        except RuntimeError as error:
+            print(error)
+        profiling.install = install
+        torch.cuda.lms.enable()
+        print(torch.cuda.lms.is_enabled())
+        """
+    )
+    assert out == "cannot\nTrue\n"

@@ -145,7 +145,7 @@ def _by_operator(function: Callable[..., Any]) -> Callable[..., Any]:
 def install() -> None:
     """From now on, a launch pins what it is given."""
     jiterate = versions.native(_JITERATE)
-    if jiterate is not None:
+    if jiterate is not None and not _defined:  # else what came after it has failed, and begins anew
         setattr(torch._C, _JITERATE, _by_operator(jiterate))
     for name in _LAUNCHERS:
         if name in sys.modules:
