@@ -138,7 +138,7 @@ def test_compiled_functions_in_a_graph(outside, eager_moves, mode):
     assert right and moved >= 32 * MIB
 
 
-def test_a_compiled_function_that_finds_no_room_fails(outside):
+def test_a_compiled_function_that_finds_no_room_fails(outside, eager_moves):
     """It says so while it holds the locks of its variables."""
     assert outside("compiled_without_room", within=120) is True
 
