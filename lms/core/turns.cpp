@@ -29,6 +29,7 @@ struct Turns::Lacking {
   // How many ops had ended when it last looked in vain. Until it has looked again after an end, it
   // may be about to find what that op left, and counts as one that runs.
   Count failed_at = kLooks;
+  Clock::Time another_ended{};  // or it began to lack memory
   bool gives_up = false;
 };
 
@@ -75,6 +76,7 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
     ~Unbar() { turns.unbar_(); }
   } unbar{*this};
   const Clock::Time start = clock_.now();
+  Clock::Time another_ended = start;
   Clock::Duration longest = kLongest;
   bool last = false;
   for (int tries = 1;; ++tries) {
@@ -87,10 +89,12 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
     const Count now = count_.load();
     const bool none_runs = begun_(now) == 0 && ended_(now) == own;
     if (others_end()) longest = Reservations::kStuck;
-    if (none_runs && clock_.now() < start + kDropTime && fits_alone) {
+    const Clock::Time drops_until = std::min(another_ended, start + longest) + kDropTime;
+    if (none_runs && clock_.now() < drops_until && fits_alone) {
       wait_for_end_(own, clock_.now() + kLook);
     } else {
       last = none_runs || !wait_for_end_(own, start + longest);
+      another_ended = clock_.now();
     }
   }
 }
@@ -135,6 +139,7 @@ void Turns::unbar_() {
 bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone) {
   const Clock::Time start = clock_.now();
   Lacking me(lack, own);
+  me.another_ended = start;
   std::unique_lock<std::mutex> lock(mutex_);
   lacking_.push_back(&me);
   ++waiting_;
@@ -160,7 +165,8 @@ bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fit
 bool Turns::wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
                           std::unique_lock<std::mutex>* lock) {
   const Clock::Time now = clock_.now();
-  const bool for_drops = fits_alone && now < start + kDropTime;
+  const Clock::Time since = alone(me->own) ? me->another_ended : start;
+  const bool for_drops = fits_alone && now < since + kDropTime;
   Clock::Time until = std::min(start + kLongest, now + kDropTime);
   while (ended_(count_.load()) == me->failed_at && clock_.now() < until) {
     choose_who_gives_up_();
@@ -172,6 +178,7 @@ bool Turns::wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
     }
     clock_.wait_until(changed_, *lock, until);
   }
+  if (ended_(count_.load()) != me->failed_at) me->another_ended = clock_.now();
   return clock_.now() < start + kLongest;
 }
 

@@ -42,8 +42,8 @@ class Turns {
 
   // How long one tries that fits alone when no end of an op can help it any more, but a reference
   // that is dropped outside of ops: the executor's to the operands of one that has ended, or
-  // Python's. And how often it looks. Longer makes the error come later where none is dropped,
-  // shorter fails more of those for which one is.
+  // Python's. From the last end on, however long it waited for that. And how often it looks. Longer
+  // makes the error come later where none is dropped, shorter fails more of those for which one is.
   static constexpr Clock::Duration kDropTime{2000};
   static constexpr Clock::Duration kLook{20};
 
@@ -91,6 +91,8 @@ class Turns {
   bool wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone);
   // Whether none has begun but these.
   bool alone(int own) const { return begun_(count_.load()) <= static_cast<Count>(own); }
+  // How many have ended. One that is alone, and finds as many as before, was alone meanwhile.
+  std::uint64_t ended() const { return ended_(count_.load()); }
 
  private:
   struct Lacking;

@@ -760,6 +760,52 @@ TEST(turns_begin_when_references_are_dropped) {
   }
 }
 
+// Both, however long they have waited for the ends of others by then.
+TEST(turns_wait_for_references_from_the_last_end_on) {
+  Others s;
+  s.fits_alone = true;
+  s.begin_another();
+  Lacking kernel(&s);
+  CHECK(!kernel.waiter.done());
+  s.clock.advance(2 * Turns::kDropTime);
+  s.turns.end();
+  CHECK(!kernel.waiter.done());
+  kernel.room = true;
+  s.clock.advance(Turns::kLook);
+  CHECK(kernel.waiter.done() && kernel.taken);
+}
+
+TEST(turns_begin_when_references_are_dropped_after_the_last_end) {
+  for (const bool is_dropped : {true, false}) {
+    Others s;
+    s.fits_alone = true;
+    s.begin_another();
+    std::atomic<bool> begun{false};
+    Waiter waiter(&s.clock, [&] { begun = s.begin(); });
+    CHECK(!waiter.done());
+    s.clock.advance(2 * Turns::kDropTime);
+    s.turns.end();
+    CHECK(!waiter.done());
+    s.room = is_dropped;
+    s.clock.advance(is_dropped ? Turns::kLook : Turns::kDropTime);
+    CHECK(waiter.done() && begun == is_dropped);
+    if (begun) s.turns.end();
+  }
+}
+
+// One that is alone knows whether it was when it began.
+TEST(turns_tell_that_none_was_there) {
+  Others s;
+  s.begin_another();
+  const auto before = s.turns.ended();
+  CHECK(s.turns.alone(1) && s.turns.ended() == before);
+  s.begin_another();
+  CHECK(!s.turns.alone(1));
+  s.turns.end();
+  CHECK(s.turns.alone(1) && s.turns.ended() != before);
+  s.turns.end();
+}
+
 // ---- random programs
 
 // The pool of the random programs below: its size alone counts, room is always made.

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation that may write into its input, and asks for more memory when it has.
+// An operation that may write into its input, and asks for more memory when it has; one that runs
+// until a test ends it.
+#include <unistd.h>
+
+#include <string>
+
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -35,5 +40,30 @@ class AddOneAndMore final : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("AddOneAndMore").Device(DEVICE_CPU), AddOneAndMore);
+
+REGISTER_OP("RunUntil")
+    .Input("x: float")
+    .Attr("file: string")
+    .Output("y: float")
+    .SetShapeFn(shape_inference::ScalarShape);
+
+// Until there is a file.
+class RunUntil final : public OpKernel {
+ public:
+  explicit RunUntil(OpKernelConstruction* made) : OpKernel(made) {
+    OP_REQUIRES_OK(made, made->GetAttr("file", &file_));
+  }
+  void Compute(OpKernelContext* context) override {
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &y));
+    while (access(file_.c_str(), F_OK) != 0) usleep(10000);
+    y->scalar<float>()() = context->input(0).flat<float>()(0);
+  }
+
+ private:
+  std::string file_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RunUntil").Device(DEVICE_CPU), RunUntil);
 
 }  // namespace tensorflow

@@ -222,6 +222,14 @@ def test_an_operation_that_wrote_its_input_is_not_run_again(memory, eager_moves,
     assert found == ("out of memory" if kind == "given" else [2.0, 2.0, 1.0])
 
 
+@pytest.mark.slow
+def test_an_operation_is_alone_at_last(memory, eager_moves, builder, tmp_path):
+    """Others kept its operand in the middle: alone from now on, it begins anew once more."""
+    file = str(tmp_path / "ends")
+    found = memory("alone_at_last", 48, str(builder.library("add_one")), file)
+    assert found == [7.0, 10.0, 1.0]
+
+
 def test_threads_that_look_at_arrays(memory, eager_moves):
     """Who waits for memory does not keep the interpreter, which others need to let go of theirs."""
     assert memory("arrays_of_threads", 48, "16")[0] == []

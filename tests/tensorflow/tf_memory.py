@@ -3,6 +3,7 @@
 [ARGUMENT]` prints one JSON value."""
 
 import json
+import os
 import random
 import sys
 import threading
@@ -357,6 +358,40 @@ def written_input(library, kind):
     except tf.errors.ResourceExhaustedError:
         return "out of memory"
     return [float(tf.reduce_min(found[0])), float(tf.reduce_max(found[0])), float(before[0])]
+
+
+def alone_at_last(library, file):
+    """An operation that gives up after ten seconds begins anew, with its operand between those of
+    two that end only then: in the middle of the pool, where it leaves no room on either side."""
+    until = tf.load_op_library(library).run_until
+    found = {}
+    more = filled(30)
+    open(file, "w").close()
+    until(x=filled(2), file=file)  # so that what it takes is known
+    os.remove(file)
+    del more
+    held = [filled(2, i) for i in range(23)]
+
+    def run(name, operation):
+        try:
+            found[name] = float(operation())
+        except tf.errors.ResourceExhaustedError as error:
+            found[name] = str(error)
+
+    largest = lambda: tf.reduce_max(tf.tile(held[1], [16]))  # noqa: E731
+    workers = [
+        threading.Thread(target=run, args=("first", lambda: until(x=held[7], file=file))),
+        threading.Thread(target=run, args=("second", lambda: until(x=held[10], file=file))),
+        threading.Thread(target=run, args=("largest", largest)),
+    ]
+    for worker in workers:
+        worker.start()
+        time.sleep(0.5)
+    time.sleep(11)
+    open(file, "w").close()
+    for worker in workers:
+        worker.join()
+    return [found["first"], found["second"], found["largest"]]
 
 
 def arrays_of_threads(count):

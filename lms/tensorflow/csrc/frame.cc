@@ -25,6 +25,11 @@ namespace tensorflow {
 namespace lms {
 namespace {
 
+// How often an op begins anew, each time because others were in its way. More make the error of
+// one come later that does not fit, beside ops that begin and end all the time; fewer fail one that
+// does.
+constexpr int kMostTimesAnew = 4;
+
 thread_local OpFrame* running = nullptr;   // the frame of the kernel that this thread runs
 thread_local OpFrame* entering = nullptr;  // the one that it pins
 thread_local int kernels = 0;              // that this thread runs, asynchronous ones, too
@@ -192,13 +197,19 @@ void OpFrame::DropOutputs() {
   }
 }
 
+// Whether no other op has been in its way since before its operands were placed.
+bool OpFrame::WasAlone() const {
+  const ::lms::Turns& turns = Runtime::Get().turns;
+  return placed_alone_ && turns.alone(1) && turns.ended() == ended_before_;
+}
+
 bool OpFrame::BeginsAnew() {
   if (!GotNoMemory() || !Active() || !MayRunAgain()) return false;
   ::lms::Turns& turns = Runtime::Get().turns;
-  const ::lms::Clock::Time now = ::lms::Clock::steady().now();
-  if (!op_.alone) refused_first_ = now;
-  const bool in_vain = turns.alone(1) || now >= refused_first_ + ::lms::Turns::kLongest;
+  const bool waited = ::lms::Clock::steady().now() >= begun_ + ::lms::Turns::kLongest;
+  const bool in_vain = WasAlone() || waited || times_anew_ == kMostTimesAnew;
   if (op_.alone && in_vain) return false;
+  ++times_anew_;
   DropOutputs();
   // The context offers no way to take an error back.
   const_cast<Status&>(context_->status()) = Ok();
@@ -282,6 +293,8 @@ Status OpFrame::Enter() {
   } else {
     ::lms::Placement placement(*pool_, pool_->admission, *this);
     const auto place = [&](::lms::Patience patience) {
+      placed_alone_ = turns.alone(1);
+      ended_before_ = turns.ended();
       if (placement.place(op_, patience)) return true;
       pool_->admission.suspend(&op_);
       return false;
@@ -295,6 +308,7 @@ Status OpFrame::Enter() {
                                      std::string(kernel_->type_string()), "): ", shortage_);
   }
   if (pool_ != nullptr) pool_->admission.run(&op_);
+  begun_ = ::lms::Clock::steady().now();
   return Ok();
 }
 

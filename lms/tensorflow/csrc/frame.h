@@ -89,6 +89,7 @@ class OpFrame final : private ::lms::Pins {
   bool GotNoMemory() const;
   void Explain();
   void DropOutputs();
+  bool WasAlone() const;
   void NoteInputs();
   bool MayRunAgain() const;
 
@@ -105,7 +106,10 @@ class OpFrame final : private ::lms::Pins {
   std::vector<bool> sole_;
   bool repeatable_;
   const int64_t outside_before_;  // shortages of threads outside of ops
-  ::lms::Clock::Time refused_first_{};
+  bool placed_alone_ = false;     // when its operands were placed, no other op ran
+  uint64_t ended_before_ = 0;     // how many had ended then
+  ::lms::Clock::Time begun_{};
+  int times_anew_ = 0;
   int64_t taken_ = 0;     // bytes of the pool so far, by the thread that runs the kernel
   std::string shortage_;  // why it was not pinned
   std::string refused_;   // why the kernel did not get memory
