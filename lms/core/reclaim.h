@@ -82,6 +82,9 @@ class BlockLists {
   // From now on asks for no more than the request needs, or for a place that it should rather not
   // have. False if it does so already.
   virtual bool shrink_segment() { return false; }
+  // Takes what is free of the segments for large requests, for a small one. False for a large one,
+  // and where nothing is.
+  virtual bool borrow() { return false; }
   // All segments with a free or an idle block, with every block of them.
   virtual std::vector<Segment> segments(const IdleMap& idle) = 0;
   // Gives the last `segments()` of these indices, now without a live block, back to the device.

@@ -268,3 +268,56 @@ def test_shortage_in_a_kernel_of_pythons(device: Any) -> None:
             torch.ops.prims.convert_element_type(x.expand(4, 7 << 18), torch.float64)
     finally:
         lms_device.reset()
+
+
+def in_an_operator(x: Tensor) -> list[Tensor]:
+    """Of the program's own, which cannot run again, and makes a small tensor."""
+
+    @torch.library.custom_op("lms_capacity::grow", mutates_args={"x"})
+    def grow(x: Tensor) -> None:
+        x[: 90 << 11].add_(x[: 90 << 11] * 2)
+
+    for _ in range(2):
+        grow(x)
+    return []
+
+
+def beside(keep: Callable[[Tensor], Any]) -> Callable[[Tensor], list[Tensor]]:
+    def use(x: Tensor) -> list[Tensor]:
+        kept = keep(x)
+        small = [torch.full((90 << 11,), float(i), device="cuda") for i in range(20)]
+        for i in range(20):
+            small[i] = small[i] * small[(i + 1) % 20]
+        assert kept is not None
+        return small
+
+    return use
+
+
+STAY = {
+    "handed out": beside(Tensor.data_ptr),
+    "excluded": beside(lambda x: torch.cuda.lms.exclude(x) or x),
+    "in an operator": in_an_operator,
+}
+
+
+@pytest.mark.parametrize("how", STAY)
+def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> None:
+    """2 MiB that stay lie in a segment of 20, and small tensors find no room for one of 2."""
+    if how == "in an operator" and not hasattr(torch.library, "custom_op"):
+        pytest.skip("this torch has no torch.library.custom_op")
+
+    def stay() -> list[Tensor]:
+        x = torch.ones(1 << 19, device="cuda")
+        return [*STAY[how](x), x]
+
+    PROGRAMS["stay"] = stay
+    try:
+        expected = run("stay", 1000)
+        found = [run("stay", capacity) for capacity in range(6, 28)]
+    finally:
+        del PROGRAMS["stay"]
+    assert expected is not None
+    for results in found:
+        assert results is not None
+        assert lms_device.is_dry or all(map(torch.equal, results, expected))

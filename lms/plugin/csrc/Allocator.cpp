@@ -274,6 +274,16 @@ class SnapshotLists final : public BlockLists {
     return small_segment_;
   }
 
+  // As it cannot be told which pool to look into, it is asked for the least of the large one.
+  bool borrow() override {
+    if (allocator_.block_bytes(request_->bytes) > kSmall) {
+      return false;
+    }
+    Request large{request_->device, kSmall + kMinBlock, request_->stream};
+    taken_ = allocator_.attempt(&large, Reach::kPool);
+    return taken_ != nullptr;
+  }
+
   std::vector<::lms::Segment> segments(const IdleMap& idle) override {
     const CA::SnapshotInfo snapshot = allocator_.learn_free();
     const bool large = allocator_.block_bytes(request_->bytes) > kSmall;

@@ -153,6 +153,11 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
     if (ShortageScope::active()) {
       C10_THROW_ERROR(OutOfMemoryError, "Large Model Support has found no room yet.");
     }
+    // At last, as a small block may split the room of large ones: what must stay lies in a large
+    // segment, and nothing is left for a small one.
+    if (lists.borrow()) {
+      return count(device_, Route::kFreeBlock);
+    }
   }
   return false;
 }
