@@ -19,6 +19,9 @@ from lms_models import GPT, UNet3d
 from torch import Tensor, nn
 
 
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
 def cuda(*shape: int) -> Tensor:
     return torch.randn(*shape).cuda()
 
@@ -301,6 +304,7 @@ STAY = {
 }
 
 
+@pytest.mark.skipif(VERSION < (1, 13), reason="there a small request has segments of its own alone")
 @pytest.mark.parametrize("how", STAY)
 def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> None:
     """2 MiB that stay lie in a segment of 20, and small tensors find no room for one of 2."""
