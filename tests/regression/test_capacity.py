@@ -18,7 +18,6 @@ from lms_device import MIB
 from lms_models import GPT, UNet3d
 from torch import Tensor, nn
 
-
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
