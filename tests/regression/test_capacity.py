@@ -317,7 +317,9 @@ def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> Non
     PROGRAMS["stay"] = stay
     try:
         expected = run("stay", 1000)
-        found = [run("stay", capacity) for capacity in range(6, 28)]
+        # The plug-in can have no segment of 2 MiB for what stays: PyTorch's least is of 10.
+        least = 12 if lms_device.is_plugin() else 6
+        found = [run("stay", capacity) for capacity in range(least, 28)]
     finally:
         del PROGRAMS["stay"]
     assert expected is not None
