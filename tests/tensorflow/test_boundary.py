@@ -29,6 +29,7 @@ SCENES = [
     "checkpoints",
     "threads",
     "replaced_variables",
+    "conditionals",
 ]
 POOL = 48
 MODES = {
@@ -166,6 +167,11 @@ def test_lists_that_operations_make_move(memory, eager_moves, maker):
 def test_a_sum_of_lists_brings_in_what_it_reads(memory, eager_moves):
     """What one of them has alone is passed on, as where a loop's gradient collects its slopes."""
     assert memory("sum_of_lists", 32) == [3.0, 38.0, 30.0]
+
+
+def test_what_branches_keep_for_their_gradients_moves(memory, eager_moves):
+    """Twelve tensors of a MiB and their slopes, in a pool for eight."""
+    assert memory("branches", 8) == [409.6, 4096.0]
 
 
 def test_small_tensors_keep_no_room_apart(memory):

@@ -154,6 +154,37 @@ def tensor_lists():
     return y, slope, both
 
 
+def conditionals():
+    """What a branch keeps for its gradient is held by optionals."""
+
+    @tf.function
+    def run(x, wanted):
+        for i in range(4):
+            x = tf.cond(wanted[i], lambda x=x: tf.tanh(x * 1.1), lambda x=x: x * x)
+        return x
+
+    x = tf.Variable(made_up(30))
+    with tf.GradientTape() as tape:
+        y = run(x, tf.constant([True, False, True, True]))
+    pressure()
+    slope = tape.gradient(y, x)
+    del tape
+    if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 3):
+        return y, slope
+    value = made_up(31) * 1.0
+    held = tf.raw_ops.OptionalFromValue(components=[value, value * 2.0])
+    del value
+    pressure()
+    kept = tf.io.parse_tensor(tf.io.serialize_tensor(held), tf.variant)  # no op for optionals
+    both = [
+        tf.raw_ops.OptionalGetValue(
+            optional=h, output_types=[tf.float32] * 2, output_shapes=[[ROWS, COLUMNS]] * 2
+        )
+        for h in (held, tf.zeros_like(held), kept, tf.raw_ops.AddN(inputs=[held, kept]))
+    ]
+    return y, slope, both
+
+
 def variants():
     """What is in variants that are not lists, and copied from there."""
     values = [made_up(14 + i) * 1.0 for i in range(2)]
@@ -351,7 +382,7 @@ def replaced_variables():
 SCENES = [
     forwarding, views, reshapes, variables, sparse_variables, optimizers, tensor_lists, variants,
     control_flow, graph_mode, datasets, queues, arrays, dlpack, python_functions, checkpoints,
-    threads, replaced_variables,
+    threads, replaced_variables, conditionals,
 ]  # fmt: skip
 
 

@@ -253,6 +253,22 @@ def sum_of_lists():
     ]
 
 
+def branches():
+    """Of conditionals: kept in optionals."""
+
+    @tf.function
+    def run(x):
+        for _ in range(12):
+            x = tf.cond(x[0] > 0, lambda x=x: tf.nn.relu(x) * 2.0, lambda x=x: -x)
+        return x
+
+    x = tf.Variable(filled(1, 0.1))
+    with tf.GradientTape() as tape:
+        y = run(x)
+    slope = tape.gradient(y, x)
+    return [round(float(y[7]), 3), float(slope[7])]
+
+
 # ---- small tensors
 
 

@@ -16,16 +16,19 @@ namespace lms {
 
 namespace {
 
-// The class is compiled into another library, so it is known by name. Its encoding refers to the
-// tensors, it does not copy them.
+// The classes are compiled into another library, so they are known by name. Their encodings refer
+// to the tensors, and do not copy them. An optional is a list that is empty or full: conditionals
+// keep in it for their gradients what one branch has and another lacks.
 bool EncodeList(const Variant& variant, VariantTensorData* list) {
-  if (variant.is_empty() || variant.TypeName() != "tensorflow::TensorList") return false;
+  if (variant.is_empty()) return false;
+  const std::string name = variant.TypeName();
+  if (name != "tensorflow::TensorList" && name != "tensorflow::data::Optional") return false;
   variant.Encode(list);
   return true;
 }
 
 // The positions of the tensors that a list's encoding holds: all but those that it begins with,
-// behind their number.
+// behind their number. Of an optional's, which begins with whether it has a value: all.
 std::vector<uint64_t> Positions(const VariantTensorData& list) {
   std::string metadata;
   list.get_metadata(&metadata);

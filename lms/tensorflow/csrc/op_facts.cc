@@ -68,7 +68,10 @@ const Names& ByReference() {
                                        "TensorListLength",
                                        "TensorListElementShape",
                                        "TensorListPushBack",
-                                       "TensorListSetItem"};
+                                       "TensorListSetItem",
+                                       "OptionalFromValue",
+                                       "OptionalHasValue",
+                                       "OptionalNone"};
   return *names;
 }
 
@@ -103,6 +106,12 @@ const Names& MakesLists() {
                                        "TensorListPushBackBatch",
                                        "AddN",
                                        "ZerosLike"};
+  return *names;
+}
+
+const Names& TakesFromLists() {
+  static const auto* names =
+      new Names{"TensorListGetItem", "TensorListPopBack", "OptionalGetValue"};
   return *names;
 }
 
@@ -169,7 +178,7 @@ OpFacts Find(const std::string& type) {
   facts.on_host = OnHost().count(type) > 0;
   facts.adds_lists = type == "AddN";
   facts.makes_list = MakesLists().count(type) > 0;
-  facts.takes_from_list = type == "TensorListGetItem" || type == "TensorListPopBack";
+  facts.takes_from_list = TakesFromLists().count(type) > 0;
   facts.handles_lists = facts.reads_lists || facts.makes_list || facts.takes_from_list;
   facts.keeps_inputs = type.find("PyFunc") != std::string::npos ||
                        (IsStateful(type) && KeepsNothing().count(type) == 0);
