@@ -297,7 +297,7 @@ def beside(keep: Callable[[Tensor], Any]) -> Callable[[Tensor], list[Tensor]]:
 
 
 STAY = {
-    "handed out": beside(Tensor.data_ptr),
+    "exposed": beside(Tensor.data_ptr),
     "excluded": beside(lambda x: torch.cuda.lms.exclude(x) or x),
     "in an operator": in_an_operator,
 }
