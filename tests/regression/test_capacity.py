@@ -305,7 +305,7 @@ def beside(keep: Callable[[Tensor], Any]) -> Callable[[Tensor], list[Tensor]]:
 
 
 STAY = {
-    "exposed": beside(Tensor.data_ptr),
+    "exposed": beside(lambda x: x.data_ptr()),  # as it is once Large Model Support is on
     "excluded": beside(lambda x: torch.cuda.lms.exclude(x) or x),
     "in an operator": in_an_operator,
 }
