@@ -163,6 +163,13 @@ def child_environment() -> dict[str, str]:
     }
 
 
+def torch_version() -> tuple[int, ...]:
+    """Its major and minor number."""
+    import torch
+
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
 def is_plugin() -> bool:
     """Whether Large Model Support comes from torch_lms beside an official torch."""
     return importlib.util.find_spec("torch_lms") is not None

@@ -19,8 +19,6 @@ from lms_device import MIB
 from lms_models import GPT, UNet3d
 from torch import Tensor, nn
 
-VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
-
 
 def cuda(*shape: int) -> Tensor:
     return torch.randn(*shape).cuda()
@@ -162,14 +160,16 @@ CHAOS_CASES = [
 ]
 
 
-def run(program: str, capacity: int, chaos: bool = False) -> list[Tensor] | None:
+def run(
+    program: Callable[[], list[Tensor]], capacity: int, chaos: bool = False
+) -> list[Tensor] | None:
     """The results in host memory. None if it ran out of memory."""
     torch.manual_seed(0)
     lms_device.device.limit(capacity * MIB)
     torch.cuda.lms.enable(min_size=0)
     torch.cuda.lms.api.load().set_chaos(chaos)
     try:
-        return [tensor.detach().cpu() for tensor in PROGRAMS[program]()]
+        return [tensor.detach().cpu() for tensor in program()]
     except torch.OutOfMemoryError:
         return None
     finally:
@@ -178,11 +178,11 @@ def run(program: str, capacity: int, chaos: bool = False) -> list[Tensor] | None
 
 @pytest.mark.parametrize(("name", "capacities"), CASES)
 def test_what_fits_in_less_fits(device: Any, name: str, capacities: tuple[int, ...]) -> None:
-    expected = run(name, 1000)
+    expected = run(PROGRAMS[name], 1000)
     assert expected is not None
     least = None
     for capacity in capacities:
-        results = run(name, capacity)
+        results = run(PROGRAMS[name], capacity)
         if results is None:
             assert least is None, f"it fits in {least} MiB and not in {capacity} MiB"
             continue
@@ -198,11 +198,11 @@ def test_what_trains_in_chaos_mode_trains(
 ) -> None:
     """There only what the operator uses is on the device; else the rest makes way when it must."""
     for capacity in capacities:
-        expected = run(name, capacity, chaos=True)
+        expected = run(PROGRAMS[name], capacity, chaos=True)
         if expected is None:
             assert lms_device.is_dry, f"{capacity} MiB are enough, or were"
             continue
-        results = run(name, capacity)
+        results = run(PROGRAMS[name], capacity)
         assert results is not None, f"{capacity} MiB are enough in chaos mode only"
         for got, want in zip(results, expected, strict=True):
             assert torch.equal(got, want), f"other bytes in {capacity} MiB"
@@ -216,12 +216,8 @@ def test_random_numbers_are_not_skipped(device: Any) -> None:
         taken = [torch.multinomial(row[: 1 << 18], 9) for row in idle]
         return [*taken, torch.rand(8, device="cuda")]
 
-    PROGRAMS["draw"] = draw
-    try:
-        expected = run("draw", 1000)
-        found = [run("draw", capacity) for capacity in range(8, 40)]
-    finally:
-        del PROGRAMS["draw"]
+    expected = run(draw, 1000)
+    found = [run(draw, capacity) for capacity in range(8, 40)]
     assert expected is not None and found[-1] is not None
     fits = [results is not None for results in found]
     assert fits == sorted(fits)  # and once it fits, it fits in more
@@ -311,7 +307,10 @@ STAY = {
 }
 
 
-@pytest.mark.skipif(VERSION < (1, 13), reason="there a small request has segments of its own alone")
+@pytest.mark.skipif(
+    lms_device.torch_version() < (1, 13),
+    reason="there a small request has segments of its own alone",
+)
 @pytest.mark.parametrize("how", STAY)
 def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> None:
     """2 MiB that stay lie in a segment of 20, and small tensors find no room for one of 2."""
@@ -320,14 +319,10 @@ def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> Non
         x = torch.ones(1 << 19, device="cuda")
         return [*STAY[how](x), x]
 
-    PROGRAMS["stay"] = stay
-    try:
-        expected = run("stay", 1000)
-        # The plug-in can have no segment of 2 MiB for what stays: PyTorch's least is of 10.
-        least = 12 if lms_device.is_plugin() else 6
-        found = [run("stay", capacity) for capacity in range(least, 28)]
-    finally:
-        del PROGRAMS["stay"]
+    expected = run(stay, 1000)
+    # The plug-in can have no segment of 2 MiB for what stays: PyTorch's least is of 10.
+    least = 12 if lms_device.is_plugin() else 6
+    found = [run(stay, capacity) for capacity in range(least, 28)]
     assert expected is not None
     for results in found:
         assert results is not None

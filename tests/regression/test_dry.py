@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from lms_device import MIB, TOOLS, is_plugin
+from lms_device import MIB, TOOLS, is_plugin, torch_version
 
 from simcuda import bounds, trace
 
@@ -281,7 +280,7 @@ def test_hardly_more_than_its_largest_operator_needs_is_enough(
 
 # The workspace of the product comes to lie in what a large tensor has left, and stays there.
 # Whether a stream keeps cuBLAS's workspace; from 2.15 on it is each product's.
-KEEPS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15)
+KEEPS = torch_version() < (2, 15)
 
 PRODUCT = """
     torch.cuda.lms.enable(min_size=0)

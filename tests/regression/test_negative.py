@@ -16,14 +16,12 @@ from typing import Any
 
 import lms_device
 import pytest
-import torch
 from lms_rebuild import PLUGIN, Rebuilder, Safeguard, safeguards, tree_of_package
 
 pytestmark = pytest.mark.negative
 KIND = "plugin" if PLUGIN else "torch"
-VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 SECONDS = 160
-SAFEGUARDS = [s for s in safeguards.load(KIND) if s.since <= VERSION]
+SAFEGUARDS = [s for s in safeguards.load(KIND) if s.since <= lms_device.torch_version()]
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
+VERSION = tuple(map(int, tf.__version__.split(".")[:2]))
 ROWS, COLUMNS = 64, 4096  # 1 MiB of float32
 PRESSURE = int(sys.argv[1]) if len(sys.argv) > 1 else 0  # MiB that are used at once
 
@@ -169,7 +170,7 @@ def conditionals():
     pressure()
     slope = tape.gradient(y, x)
     del tape
-    if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 3):
+    if VERSION < (2, 3):
         return y, slope
     value = made_up(31) * 1.0
     held = tf.raw_ops.OptionalFromValue(components=[value, value * 2.0])
@@ -188,7 +189,7 @@ def conditionals():
 def variants():
     """What is in variants that are not lists, and copied from there."""
     values = [made_up(14 + i) * 1.0 for i in range(2)]
-    if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 3):  # no scalars of ragged rank 0
+    if VERSION < (2, 3):  # no scalars of ragged rank 0
         return values
     held = [
         tf.raw_ops.RaggedTensorToVariant(

@@ -276,7 +276,7 @@ class SnapshotLists final : public BlockLists {
 
   // As it cannot be told which pool to look into, it is asked for the least of the large one.
   bool borrow() override {
-    if (allocator_.block_bytes(request_->bytes) > kSmall) {
+    if (is_large()) {
       return false;
     }
     Request large{request_->device, kSmall + kMinBlock, request_->stream};
@@ -286,7 +286,7 @@ class SnapshotLists final : public BlockLists {
 
   std::vector<::lms::Segment> segments(const IdleMap& idle) override {
     const CA::SnapshotInfo snapshot = allocator_.learn_free();
-    const bool large = allocator_.block_bytes(request_->bytes) > kSmall;
+    const bool large = is_large();
     std::vector<::lms::Segment> result;
     for (const auto& listed : snapshot.segments) {
       if (listed.device != request_->device) {
@@ -316,6 +316,8 @@ class SnapshotLists final : public BlockLists {
   size_t shortfall() override { return std::max<size_t>(allocator_.lacking(*request_), 1); }
 
  private:
+  bool is_large() const { return allocator_.block_bytes(request_->bytes) > kSmall; }
+
   // Where the device has room. To be refused by it would take time, and some releases warn of it.
   void* new_segment(Request* request) {
     if (!allocator_.may_fit(*request)) {

@@ -129,12 +129,13 @@ def _by_operator(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
-        operands = [each.detach() for each in _in(args)]  # the function is below autograd, too
+        operands = list(_in(args))
         if not operands or not library.active():
             return function(*args)
         thread.arguments = args
         try:
-            torch.ops.lms_jiterator.run(operands)
+            # Detached, as the function is below autograd.
+            torch.ops.lms_jiterator.run([each.detach() for each in operands])
             return thread.results
         finally:
             thread.__dict__.clear()
