@@ -28,13 +28,14 @@ constexpr std::uint64_t ThrashWatch::kUses;
 
 struct Engine::Entry {
   Key key = nullptr;
-  Link idle;                // in one of the lists of its device
+  Link idle;                // in one of the lists of its device, while it is resident
   Link clean;               // while it has a host copy
   std::uint64_t order = 0;  // among all that came to be idle
   Moment last_use{0, 0};
   std::uint64_t last_clock = 0;  // the engine's clock then
   Rhythm rhythm;                 // of its uses by ops, on the engine's clock
   std::size_t bytes = 0;         // as last located
+  std::size_t size_class = 0;    // that it is counted in while it is pinned
   int device = 0;
   int pins = 0;
   int held = 0;                // of them, by the user
@@ -80,6 +81,7 @@ Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_c
       host_(host),
       size_classes_(std::move(size_classes)),
       keep_clean_(policy().keeps_copies()),
+      tells_candidates_(backend.counts_candidates()),
       predictor_(policy().predictor()) {}
 
 Engine::~Engine() {
@@ -108,6 +110,7 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
     // Before the pin: if it throws, nothing is left pinned.
     frame.pins_.push_back({entry, uses[i].stream});
     const Extent extent = pin_(entry);
+    frame.bytes_ += entry->bytes;
     const Access access = uses[i].access;
     const bool looks = access != Access::kHold && access != Access::kInPlace;
     if (looks && access != Access::kRead) entry->written = true;
@@ -204,14 +207,31 @@ void Engine::leave(Frame& frame) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   ++clock_;
   ++lanes_[frame.when_.lane];
-  mark_uses_(frame);
+  // All that the op has queued on a stream is over when the mark is, so it is the end of each use
+  // there. What is below the minimum size moves so rarely that no mark is set for it.
   int device = -1;
+  int marked = -1;  // a device, and a stream of it that has `mark`
+  Stream stream = nullptr;
+  MarkPtr mark;
   for (const Frame::Pin& pin : frame.pins_) {
-    device = pin.entry->device;
-    unpin_(pin.entry, frame.when_.lane);
+    Entry* entry = pin.entry;
+    device = entry->device;
+    if (entry->bytes < min_bytes_) {
+      forget_last_uses_(entry);
+    } else if (!entry->dead) {
+      if (marked != device || pin.stream != stream) {
+        marked = device;
+        stream = pin.stream;
+        mark = mark_(device, stream, frame.bytes_);
+      }
+      for (StreamUse& use : entry->streams) {
+        if (use.stream == stream && use.last != mark) use.last = mark;
+      }
+    }
+    unpin_(entry, frame.when_.lane);
   }
   frame.pins_.clear();
-  frame.trimmed_ = 0;
+  frame.bytes_ = frame.trimmed_ = 0;
   look_for_dead_copies_();
   if (chaos_ && device >= 0) {
     try {
@@ -233,6 +253,7 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
     trim_(frame);
     frame->pins_.push_back({entry, stream});
     pin_(entry);
+    frame->bytes_ += entry->bytes;
     return;
   }
   forget_last_uses_(entry);
@@ -241,33 +262,13 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   push_idle_(entry, lane);
 }
 
-// All that the op has queued on a stream is over when the mark is, so it is the end of each use
-// there. What is below the minimum size moves so rarely that no mark is set for it.
-void Engine::mark_uses_(const Frame& frame) {
-  std::size_t bytes = 0;
-  for (const Frame::Pin& pin : frame.pins_) bytes += pin.entry->bytes;
-  int device = -1;
-  Stream stream = nullptr;
-  MarkPtr mark;  // of both
-  for (const Frame::Pin& pin : frame.pins_) {
-    Entry* entry = pin.entry;
-    if (entry->dead) continue;
-    if (entry->bytes < min_bytes_) {
-      forget_last_uses_(entry);
-      continue;
-    }
-    if (entry->device != device || pin.stream != stream) {
-      device = entry->device;
-      stream = pin.stream;
-      try {
-        mark = backend_.mark(device, stream, bytes);
-      } catch (...) {  // frames are left in destructors; all that is queued is waited for, then
-        mark = nullptr;
-      }
-    }
-    for (StreamUse& use : entry->streams) {
-      if (use.stream == stream && use.last != mark) use.last = mark;
-    }
+// Null, so that all that is queued is waited for, where it cannot be set: frames are left in
+// destructors.
+MarkPtr Engine::mark_(int device, Stream stream, std::size_t bytes) {
+  try {
+    return backend_.mark(device, stream, bytes);
+  } catch (...) {
+    return nullptr;
   }
 }
 
@@ -849,6 +850,7 @@ void Engine::forget(Key key) {
   if (entry == nullptr) return;
   if (entry->pins == 0) return forget_(entry);
   drop_copy_(entry);
+  unlink_(entry);
   backend_.release(key);
   erase_(entry);
   entry->dead = true;
@@ -893,7 +895,6 @@ void Engine::maybe_purge_() {
 }
 
 void Engine::push_idle_(Entry* entry, Lane lane) {
-  unlink_(entry);
   entry->last_use = {lane, lanes_[lane]};
   entry->last_clock = clock_;
   entry->order = ++order_;
@@ -917,7 +918,7 @@ std::vector<Engine::Entry*> Engine::idle_on_(int device, Sizes sizes) {
   std::vector<Entry*> entries;
   const auto add = [&entries](List& list) {
     for (Link* link = list.first(); link != nullptr; link = list.after(link)) {
-      entries.push_back(link->entry);
+      if (link->entry->pins == 0) entries.push_back(link->entry);
     }
   };
   IdleLists& lists = on_(device).idle;
@@ -931,6 +932,7 @@ std::vector<Engine::Entry*> Engine::idle_on_(int device, Sizes sizes) {
 }
 
 void Engine::tell_candidate_(Entry* entry) {
+  if (!tells_candidates_) return;
   backend_.set_candidate(entry->key, entry->idle.next != nullptr && evictable_(entry));
 }
 
@@ -939,29 +941,29 @@ template <class Change>
 void Engine::for_pins_(const Entry* entry, const Change& change) {
   EngineStats& stats = stats_of_(entry->device);
   const auto bytes = static_cast<std::int64_t>(entry->bytes);
-  std::size_t size_class = 0;
-  for (const std::size_t most : size_classes_) size_class += entry->bytes > most ? 1 : 0;
   change(&stats.pinned.count, 1);
   change(&stats.pinned.bytes, bytes);
-  Pinned& same_size = stats.by_size[size_class];
+  Pinned& same_size = stats.by_size[entry->size_class];
   change(&same_size.count, 1);
   change(&same_size.bytes, bytes);
 }
 
 Extent Engine::pin_(Entry* entry) {
-  if (entry->pins++ > 0) {
-    const Extent extent = backend_.locate(entry->key);
-    found_at_(entry, extent);
-    return extent;
+  const bool first = entry->pins++ == 0;
+  if (first) {
+    if (entry->foreseen) idleness_over_(entry, /*evicted=*/false);
+    tell_candidate_(entry);
+    // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
+    if (entry->guarded) disarm_(entry);
   }
-  idleness_over_(entry, /*evicted=*/false);
-  unlink_(entry);
-  // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
-  disarm_(entry);
   const Extent extent = backend_.locate(entry->key);
-  entry->bytes = extent.bytes;
   found_at_(entry, extent);
-  for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
+  if (first) {
+    entry->bytes = extent.bytes;
+    entry->size_class = 0;
+    for (const std::size_t most : size_classes_) entry->size_class += entry->bytes > most ? 1 : 0;
+    for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
+  }
   return extent;
 }
 
@@ -975,7 +977,14 @@ void Engine::unpin_(Entry* entry, Lane lane) {
   }
   const bool grown = entry->written && entry->bytes < min_bytes_;  // perhaps
   entry->written = false;
-  const bool alive = (grown || entry->copy) && backend_.acquire(entry->key);
+  if (grown || entry->copy) watch_writes_(entry, grown);
+  push_idle_(entry, lane);
+  if (predictor_) page_out_ahead_(entry);
+}
+
+// Of one that no op uses any more.
+void Engine::watch_writes_(Entry* entry, bool grown) {
+  const bool alive = backend_.acquire(entry->key);
   if (alive && grown) entry->bytes = backend_.locate(entry->key).bytes;
   if (alive && entry->copy) {
     backend_.guard(entry->key);
@@ -983,8 +992,6 @@ void Engine::unpin_(Entry* entry, Lane lane) {
   } else {
     drop_copy_(entry);  // nothing would see a write
   }
-  push_idle_(entry, lane);
-  if (predictor_) page_out_ahead_(entry);
 }
 
 void Engine::drop_copies() {

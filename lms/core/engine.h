@@ -88,8 +88,11 @@ class Backend {
   // memory comes under that lock.
   virtual void before_host_growth(std::size_t, int) {}
 
-  // The storage is a candidate from now on, if it is resident, or is none. For adaptors that count
-  // their bytes; a call may say what the one before it said.
+  // For adaptors that count the bytes of candidates: whether `set_candidate` is to be called.
+  // Always the same.
+  virtual bool counts_candidates() { return false; }
+  // The storage is a candidate from now on, if it is resident, or is none. A call may say what the
+  // one before it said.
   virtual void set_candidate(Key, bool) {}
 };
 
@@ -224,6 +227,7 @@ class Engine {
       Stream stream;  // that the op uses it on
     };
     std::vector<Pin> pins_;
+    std::size_t bytes_ = 0;    // of all that was ever pinned for the op
     std::size_t trimmed_ = 0;  // pins that were left when it was last trimmed
     Moment when_;
   };
@@ -360,9 +364,9 @@ class Engine {
    private:
     Link ends_;
   };
-  // Unpinned storages of one device, by the size that they were last located with: what is below
+  // Resident storages of one device, by the size that they were last located with: what is below
   // the minimum size need not be looked at before the rest did not suffice. Least recently used
-  // first.
+  // first. What is pinned stays in its place until it is idle again: it is passed over.
   struct IdleLists {
     List large, small;
   };
@@ -391,6 +395,7 @@ class Engine {
   void tell_candidate_(Entry* entry);
   Extent pin_(Entry* entry);
   void unpin_(Entry* entry, Lane lane = 0);
+  void watch_writes_(Entry* entry, bool grown);
   template <class Change>
   void for_pins_(const Entry* entry, const Change& change);
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
@@ -409,7 +414,7 @@ class Engine {
   void use_resident_(Entry* entry, Access access, Stream stream);
   void use_on_(Entry* entry, Stream stream);
   void found_at_(Entry* entry, const Extent& extent);
-  void mark_uses_(const Frame& frame);
+  MarkPtr mark_(int device, Stream stream, std::size_t bytes);
   static void forget_last_uses_(Entry* entry);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);
@@ -440,6 +445,7 @@ class Engine {
   std::vector<Lane> closed_lanes_;       // to be used again
   std::size_t open_lanes_ = 0;
   bool keep_clean_;
+  const bool tells_candidates_;
   const std::unique_ptr<Predictor> predictor_;
   std::atomic<bool> chaos_{false};
   std::atomic<int> thrashing_{0};  // devices of which nobody was told

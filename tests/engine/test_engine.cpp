@@ -1265,6 +1265,7 @@ TEST(engine_forgets_the_pinned_at_once) {
   CHECK(rig.engine->evict(a.get()));
   rig.engine->leave(frame);
   CHECK(rig.engine->evict(b.get()));
+  CHECK(rig.engine->candidates(0, lms::Sizes::kAny).empty());  // looks at none that is gone
   CHECK(rig.has(a, 1) && rig.has(b, 2));
   rig.check();
 }

@@ -12,9 +12,9 @@
 
 namespace {
 
-void two(const at::Tensor&, const at::Tensor&) {}
 at::Tensor one_of(const at::Tensor& a, const at::Tensor&) { return a; }
 void list(at::TensorList) {}
+at::Tensor& written(at::Tensor& a, const at::Tensor&) { return a; }
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> op(const char* name) {
@@ -36,44 +36,50 @@ double least(const Call& call, int64_t calls) {
 
 }  // namespace
 
-// Of an operator on these tensors: `t`wo, two with a `r`esult, `l`ist, `m`ul_ or `v`iew. No
-// operator itself: those that it calls would be parts of it, whose pins end with it.
+// Of an operator on these tensors: of aten two (`T`), or two with a `R`esult, which are called by
+// their signatures; of a library two with a `r`esult or a `l`ist, which are called boxed; or
+// `v`iew. No operator itself: those that it calls would be parts of it, whose pins end with it.
 extern "C" double lms_bench_cost(char kind, c10::TensorImpl** pointers, int64_t count,
                                  int64_t calls) {
   const c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
-  static const auto call_two = op<void(const at::Tensor&, const at::Tensor&)>("lms_bench::two");
   static const auto call_one =
       op<at::Tensor(const at::Tensor&, const at::Tensor&)>("lms_bench::one_of");
   static const auto call_list = op<void(at::TensorList)>("lms_bench::list");
+  static const auto call_written = op<at::Tensor&(at::Tensor&, const at::Tensor&)>("aten::hypot_");
+  static const auto call_made = op<at::Tensor(const at::Tensor&, const at::Tensor&)>("aten::hypot");
   std::vector<at::Tensor> tensors;
   for (int64_t i = 0; i < count; ++i) {
     tensors.emplace_back(
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(pointers[i]));
   }
   switch (kind) {
-    case 't':
-      return least([&] { call_two.call(tensors[0], tensors[1]); }, calls);
+    case 'T':
+      return least([&] { call_written.call(tensors[0], tensors[1]); }, calls);
+    case 'R':
+      return least([&] { call_made.call(tensors[0], tensors[1]); }, calls);
     case 'r':
       return least([&] { call_one.call(tensors[0], tensors[1]); }, calls);
     case 'l':
       return least([&] { call_list.call(tensors); }, calls);
-    case 'm':
-      return least([&] { tensors[0].mul_(tensors[1]); }, calls);
     default:
       return least([&] { tensors[0].view(-1); }, calls);
   }
 }
 
 TORCH_LIBRARY(lms_bench, library) {
-  library.def("two(Tensor a, Tensor b) -> ()");
   library.def("one_of(Tensor a, Tensor b) -> Tensor");
   library.def("list(Tensor[] tensors) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(lms_bench, CUDA, library) {
-  library.impl("two", two);
   library.impl("one_of", one_of);
   library.impl("list", list);
 }
 
-TORCH_LIBRARY_IMPL(lms_bench, CPU, library) { library.impl("two", two); }
+// Two that nothing else needs.
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("hypot_", written);
+  library.impl("hypot", one_of);
+}
+
+TORCH_LIBRARY_IMPL(aten, CPU, library) { library.impl("hypot_", written); }

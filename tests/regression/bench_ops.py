@@ -37,15 +37,15 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("two tensors of 1 KiB", b"t", 2, 1024),
-    Kind("two tensors of 1 MiB", b"t", 2, MIB),
-    Kind("two tensors of 32 MiB", b"t", 2, 32 * MIB),
-    Kind("two tensors of 1 MiB, one result", b"r", 2, MIB),
+    Kind("two tensors of 1 KiB", b"T", 2, 1024),
+    Kind("two tensors of 1 MiB", b"T", 2, MIB),
+    Kind("two tensors of 32 MiB", b"T", 2, 32 * MIB),
+    Kind("two tensors of 1 MiB, one result", b"R", 2, MIB),
+    Kind("the same, called boxed", b"r", 2, MIB),
     Kind("list of 64 tensors of 1 MiB", b"l", 64, MIB),
     Kind("list of 1024 tensors of 1 MiB", b"l", 1024, MIB),
-    Kind("mul_ of two tensors of 1 MiB", b"m", 2, MIB),
     Kind("view", b"v", 1, MIB),
-    Kind("two tensors of the CPU", b"t", 2, 1024, "cpu"),
+    Kind("two tensors of the CPU", b"T", 2, 1024, "cpu"),
 )
 
 

@@ -617,6 +617,24 @@ def lbfgs_and_averages(device: str) -> Any:
     return [list(m.parameters()) for m in (net, average, ema)]
 
 
+@case
+def optional_operands(device: str) -> Any:
+    """Tensors that an operator is given, or not."""
+    x, weight, bias = (numbers(device, *shape, grad=True) for shape in ((6, 8), (8,), (8,)))
+    chances = numbers(device, 6, 8, seed=1).abs() + 1
+    results = [
+        nn.functional.layer_norm(x, (8,), *given)
+        for given in ((), (weight,), (weight, bias), (None, bias))
+    ]
+    classes = torch.arange(6, device=device)
+    results += [
+        nn.functional.nll_loss(chances.log(), classes, given)
+        for given in (None, numbers(device, 8, seed=2).abs() + 1)
+    ]
+    sum(result.sum() for result in results).backward()
+    return results, x.grad, weight.grad, bias.grad
+
+
 @case(values=True)
 def normalisation_statistics(device: str) -> Any:
     """Kernels that write running statistics, which the schema does not say."""

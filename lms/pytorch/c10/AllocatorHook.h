@@ -94,6 +94,7 @@ class ReleaseScope {
 class EngineScope {
  public:
   EngineScope() noexcept;
+  explicit EngineScope(detail::Scopes& of_thread) noexcept;
   ~EngineScope();
   EngineScope(const EngineScope&) = delete;
   EngineScope& operator=(const EngineScope&) = delete;

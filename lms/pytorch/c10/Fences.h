@@ -27,17 +27,20 @@ void know_stream(const CUDAStream& stream);
 }  // namespace detail
 
 // PyTorch gives them their handle for a name.
-inline bool is_external(const CUDAStream& stream) {
-  return stream.stream() != nullptr &&
-         stream.stream() == reinterpret_cast<cudaStream_t>(stream.id());
+inline bool is_external(const CUDAStream& stream, cudaStream_t handle) {
+  return handle != nullptr && handle == reinterpret_cast<cudaStream_t>(stream.id());
 }
+inline bool is_external(const CUDAStream& stream) { return is_external(stream, stream.stream()); }
 
 // To be called with the streams that storages are used on. The handle of an external one is used by
 // the thread alone that has it for its current stream; for others its work ends at its last mark.
-inline void know_stream(const CUDAStream& stream) {
-  if (C10_UNLIKELY(is_external(stream) || detail::external_streams)) {
+// Returns the handle.
+inline cudaStream_t know_stream(const CUDAStream& stream) {
+  const cudaStream_t handle = stream.stream();
+  if (C10_UNLIKELY(is_external(stream, handle) || detail::external_streams)) {
     detail::know_stream(stream);
   }
+  return handle;
 }
 
 // The same of a stream of the program's that was used while nothing here knew of streams, and whose

@@ -50,6 +50,7 @@ struct ThreadFrame {
   ThreadFrame(const ThreadFrame&) = delete;
   ThreadFrame& operator=(const ThreadFrame&) = delete;
 
+  detail::Scopes& scopes = c10::cuda::lms::scopes;
   const ::lms::Lane lane = state().engine.open_lane();
   ::lms::Engine::Frame frame{lane};
   int depth = 0;
@@ -190,7 +191,9 @@ ReleaseScope::ReleaseScope() noexcept : mine_(scopes) { ++mine_.release; }
 
 ReleaseScope::~ReleaseScope() { end_release(&mine_); }
 
-EngineScope::EngineScope() noexcept : mine_(scopes) {
+EngineScope::EngineScope() noexcept : EngineScope(scopes) {}
+
+EngineScope::EngineScope(detail::Scopes& of_thread) noexcept : mine_(of_thread) {
   ++mine_.release;
   ++mine_.engine;
 }
@@ -253,7 +256,7 @@ OpGuard::~OpGuard() {
     return;
   }
   if (C10_UNLIKELY(overwritten_.key != nullptr)) {
-    EngineScope scope;
+    EngineScope scope(mine_.scopes);
     try {
       state().engine.restore(&overwritten_);
     } catch (const std::exception& error) {  // as is likely to be true of the op's own error
@@ -264,7 +267,7 @@ OpGuard::~OpGuard() {
   if (--mine.depth > 0) {
     return;
   }
-  EngineScope scope;
+  EngineScope scope(mine_.scopes);
   try {
     if (!mine.frame.empty()) {
       state().engine.leave(mine.frame);
@@ -283,7 +286,7 @@ void OpGuard::enter(const Use* uses, size_t count, const char* op) {
   if (!mine_.started && !mine_.in_turn) {
     start(&mine_, mine_.independent);
   }
-  SmallVector<::lms::Engine::Use, 8> translated;
+  SmallVector<::lms::Engine::Use, 8> translated(count);
   bool captured = mine_.for_graph;
   int device = -1;
   ::lms::Stream stream = nullptr;  // current on `device`; mostly all are of one: to ask costs more
@@ -295,16 +298,20 @@ void OpGuard::enter(const Use* uses, size_t count, const char* op) {
       stream = current_stream(device);
       captured = captured || capturing(static_cast<cudaStream_t>(stream));
     }
-    translated.push_back({storage, core_access(uses[i].access), device, stream});
+    ::lms::Engine::Use& use = translated[i];
+    use.key = storage;
+    use.access = core_access(uses[i].access);
+    use.device = device;
+    use.stream = stream;
   }
   with_host_memory([&] {  // what is pinned by then stays so, and is pinned once more
-    EngineScope scope;
+    EngineScope scope(mine_.scopes);
     state().engine.enter(mine_.frame, translated.data(), translated.size(), &overwritten_, op);
   });
   if (C10_LIKELY(!captured && overwritten_.key == nullptr)) {
     return;
   }
-  EngineScope scope;
+  EngineScope scope(mine_.scopes);
   if (overwritten_.key != nullptr) {
     target_ = reference_to(static_cast<StorageImpl*>(overwritten_.key));
   }
@@ -315,7 +322,7 @@ void OpGuard::enter(const Use* uses, size_t count, const char* op) {
 
 void OpGuard::ran() {
   if (C10_UNLIKELY(overwritten_.key != nullptr) && !in_child()) {
-    EngineScope scope;
+    EngineScope scope(mine_.scopes);
     state().engine.overwrote(&overwritten_);
   }
 }
@@ -324,7 +331,7 @@ void OpGuard::results(StorageImpl* const* storages, size_t count) {
   if (C10_UNLIKELY(in_child())) {
     return;
   }
-  EngineScope scope;
+  EngineScope scope(mine_.scopes);
   for (size_t i = 0; i < count; ++i) {
     state().engine.note(&mine_.frame, storages[i], stream_for(storages[i]), mine_.lane);
   }

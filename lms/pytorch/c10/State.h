@@ -34,9 +34,7 @@ State& state();
 ::lms::Switch::Owner& switch_owner();
 
 inline ::lms::Stream current_stream(int device) {
-  const CUDAStream stream = getCurrentCUDAStream(static_cast<DeviceIndex>(device));
-  know_stream(stream);
-  return stream.stream();
+  return know_stream(getCurrentCUDAStream(static_cast<DeviceIndex>(device)));
 }
 
 inline ::lms::Stream stream_for(const StorageImpl* storage) {

@@ -12,11 +12,11 @@
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
 #include <torch/csrc/lms/compat/interception_pending.h>
+#include <torch/csrc/lms/compat/interception_results.h>
 #include <torch/csrc/lms/storages.h>
 
 #include <algorithm>
 #include <functional>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -31,12 +31,6 @@ namespace torch::lms {
 
 using c10::cuda::lms::Access;
 using torch::jit::Stack;
-
-// Leaked: more may be registered at the very end.
-inline PendingOps& pending() {
-  static auto* pending = new PendingOps;
-  return *pending;
-}
 
 // ---- what is known of a kernel
 
@@ -95,8 +89,6 @@ struct Holder {
   Access access;
 };
 
-using EachStorage = std::function<void(c10::StorageImpl*)>;
-
 // Whatever the signature: at_boundary is there once.
 class Call {
  public:
@@ -132,15 +124,6 @@ class Call {
         f(holder.tensor != nullptr ? *holder.tensor : at::Tensor());
       }
     }
-  }
-
-  bool results_are_blank(const OpFacts& facts) const {
-    bool blank = true;
-    each_written(facts, [&](const at::Tensor& tensor) {
-      blank = blank && tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() == 1 &&
-              tensor.numel() == 0 && c10::cuda::lms::nbytes_of(*storage_of(tensor)) == 0;
-    });
-    return blank;
   }
 
   CudaGenerator generator(c10::Device device) const {
@@ -194,59 +177,6 @@ class Call {
 
   c10::SmallVector<Holder, 6> holders_;
   at::Generator* generator_ = nullptr;
-};
-
-inline void each_made(const at::Tensor& made, const EachStorage& f) {
-  each_storage(made, [&](const at::Tensor&, c10::StorageImpl* storage) { f(storage); });
-}
-
-inline void each_made(const std::vector<at::Tensor>& made, const EachStorage& f) {
-  for (const at::Tensor& tensor : made) {
-    each_made(tensor, f);
-  }
-}
-
-template <class T>
-void each_made(const T&, const EachStorage&) {}
-
-template <class... Ts>
-void each_made(const std::tuple<Ts...>& made, const EachStorage& f) {
-  std::apply([&](const auto&... each) { (each_made(each, f), ...); }, made);
-}
-
-// What a kernel returned: a value, what is somebody else's, or nothing.
-template <class T>
-struct Result {
-  std::optional<T> value;
-
-  template <class Make>
-  void set(const Make& make) {
-    value.emplace(make());
-  }
-  T take() { return std::move(*value); }
-  void each(const EachStorage& f) const { each_made(*value, f); }
-};
-
-template <class T>
-struct Result<T&> {
-  T* value = nullptr;
-
-  template <class Make>
-  void set(const Make& make) {
-    value = &make();
-  }
-  T& take() { return *value; }
-  void each(const EachStorage&) const {}
-};
-
-template <>
-struct Result<void> {
-  template <class Make>
-  void set(const Make& make) {
-    make();
-  }
-  void take() {}
-  void each(const EachStorage&) const {}
 };
 
 // With its own signature. The arguments stay the caller's, and are good for another run. `object`

@@ -9,6 +9,7 @@
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
 #include <torch/csrc/lms/compat/interception_pending.h>
+#include <torch/csrc/lms/compat/interception_unboxed.h>
 #include <torch/csrc/lms/compat/optional.h>
 #include <torch/csrc/lms/compat/silence.h>
 #include <torch/csrc/lms/foreach.h>
@@ -33,8 +34,6 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using torch::jit::Stack;
-
-PendingOps& pending = *new PendingOps;  // leaked: more may be registered at the very end
 
 // The facts of one hooked operator. An operator can be taken away and defined anew with another
 // schema under the same name, and keeps this kernel.
@@ -73,7 +72,7 @@ class Call {
         facts_(facts) {}
 
   const OpFacts& facts() {
-    if (C10_UNLIKELY(pending.any())) {
+    if (C10_UNLIKELY(pending().any())) {
       install_pending();
     }
     return facts_.of(op_);
@@ -98,15 +97,6 @@ class Call {
   void set_arguments(const Arguments& arguments) {
     stack_->resize(below_);
     stack_->insert(stack_->end(), arguments.begin(), arguments.end());
-  }
-
-  bool results_are_blank(const OpFacts& facts) const {
-    bool blank = true;
-    each_written(facts, [&](const at::Tensor& tensor) {
-      blank = blank && tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() == 1 &&
-              tensor.numel() == 0 && tensor.storage().nbytes() == 0;
-    });
-    return blank;
   }
 
   template <class F>
@@ -164,10 +154,6 @@ class Call {
   Facts& facts_;
 };
 
-// Stored before each kernel is registered, and loaded by each that runs: so it has what was written
-// when it was made. The dispatcher, which other threads come through, has no barrier of its own.
-std::atomic<bool> made{false};
-
 // On the key `place`.
 class Kernel final : public c10::OperatorKernel {
  public:
@@ -175,7 +161,7 @@ class Kernel final : public c10::OperatorKernel {
       : facts_(std::move(facts)), in_place_of_autograd_(place == DispatchKey::AutogradCUDA) {}
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    (void)made.load(std::memory_order_acquire);
+    (void)kernels_made.load(std::memory_order_acquire);
     const DispatchKeySet below(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect);
     // Where a composite operator has the kernel that it would have run here.
     const DispatchKeySet composite(DispatchKey::CUDA);
@@ -212,7 +198,7 @@ class Listener final : public c10::OpRegistrationListener {
     if (hooked != registry().hooked.end()) {
       hooked->second->invalidate();
     } else {
-      pending.add(op.operator_name());
+      pending().add(op.operator_name());
     }
   }
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
@@ -293,6 +279,17 @@ std::vector<DispatchKey> places_of(const c10::OperatorHandle& op, const std::str
   return {DispatchKey::AutogradCUDA, DispatchKey::BackendSelect};
 }
 
+// Nobody takes an operator of aten away and defines it anew with another signature.
+torch::CppFunction kernel_of(const c10::OperatorHandle& op, const std::string& space,
+                             const std::shared_ptr<Facts>& facts, DispatchKey place) {
+  if (space == "aten" && place == DispatchKey::BackendSelect) {
+    if (auto kernel = unboxed_kernel(op, facts->of(op))) {
+      return std::move(*kernel);
+    }
+  }
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(facts, place));
+}
+
 bool hook(const c10::OperatorName& name) {
   const auto op = c10::Dispatcher::singleton().findSchema(name);
   const auto colons = name.name.find("::");
@@ -318,9 +315,8 @@ bool hook(const c10::OperatorName& name) {
     qualified += "." + name.overload_name;
   }
   for (const DispatchKey place : places) {
-    auto kernel = torch::dispatch(
-        place, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(facts, place)));
-    made.store(true, std::memory_order_release);
+    auto kernel = torch::dispatch(place, kernel_of(*op, space, facts, place));
+    kernels_made.store(true, std::memory_order_release);
     library->impl(qualified.c_str(), std::move(kernel));
   }
   return true;
@@ -329,7 +325,7 @@ bool hook(const c10::OperatorName& name) {
 }  // namespace
 
 size_t install() {
-  return pending.install(
+  return pending().install(
       [] {
         hook_factories();
         registry().listener =
@@ -338,6 +334,6 @@ size_t install() {
       hook);
 }
 
-size_t install_pending() { return pending.install_pending(hook); }
+size_t install_pending() { return pending().install_pending(hook); }
 
 }  // namespace torch::lms

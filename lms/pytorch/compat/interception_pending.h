@@ -67,4 +67,10 @@ class PendingOps {
   bool installed_ = false;
 };
 
+// Leaked: more may be registered at the very end.
+inline PendingOps& pending() {
+  static auto* pending = new PendingOps;
+  return *pending;
+}
+
 }  // namespace torch::lms

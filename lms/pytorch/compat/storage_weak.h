@@ -49,6 +49,7 @@ __attribute__((no_sanitize_thread)) inline Glance glance(const StorageImpl& stor
   const auto* from = reinterpret_cast<const volatile Word*>(&pointer_of(storage));
   Glance seen;
   auto* to = reinterpret_cast<Word*>(seen.bytes);
+#pragma GCC unroll 8
   for (size_t i = 0; i < sizeof(DataPtr) / sizeof(Word); ++i) {
     to[i] = from[i];
   }

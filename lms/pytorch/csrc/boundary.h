@@ -40,7 +40,6 @@ size_t part_bytes() noexcept;
 //   void run()                   the kernel
 //   Arguments arguments()        a copy of them: `run` uses them up
 //   void set_arguments(a)        for it to run once more
-//   bool results_are_blank(facts)  whether what it is given for its results (out=) is `empty(0)`
 //   void each_written(facts, f)  f(Tensor) for each argument that is written; an undefined one for
 //                                what is no tensor
 //   CudaGenerator generator(d)   that random numbers are taken from on device `d`
@@ -159,6 +158,17 @@ bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room
          finds_room(kernel, [&] { entered.run(call, facts, operands); });
 }
 
+// Whether what the call is given for its results (out=) is `empty(0)`.
+template <class Call>
+bool results_are_blank(const Call& call, const OpFacts& facts) {
+  bool blank = true;
+  call.each_written(facts, [&](const at::Tensor& tensor) {
+    blank = blank && tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() == 1 &&
+            tensor.numel() == 0 && c10::cuda::lms::nbytes_of(*storage_of(tensor)) == 0;
+  });
+  return blank;
+}
+
 // Whether the kernel can run again when it has found no room, and may come to that. A graph would
 // have captured the first run, too, and what is captured elsewhere may take from the generator.
 template <class Call>
@@ -167,7 +177,7 @@ bool repeatable(const Call& call, const OpFacts& facts, const Operands& operands
       (facts.random && c10::cuda::lms::capture_underway())) {
     return false;
   }
-  return facts.repeatable ? may_lack_room(operands) : facts.fills && call.results_are_blank(facts);
+  return facts.repeatable ? may_lack_room(operands) : facts.fills && results_are_blank(call, facts);
 }
 
 // The ops that take random numbers.

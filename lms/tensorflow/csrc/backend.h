@@ -75,6 +75,7 @@ class Backend final : public ::lms::Backend {
   void refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
               ::lms::FencePtr* arrival) override;
   void join(::lms::Stream, const ::lms::FencePtr&) override {}
+  bool counts_candidates() override { return true; }
   void set_candidate(::lms::Key key, bool candidate) override;
 
  private:
