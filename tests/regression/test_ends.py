@@ -120,6 +120,9 @@ program_of(
 program_of(
     "forks_beside_a_thread", "[0, 1, 2, 3] [0.0, 1.0, 2.0, 3.0]\n",
     """
+    import warnings
+
+    warnings.filterwarnings("ignore", "Large Model Support copies most of what")  # as it does
     stop = False
 
     def work():

@@ -41,6 +41,8 @@ def work(seed, device, rounds):
     net = net.to(device)
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
     kept = [torch.full((20000,), float(seed * 100 + i)).to(device) for i in range(12)]
+    if device == "cuda":  # none is over before all hold theirs
+        all_hold.wait(timeout=300)
     out = []
     for r in range(rounds):
         x = torch.randn(64, 128, generator=g).to(device)
@@ -71,6 +73,8 @@ def run(meanwhile, rounds=25, count=8):
     _lock = torch.optim.Adam  # imported before the threads start
     expected = [work(s, "cpu", rounds) for s in range(count)]
     torch.ones(1, device="cuda")
+    global all_hold
+    all_hold = threading.Barrier(count)
     results = {{}}
     threads = [threading.Thread(target=thread, args=(s, rounds, results)) for s in range(count)]
     for t in threads:
