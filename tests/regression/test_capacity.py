@@ -327,3 +327,42 @@ def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> Non
     for results in found:
         assert results is not None
         assert lms_device.is_dry or all(map(torch.equal, results, expected))
+
+
+@pytest.mark.parametrize(
+    "hold",
+    ["torch.cuda.lms.pin(a, b).__enter__()", "torch.ops.lms.pin_all([a, b])"],
+    ids=["pin", "launch"],
+)
+def test_what_is_pinned_together_comes_to_lie_side_by_side(program: Any, hold: str) -> None:
+    """As the operands of an operator do: not the first where it leaves the second no room."""
+    out = program(
+        """
+        import sys, torch
+
+        def made(mib, value):
+            return torch.full((mib << 18,), float(value), device="cuda")
+
+        torch.cuda.lms.enable()
+        old = [made(20, i) for i in range(5)]  # more than there is: something leaves
+        del old
+        for hold in ("torch.cat([a[:1], b[:1]])", sys.argv[1]):
+            a, b = made(20, 7), made(30, 8)
+            torch.cuda.lms.reclaim()
+            torch.cuda.empty_cache()
+            segment = made(60, 0)
+            del segment
+            parts = [made(20, i) for i in range(3)]  # lie in it side by side
+            for i in (1, 0, 2):  # the middle has been idle for longest
+                parts[i].add_(1)
+                torch.empty(1, device="cuda").add_(1)
+            torch.cuda.lms.reclaim()
+            held = eval(hold)
+        torch.ops.lms.unpin_all([a, b])
+        assert float(a[3]) == 7 and float(b[3]) == 8 and [float(x[3]) for x in parts] == [1, 2, 3]
+        print("all have room")
+        """,
+        hold,
+        memory=64 * MIB,
+    )
+    assert "all have room" in out

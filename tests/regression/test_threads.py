@@ -331,6 +331,45 @@ def test_an_operator_waits_for_the_pins_of_another_thread(
     assert "waited" in out
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "y.data_ptr()",
+        "torch.cuda.lms.pin(y).__enter__()",
+        "torch.cuda.lms.exclude(y)",
+    ],
+    ids=["pointer", "pin", "exclude"],
+)
+def test_what_is_to_stay_waits_for_the_pins_of_another_thread(program: Any, ask: str) -> None:
+    """As an operator does."""
+    out = program(
+        """
+        import sys, threading, time, torch
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> ()")
+        inside = threading.Event()
+
+        def slow(x):
+            inside.set()
+            time.sleep(1)
+
+        library.impl("slow", slow, "CUDA")
+        torch.cuda.lms.enable(min_size=0)
+        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
+        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
+        thread.start()
+        inside.wait()
+        asked = eval(sys.argv[1])  # does not fit beside x
+        thread.join()
+        assert float(y[2]) == 1
+        print("waited")
+        """,
+        ask,
+        memory=16 * MIB,
+    )
+    assert "waited" in out
+
+
 def test_an_operator_waits_for_what_another_makes(program: Any) -> None:
     """One that has no operand holds memory all the same, once it has made some."""
     out = program(

@@ -89,27 +89,50 @@ void for_all(const at::Tensor& tensor) {
   }
 }
 
-// For code that nothing is known of.
+// Runs `hold`, which brings storages in to stay and is none of an op: room is made for it as for
+// the operands of one. When it throws it holds nothing that is in the way of another try.
+template <class Hold>
+void with_room(const Hold& hold) {
+  const auto attempt = [&hold](Room room) { return finds_room(room, hold); };
+  const bool tells = !engine::ShortageScope::active();  // else what it is part of runs again
+  if (tells && (attempt(Room::kSpare) || engine::try_again([&] { return attempt(Room::kTell); }))) {
+    return;
+  }
+  hold();  // which says what is missing
+}
+
 template <void (*F)(c10::StorageImpl*)>
-void for_all_that_came(const at::Tensor& tensor) {
-  for_all<F>(tensor);
-  for_all<&engine::wait_for_arrival>(tensor);
+void with_room_for_all(const at::Tensor& tensor) {
+  with_room([&tensor] { for_all<F>(tensor); });
 }
 
 // All or none.
 void pin_all(const std::vector<at::Tensor>& tensors) {
-  std::vector<c10::StorageImpl*> pinned;
-  try {
-    for (const auto& tensor : tensors) {
-      for (auto* storage : storages_of(tensor)) {
-        engine::pin(storage);
-        pinned.push_back(storage);
+  with_room([&tensors] {
+    std::vector<c10::StorageImpl*> pinned;
+    try {
+      for (const auto& tensor : tensors) {
+        for (auto* storage : storages_of(tensor)) {
+          engine::pin(storage);
+          pinned.push_back(storage);
+        }
       }
+    } catch (...) {
+      std::for_each(pinned.begin(), pinned.end(), engine::unpin);
+      throw;
     }
-  } catch (...) {
-    std::for_each(pinned.begin(), pinned.end(), engine::unpin);
-    throw;
-  }
+  });
+}
+
+// For code that nothing is known of.
+void pin(const std::vector<at::Tensor>& tensors) {
+  pin_all(tensors);
+  std::for_each(tensors.begin(), tensors.end(), for_all<&engine::wait_for_arrival>);
+}
+
+void expose(const at::Tensor& tensor) {
+  with_room_for_all<&engine::expose>(tensor);
+  for_all<&engine::wait_for_arrival>(tensor);
 }
 
 void unpin_all(const std::vector<at::Tensor>& tensors) {
@@ -178,15 +201,14 @@ LMS_DEFINITIONS(m) {
   m.def("set_part_bytes(int bytes) -> ()", [](int64_t b) { set_part_bytes(bytes_of(b)); });
   m.def("part_bytes() -> int", [] { return static_cast<int64_t>(part_bytes()); });
   m.def("install_pending() -> int", [] { return static_cast<int64_t>(install_pending()); });
-  m.def("pin(Tensor tensor) -> ()", &for_all_that_came<&engine::pin>);
-  m.def("unpin(Tensor tensor) -> ()", &for_all<&engine::unpin>);
+  m.def("pin(Tensor[] tensors) -> ()", &pin);
   m.def("pin_all(Tensor[] tensors) -> ()", &pin_all);
   m.def("unpin_all(Tensor[] tensors) -> ()", &unpin_all);
-  m.def("expose(Tensor tensor) -> ()", &for_all_that_came<&engine::expose>);
+  m.def("expose(Tensor tensor) -> ()", &expose);
   m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
   m.def("wait_for_memory(int pointer) -> ()",
         [](int64_t pointer) { engine::wait_for_memory(reinterpret_cast<void*>(pointer)); });
-  m.def("exclude(Tensor tensor) -> ()", &for_all<&engine::exclude>);
+  m.def("exclude(Tensor tensor) -> ()", &with_room_for_all<&engine::exclude>);
   m.def("include(Tensor tensor) -> ()", &for_all<&engine::include>);
   m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);
   m.def("excluded(Tensor tensor) -> bool", &for_any<&engine::excluded>);

@@ -266,21 +266,15 @@ def pin(*targets: Union[torch.Tensor, torch.nn.Module]) -> Iterator[None]:
     r"""Context manager: the tensors are on the device, and their pointers valid, inside it. What is
     launched there on other streams, past operators, must come before the current one by its end.
     """
-    pinned: List[torch.Tensor] = []
+    tensors = [tensor for target in targets for tensor in _on_devices(target)]
+    storages = [tensor.detach() for tensor in tensors]  # whatever becomes of the tensors
+    load().pin(storages)
     try:
-        for target in targets:
-            for tensor in _on_devices(target):
-                load().pin(tensor)
-                try:
-                    _require_memory(tensor)
-                except TypeError:
-                    library.ops().unpin(tensor)
-                    raise
-                pinned.append(tensor.detach())  # the storage, whatever becomes of the tensor
+        for tensor in tensors:
+            _require_memory(tensor)
         yield
     finally:
-        for tensor in pinned:
-            library.ops().unpin(tensor)
+        library.ops().unpin_all(storages)
 
 
 def release_pointer(tensor: torch.Tensor) -> None:
