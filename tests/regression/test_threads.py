@@ -337,8 +337,10 @@ def test_an_operator_waits_for_the_pins_of_another_thread(
         "y.data_ptr()",
         "torch.cuda.lms.pin(y).__enter__()",
         "torch.cuda.lms.exclude(y)",
+        "y.untyped_storage()[:4]",
+        "y.untyped_storage().cpu()",
     ],
-    ids=["pointer", "pin", "exclude"],
+    ids=["pointer", "pin", "exclude", "slice", "storage"],
 )
 def test_what_is_to_stay_waits_for_the_pins_of_another_thread(program: Any, ask: str) -> None:
     """As an operator does."""

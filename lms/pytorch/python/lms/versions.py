@@ -51,9 +51,10 @@ def iterated() -> List[Type[Any]]:
 
 
 def view_of(storage: Any) -> torch.Tensor:
-    """A tensor without elements that holds the storage."""
+    """A tensor without elements that holds the storage. With its sizes named it is one operator,
+    which waits for room; else another is called within it."""
     dtype = storage.dtype if _TYPED else torch.uint8
-    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage)
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (0,))
 
 
 def argument(storage: Any) -> Any:
