@@ -268,6 +268,9 @@ def pin(*targets: Union[torch.Tensor, torch.nn.Module]) -> Iterator[None]:
     """
     tensors = [tensor for target in targets for tensor in _on_devices(target)]
     storages = [tensor.detach() for tensor in tensors]  # whatever becomes of the tensors
+    if not storages:  # nor is the library needed
+        yield
+        return
     load().pin(storages)
     try:
         for tensor in tensors:
