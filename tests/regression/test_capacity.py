@@ -359,10 +359,9 @@ def test_what_is_pinned_together_comes_to_lie_side_by_side(program: Any, hold: s
             torch.cuda.lms.reclaim()
             held = eval(hold)
         torch.ops.lms.unpin_all([a, b])
-        assert float(a[3]) == 7 and float(b[3]) == 8 and [float(x[3]) for x in parts] == [1, 2, 3]
-        print("all have room")
+        print("all have room:", [float(x[3]) for x in (a, b, *parts)])
         """,
         hold,
         memory=64 * MIB,
     )
-    assert "all have room" in out
+    assert "all have room" in out and (lms_device.is_dry or "[7.0, 8.0, 1.0, 2.0, 3.0]" in out)
