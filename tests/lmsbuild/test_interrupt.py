@@ -147,6 +147,34 @@ def test_no_traceback_however_early(world: World) -> None:
         assert process.returncode in {0, 143, -signal.SIGTERM}, errors
 
 
+def test_a_signal_that_a_library_takes_for_its_own_error(tmp_path: Path) -> None:
+    """As pydantic does, which asks Python for the text of what it did not match."""
+    script = """
+import os, signal
+from lmsbuild.__main__ import main
+from lmsbuild.base.errors import ConfigError
+from lmsbuild.cli.group import cli
+
+def invoke(context):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException:
+        raise ConfigError("tag.toml is invalid; correct the entries")
+
+cli.invoke = invoke
+main(["tags"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 143
+    assert "because SIGTERM was received" in done.stderr and "invalid" not in done.stderr
+
+
 def test_signals_that_are_ignored_stay_so(world: World) -> None:
     """As under nohup."""
     text = (

@@ -101,6 +101,9 @@ class _Report:
     debug: bool
 
     def failure(self, error: LmsbuildError, *, with_log: bool = True) -> int:
+        signalled = interrupt.came()
+        if signalled is not None:
+            return self.stopped(signalled)
         kind = type(error).__name__.replace("LmsbuildError", "InternalError")
         return self._say(kind, error.message, error.exit_code, error.details, with_log=with_log)
 

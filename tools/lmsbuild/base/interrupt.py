@@ -94,6 +94,11 @@ def _repeat() -> None:
         signal.pthread_kill(ident, _number)
 
 
+def came() -> Interrupted | None:
+    """What a signal raised, also where a library took it for an error of its own."""
+    return Interrupted(_number) if _number else None
+
+
 def check() -> None:
     """Called before a process is started: other threads start none once the command is to end."""
     if _number and threading.current_thread() is not threading.main_thread():
