@@ -293,6 +293,31 @@ FILL = "torch.arange(10 << 18, device='cuda', dtype=torch.float32)"
 GROWS = "torch.arange(10 << 18, out=torch.ones(3, device='cuda'))"
 
 
+# Another thread's operator has `x` pinned for a second. What argv[1] asks for does not fit beside
+# it; then argv[2] holds.
+BESIDE_A_PIN = """
+    import sys, threading, time, torch
+    library = torch.library.Library("lms_slow", "DEF")
+    library.define("slow(Tensor x) -> ()")
+    inside = threading.Event()
+
+    def slow(x):
+        inside.set()
+        time.sleep(1)
+
+    library.impl("slow", slow, "CUDA")
+    torch.cuda.lms.enable(min_size=0)
+    x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
+    thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
+    thread.start()
+    inside.wait()
+    asked = eval(sys.argv[1])
+    assert eval(sys.argv[2])
+    thread.join()
+    print("waited")
+    """
+
+
 @pytest.mark.parametrize(
     ("operator", "memory"),
     [("y.add(1)", 24 * MIB), ("y.add_(1)", 16 * MIB), (FILL, 16 * MIB), (GROWS, 16 * MIB)],
@@ -304,28 +329,9 @@ def test_an_operator_waits_for_the_pins_of_another_thread(
     """One that is written in Python keeps what it uses for as long as it runs. Of one that writes
     what there is the entry waits, and the kernel where it asks for memory."""
     out = program(
-        """
-        import sys, threading, time, torch
-        library = torch.library.Library("lms_slow", "DEF")
-        library.define("slow(Tensor x) -> ()")
-        inside = threading.Event()
-
-        def slow(x):
-            inside.set()
-            time.sleep(1)
-
-        library.impl("slow", slow, "CUDA")
-        torch.cuda.lms.enable(min_size=0)
-        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
-        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
-        thread.start()
-        inside.wait()
-        total = eval(sys.argv[1])  # does not fit beside x
-        assert float(total[2]) == 2
-        thread.join()
-        print("waited")
-        """,
+        BESIDE_A_PIN,
         operator,
+        "float(asked[2]) == 2",
         memory=memory,
     )
     assert "waited" in out
@@ -345,28 +351,9 @@ def test_an_operator_waits_for_the_pins_of_another_thread(
 def test_what_is_to_stay_waits_for_the_pins_of_another_thread(program: Any, ask: str) -> None:
     """As an operator does."""
     out = program(
-        """
-        import sys, threading, time, torch
-        library = torch.library.Library("lms_slow", "DEF")
-        library.define("slow(Tensor x) -> ()")
-        inside = threading.Event()
-
-        def slow(x):
-            inside.set()
-            time.sleep(1)
-
-        library.impl("slow", slow, "CUDA")
-        torch.cuda.lms.enable(min_size=0)
-        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
-        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
-        thread.start()
-        inside.wait()
-        asked = eval(sys.argv[1])  # does not fit beside x
-        thread.join()
-        assert float(y[2]) == 1
-        print("waited")
-        """,
+        BESIDE_A_PIN,
         ask,
+        "thread.join() or float(y[2]) == 1",
         memory=16 * MIB,
     )
     assert "waited" in out
