@@ -329,6 +329,33 @@ def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> Non
         assert lms_device.is_dry or all(map(torch.equal, results, expected))
 
 
+@pytest.mark.skipif(
+    lms_device.torch_version() < (1, 13),
+    reason="there a small request has segments of its own alone",
+)
+def test_small_tensors_of_two_streams_share_what_there_is(device: Any) -> None:
+    """Those of the one stream have room beside what stays in a segment of 20 MiB. They leave the
+    segments of 2 MiB to those of the other, which have room nowhere else."""
+
+    def stay() -> list[Tensor]:
+        x, _ = torch.ones(6 << 18, device="cuda"), torch.ones(6 << 18, device="cuda")
+        x.data_ptr()
+        small = [torch.full((100 << 11,), float(i), device="cuda") for i in range(28)]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for i in range(20, 28):
+                small[i] = torch.full((100 << 11,), float(i), device="cuda")
+        torch.cuda.synchronize()
+        return [torch.stack([part[:10] for part in small]), x]
+
+    expected = run(stay, 1000)
+    assert expected is not None
+    for capacity in range(34, 52, 2):
+        results = run(stay, capacity)
+        assert results is not None, f"{capacity} MiB are enough"
+        assert lms_device.is_dry or all(map(torch.equal, results, expected))
+
+
 @pytest.mark.parametrize(
     "hold",
     ["torch.cuda.lms.pin(a, b).__enter__()", "torch.ops.lms.pin_all([a, b])"],

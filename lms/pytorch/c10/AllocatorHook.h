@@ -58,7 +58,11 @@ inline bool over_limit(size_t reserved) noexcept {
 // While one lives, this thread takes no segment that is larger than its first block needs.
 class LeastSegments {
  public:
-  LeastSegments() noexcept;
+  enum class Small : uint8_t {
+    kBorrowLast,   // of a large segment, so that none is split while there are others
+    kBorrowFirst,  // so that segments are left for a stream whose pool has none to borrow of
+  };
+  explicit LeastSegments(Small small) noexcept;
   ~LeastSegments();
   LeastSegments(const LeastSegments&) = delete;
   LeastSegments& operator=(const LeastSegments&) = delete;

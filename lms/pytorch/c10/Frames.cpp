@@ -408,9 +408,14 @@ bool try_again(const std::function<bool()>& attempt) {
     }
     // What is taken for small requests may be just what is missing, or the rest of a segment of
     // which an operand needs little.
-    const LeastSegments least;
-    evict_for_shortage();
-    return attempt();
+    for (const auto small : {LeastSegments::Small::kBorrowLast, LeastSegments::Small::kBorrowFirst}) {
+      const LeastSegments least(small);
+      evict_for_shortage();
+      if (attempt()) {
+        return true;
+      }
+    }
+    return false;
   };
   ThreadFrame& mine = this_frame();
   if (mine.depth > 0 || !may_wait()) {

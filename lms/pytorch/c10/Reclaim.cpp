@@ -38,6 +38,7 @@ namespace {
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
 thread_local bool least_segments = false;
+thread_local bool borrow_first = false;
 thread_local detail::Shortages shortages;
 thread_local int growth_scopes = 0;
 thread_local DeviceIndex short_device = 0;
@@ -105,9 +106,12 @@ void finish_default_streams() {
 
 bool was_spared() noexcept { return std::exchange(spared, false); }
 
-LeastSegments::LeastSegments() noexcept { least_segments = true; }
+LeastSegments::LeastSegments(Small small) noexcept {
+  least_segments = true;
+  borrow_first = small == Small::kBorrowFirst;
+}
 
-LeastSegments::~LeastSegments() { least_segments = false; }
+LeastSegments::~LeastSegments() { least_segments = borrow_first = false; }
 
 bool LeastSegments::active() noexcept { return least_segments; }
 
@@ -143,6 +147,9 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   const Route route = ::lms::make_room(state().engine, lists, request);
   if (route != Route::kNone) {
     return count(device_, route);
+  }
+  if (C10_UNLIKELY(borrow_first) && lists.borrow()) {
+    return count(device_, Route::kFreeBlock);
   }
   if (C10_UNLIKELY(LeastSegments::active()) && lists.shrink_segment() && lists.take_new_segment()) {
     return count(device_, Route::kNewSegment);
