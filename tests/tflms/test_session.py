@@ -158,6 +158,8 @@ def test_what_is_no_mode(wrong):
 @pytest.mark.parametrize(
     ("option", "wrong"),
     [
+        *((name, -7) for name in ("swapout_threshold", "swapin_groupby", "swapin_ahead")),
+        *(("debug", each) for each in ("no", None, 2)),
         *(("serialization", each) for each in (5, "3:5", None)),
         *(("serialization_by_size", each) for each in ("1", None, float("nan"), -1, [1])),
         *(("cpu_device", each) for each in (None, "cpus", 5, "/gpu:0", "")),
@@ -166,7 +168,7 @@ def test_what_is_no_mode(wrong):
 )
 def test_what_is_none_of_its_options(option, wrong):
     with pytest.raises(ValueError, match=f"{option} is {re.escape(repr(wrong))}, which "):
-        LMS(3, 0, 1, **{option: wrong})
+        LMS(**{option: wrong})
 
 
 @pytest.mark.parametrize("wrong", ["1", None])
@@ -179,6 +181,7 @@ def test_what_is_no_level_of_a_log(wrong):
     ("name", "wrong"),
     [
         *(("batch_size", each) for each in ("4", 0, -1, 1.5, True, 10**30)),
+        *((name, "yes") for name in ("is_training", "autotune_plot")),
         *(("autotune_gpu_mem", each) for each in ("8", -1, float("nan"), 1e300, True, [1])),
     ],
 )

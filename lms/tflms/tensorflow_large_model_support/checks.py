@@ -7,6 +7,7 @@ from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 _MOST = 1 << 30  # GiB: above any memory, and below what a float is exact for
@@ -16,6 +17,19 @@ def integer(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ValueError(f"{name} is {value!r}, which is no integer; give one")
     return int(value)
+
+
+def tuned(name: str, value: Any) -> int:
+    """-1 leaves it to the tuner."""
+    if integer(name, value) < -1:
+        raise ValueError(f"{name} is {value}, which is too small; give 0 or more, or -1 to tune it")
+    return int(value)
+
+
+def truth(name: str, value: Any) -> bool:
+    if not isinstance(value, Integral | np.bool_) or value not in (0, 1):
+        raise ValueError(f"{name} is {value!r}, which is neither True nor False")
+    return bool(value)
 
 
 def size(name: str, value: Any) -> float:
@@ -32,13 +46,6 @@ def names(what: str, value: Any) -> set[str]:
     if not given or not all(isinstance(one, str) for one in value):
         raise ValueError(f"{what} is {value!r}, which is no set of names")
     return set(value)
-
-
-def levels(name: str, value: Any) -> list[Any]:
-    """What each of them says is seen when there is a graph."""
-    if not isinstance(value, Collection) or isinstance(value, str | bytes):
-        raise ValueError(f"{name} is {value!r}, which is no list; give one, as [1, '3:5', 7]")
-    return list(value)
 
 
 def device(name: str, value: Any, kind: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
 
 from tensorflow_large_model_support.graph import Graph, Op
 
@@ -82,28 +84,37 @@ def _within(scopes: Collection[str]) -> Callable[[str], bool]:
     return lambda name: f"{name}/".startswith(stems) if stems else False
 
 
-def serialized_levels(
-    serialization: Sequence[int | str], by_size: float, graph: Graph
-) -> frozenset[int]:
-    """The levels that `serialization` names, and those that make more than `by_size` GiB.
+def parse_levels(name: str, value: Any) -> list[int | slice]:
+    """What names levels, parsed. Raises ValueError for what does not."""
+    if not isinstance(value, Collection) or isinstance(value, str | bytes):
+        raise ValueError(f"{name} is {value!r}, which is no list; give one, as [1, '3:5', 7]")
+    return [_level(name, part) for part in value]
 
-    Raises ValueError for what is neither a level nor a slice of levels.
-    """
+
+def _level(name: str, part: Any) -> int | slice:
+    if isinstance(part, Integral) and not isinstance(part, bool):
+        return int(part)
+    try:
+        ends = [int(end) if end.strip() else None for end in part.split(":")]
+        if 2 <= len(ends) <= 3 and ends[2:] != [0]:
+            return slice(*ends)
+    except (AttributeError, ValueError):
+        pass
+    raise ValueError(
+        f"{name} has {part!r}, which is no level; give levels and slices of them, as [1, '3:5', 7]"
+    )
+
+
+def serialized_levels(
+    serialization: Sequence[int | slice], by_size: float, graph: Graph
+) -> frozenset[int]:
+    """The levels that `serialization` names, and those that make more than `by_size` GiB."""
     levels: set[int] = set()
     for part in serialization:
-        if isinstance(part, int) and not isinstance(part, bool):
+        if isinstance(part, slice):
+            levels.update(range(graph.depth)[part])
+        else:
             levels.add(part if part >= 0 else graph.depth + part)
-            continue
-        try:
-            ends = [int(end) if end.strip() else None for end in str(part).split(":")]
-            if not (isinstance(part, str) and 2 <= len(ends) <= 3):
-                raise ValueError
-            levels.update(range(graph.depth)[slice(*ends)])
-        except ValueError:
-            raise ValueError(
-                f"serialization has {part!r}, which is no level; give levels and slices of them, "
-                "as [1, '3:5', 7]"
-            ) from None
     if by_size > 0:
         made = [0] * graph.depth
         for size, level in zip(graph.sizes(), graph.level, strict=True):

@@ -20,7 +20,13 @@ from tensorflow_large_model_support import (
 )
 from tensorflow_large_model_support.best import Best
 from tensorflow_large_model_support.bodies import Body, Library
-from tensorflow_large_model_support.choice import IN, Settings, Side, serialized_levels
+from tensorflow_large_model_support.choice import (
+    IN,
+    Settings,
+    Side,
+    parse_levels,
+    serialized_levels,
+)
 from tensorflow_large_model_support.functions import Unrolled, with_batch_size
 from tensorflow_large_model_support.graph import KEEPING, LOOPS, SPARE_RESULTS, Graph
 from tensorflow_large_model_support.parts import Part, Plans
@@ -49,6 +55,16 @@ def _side(end: str, option: str) -> property:
 
     def put(self: LMS, value: Collection[str]) -> None:
         setattr(self._sides[end], option, checks.names(name, value))
+
+    return property(get, put)
+
+
+def _flag(name: str) -> property:
+    def get(self: LMS) -> bool:
+        return self._flags[name]
+
+    def put(self: LMS, value: bool) -> None:
+        self._flags[name] = checks.truth(name, value)
 
     return property(get, put)
 
@@ -105,10 +121,9 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
             "swapout_threshold": swapout_threshold,
             "swapin_groupby": swapin_groupby,
             "swapin_ahead": swapin_ahead,
-            "sync_mode": sync_mode,
         }
-        threshold, groupby, ahead, mode = (checks.integer(*each) for each in numbers.items())
-        self._wanted = Settings(threshold, groupby, ahead, mode)
+        threshold, groupby, ahead = (checks.tuned(*each) for each in numbers.items())
+        self._wanted = Settings(threshold, groupby, ahead, checks.integer("sync_mode", sync_mode))
         if sync_mode not in range(4):
             raise ValueError(
                 f"sync_mode is {sync_mode}, which is none of 0 (asynchronous), 1 (swap-outs are "
@@ -125,9 +140,10 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
                 "plan='best' finds numbers for each tensor, so that there are none to give; leave "
                 "swapout_threshold, swapin_groupby and swapin_ahead out"
             )
-        self._serialization = checks.levels("serialization", serialization)
+        self._serialization = parse_levels("serialization", serialization)
         self._serialization_by_size = checks.size("serialization_by_size", serialization_by_size)
-        self._debug_level = checks.integer("debug_level", debug_level) if debug else 0
+        tells = checks.truth("debug", debug)
+        self._debug_level = checks.integer("debug_level", debug_level) if tells else 0
         self._cpu_device = checks.device("cpu_device", cpu_device, "CPU")
         if gpu_device is not None:
             checks.device("gpu_device", gpu_device, "GPU")
@@ -136,9 +152,8 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
         self._remembered: dict[tuple[Any, ...], list[Plan] | None] = {}
         self._profile: profiles.Profile | None = None
         self._batch_size: int | None = None
-        self.is_training = True
+        self._flags = {"is_training": True, "autotune_plot": False}
         self._autotune_gpu_mem: float | None = None
-        self.autotune_plot = False
         self.most_tensors: int | None = None  # the first that are made; None: all
         self._simulated: Simulated | None = None
         self._limit: int | None = None  # of a simulated run
@@ -151,6 +166,9 @@ class LMS(tf.keras.callbacks.Callback, SessionRunHook):
     incl_input_by_scopes = _side("input", "incl_scopes")
     excl_input_by_types = _side("input", "excl_types")
     incl_input_by_types = _side("input", "incl_types")
+
+    is_training = _flag("is_training")
+    autotune_plot = _flag("autotune_plot")
 
     @property
     def batch_size(self) -> int | None:
