@@ -195,55 +195,36 @@ struct Unboxed<Return(Args...)> {
 
 // As its schema names what C++ has as T.
 template <class T>
-struct Named;
+constexpr const char* kName = nullptr;
+template <>
+inline constexpr const char* kName<at::Tensor> = "Tensor";
+template <>
+inline constexpr const char* kName<at::Scalar> = "Scalar";
+template <>
+inline constexpr const char* kName<int64_t> = "int";
+template <>
+inline constexpr const char* kName<c10::SymInt> = "SymInt";
+template <>
+inline constexpr const char* kName<double> = "float";
+template <>
+inline constexpr const char* kName<bool> = "bool";
+template <>
+inline constexpr const char* kName<c10::string_view> = "str";
+template <>
+inline constexpr const char* kName<at::ScalarType> = "ScalarType";
+template <>
+inline constexpr const char* kName<at::MemoryFormat> = "MemoryFormat";
+template <>
+inline constexpr const char* kName<at::Device> = "Device";
+template <>
+inline constexpr const char* kName<at::Layout> = "Layout";
+template <>
+inline constexpr const char* kName<at::Generator> = "Generator";
 
-template <>
-struct Named<at::Tensor> {
-  static std::string name() { return "Tensor"; }
-};
-template <>
-struct Named<at::Scalar> {
-  static std::string name() { return "Scalar"; }
-};
-template <>
-struct Named<int64_t> {
-  static std::string name() { return "int"; }
-};
-template <>
-struct Named<c10::SymInt> {
-  static std::string name() { return "SymInt"; }
-};
-template <>
-struct Named<double> {
-  static std::string name() { return "float"; }
-};
-template <>
-struct Named<bool> {
-  static std::string name() { return "bool"; }
-};
-template <>
-struct Named<c10::string_view> {
-  static std::string name() { return "str"; }
-};
-template <>
-struct Named<at::ScalarType> {
-  static std::string name() { return "ScalarType"; }
-};
-template <>
-struct Named<at::MemoryFormat> {
-  static std::string name() { return "MemoryFormat"; }
-};
-template <>
-struct Named<at::Device> {
-  static std::string name() { return "Device"; }
-};
-template <>
-struct Named<at::Layout> {
-  static std::string name() { return "Layout"; }
-};
-template <>
-struct Named<at::Generator> {
-  static std::string name() { return "Generator"; }
+template <class T>
+struct Named {
+  static_assert(kName<T> != nullptr, "a type of no schema");
+  static std::string name() { return kName<T>; }
 };
 template <class T>
 struct Named<c10::ArrayRef<T>> {

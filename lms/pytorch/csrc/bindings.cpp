@@ -90,15 +90,10 @@ void for_all(const at::Tensor& tensor) {
 }
 
 // Runs `hold`, which brings storages in to stay and is none of an op: room is made for it as for
-// the operands of one. When it throws it holds nothing that is in the way of another try.
+// the operands of one. What it holds when it throws stays where it is for the next try.
 template <class Hold>
 void with_room(const Hold& hold) {
-  const auto attempt = [&hold](Room room) { return finds_room(room, hold); };
-  const bool tells = !engine::ShortageScope::active();  // else what it is part of runs again
-  if (tells && (attempt(Room::kSpare) || engine::try_again([&] { return attempt(Room::kTell); }))) {
-    return;
-  }
-  hold();  // which says what is missing
+  run_until_room(Room::kSpare, [&hold](Room room) { return finds_room(room, hold); });
 }
 
 template <void (*F)(c10::StorageImpl*)>

@@ -82,6 +82,18 @@ bool finds_room(Room room, const Step& step) {
   return true;
 }
 
+// Runs `attempt(Room)`, which tells whether it found room, until it does: at first as said, then in
+// its turn, and at last so that it says what is missing. Only once where what it is part of runs
+// again.
+template <class Attempt>
+void run_until_room(Room first, const Attempt& attempt) {
+  const auto again = [&attempt] { return attempt(Room::kTell); };
+  if (c10::cuda::lms::ShortageScope::active() ||
+      !(attempt(first) || c10::cuda::lms::try_again(again))) {
+    attempt(Room::kThrow);
+  }
+}
+
 // Pins the operands while it lives.
 class Entered {
  public:
@@ -247,10 +259,7 @@ template <class Call>
 void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
   const RandomOp random(facts.random ? &random_ops() : nullptr);
   Entered entered;
-  const auto enter = [&] { return entered.enter(facts, operands, Room::kTell); };
-  if (!entered.enter(facts, operands, Room::kSpare) && !c10::cuda::lms::try_again(enter)) {
-    entered.enter(facts, operands, Room::kThrow);
-  }
+  run_until_room(Room::kSpare, [&](Room room) { return entered.enter(facts, operands, room); });
   entered.run(call, facts, operands);
 }
 
@@ -326,7 +335,7 @@ at::Tensor make_known(const Make& make) {
     each_storage(made, [](const at::Tensor&, c10::StorageImpl* storage) { note_made(storage); });
     return made;
   }
-  const auto attempt = [&](Room room) {
+  run_until_room(Room::kTell, [&](Room room) {
     const c10::cuda::lms::MakingScope making;
     if (!finds_room(room, [&] { made = make(); })) {
       return false;
@@ -334,11 +343,7 @@ at::Tensor make_known(const Make& make) {
     each_storage(
         made, [](const at::Tensor&, c10::StorageImpl* storage) { c10::cuda::lms::note(storage); });
     return true;
-  };
-  const auto tell = [&] { return attempt(Room::kTell); };
-  if (c10::cuda::lms::ShortageScope::active() || !(tell() || c10::cuda::lms::try_again(tell))) {
-    attempt(Room::kThrow);
-  }
+  });
   return made;
 }
 
