@@ -314,12 +314,11 @@ void run_foreach(Call& call, const OpFacts& facts, size_t part) {
   run_whole(call, facts);
 }
 
-// Of what was made without pins.
+// Of what was made without pins, within an UnpinnedOp.
 inline void note_made(c10::StorageImpl* storage) {
   if (C10_LIKELY(c10::cuda::lms::nbytes_of(*storage) < c10::cuda::lms::least_noted())) {
     return;
   }
-  const c10::cuda::lms::UnpinnedOp unpinned;
   if (!c10::cuda::lms::active()) {
     c10::cuda::lms::note_later(storage);
   } else {  // meanwhile it was turned on
@@ -332,6 +331,7 @@ at::Tensor make_known(const Make& make) {
   at::Tensor made;
   if (!c10::cuda::lms::active()) {
     made = make();
+    const c10::cuda::lms::UnpinnedOp unpinned;
     each_storage(made, [](const at::Tensor&, c10::StorageImpl* storage) { note_made(storage); });
     return made;
   }
