@@ -33,6 +33,22 @@ struct Turns::Lacking {
   bool gives_up = false;
 };
 
+// What a thread holds while it lacks room itself. Those that wait for it look again: it may be all.
+class Turns::Waits {
+ public:
+  Waits(Turns& turns, int holds) : turns_(turns), holds_(holds) {
+    turns_.waiting_holds_ += holds_;
+    if (holds_ > 0) turns_.tell_end_();
+  }
+  ~Waits() { turns_.waiting_holds_ -= holds_; }
+  Waits(const Waits&) = delete;
+  Waits& operator=(const Waits&) = delete;
+
+ private:
+  Turns& turns_;
+  const int holds_;
+};
+
 // Counted before it looks: it waits, or whoever acts between ops has seen it.
 void Turns::one_begins_(bool dependent) {
   count_ += dependent ? kBegun + kDependent : kBegun;
@@ -69,25 +85,31 @@ bool Turns::begin(const std::function<bool(Patience)>& try_to,
 }
 
 bool Turns::try_again(const std::function<bool(Patience)>& try_to,
-                      const std::function<bool()>& others_end, bool fits_alone) {
+                      const std::function<bool()>& others_end, bool fits_alone, int holds) {
+  const Clock::Time asked = clock_.now();
+  Waits waits(*this, holds);
   std::lock_guard<std::mutex> turn(turn_);
   struct Unbar {
     Turns& turns;
     ~Unbar() { turns.unbar_(); }
   } unbar{*this};
-  const Clock::Time start = clock_.now();
-  Clock::Time another_ended = start;
+  // Whoever has waited while others had their turns in vain has waited for the same.
+  const Clock::Time start = std::max(asked, last_got_on_);
+  Clock::Time another_ended = clock_.now();
   Clock::Duration longest = kLongest;
   bool last = false;
   for (int tries = 1;; ++tries) {
     const bool patient = !last && tries < kPatientTries;
     if (!patient) bar_();
     const Count before = ended_(count_.load());
-    if (try_once_(try_to, patient ? Patience::kPatient : Patience::kImpatient)) return true;
+    if (try_once_(try_to, patient ? Patience::kPatient : Patience::kImpatient)) {
+      last_got_on_ = clock_.now();
+      return true;
+    }
     if (last) return false;
     const Count own = before + 1;  // its own end is one of them
     const Count now = count_.load();
-    const bool none_runs = begun_(now) == 0 && ended_(now) == own;
+    const bool none_runs = begun_(now) == 0 && ended_(now) == own && !others_hold(0);
     if (others_end()) longest = Reservations::kStuck;
     const Clock::Time drops_until = std::min(another_ended, start + longest) + kDropTime;
     if (none_runs && clock_.now() < drops_until && fits_alone) {
@@ -103,11 +125,26 @@ void Turns::end() { one_ends_(); }
 
 void Turns::one_ends_(bool dependent) {
   count_ += kEnded - (dependent ? kBegun + kDependent : kBegun);
-  if (waiting_.load() > 0) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    changed_.notify_all();
-  }
+  tell_waiting_();
   let_go_();
+}
+
+void Turns::release() {
+  --holds_;
+  tell_end_();
+  let_go_();
+}
+
+// As if an op had ended: who waits looks again.
+void Turns::tell_end_() {
+  count_ += kEnded;
+  tell_waiting_();
+}
+
+void Turns::tell_waiting_() {
+  if (waiting_.load() == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  changed_.notify_all();
 }
 
 void Turns::start(bool independent, bool may_wait) {
@@ -136,8 +173,10 @@ void Turns::unbar_() {
   if (barred_.exchange(false)) changed_.notify_all();
 }
 
-bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone) {
+bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone,
+                 int holds) {
   const Clock::Time start = clock_.now();
+  Waits waits(*this, holds);
   Lacking me(lack, own);
   me.another_ended = start;
   std::unique_lock<std::mutex> lock(mutex_);
@@ -193,7 +232,7 @@ void Turns::choose_who_gives_up_() {
     lacking += static_cast<Count>(one->own);
     if (chosen == nullptr || one->lack >= chosen->lack) chosen = one;
   }
-  if (chosen == nullptr || begun_(count) > lacking) return;
+  if (chosen == nullptr || begun_(count) > lacking || others_hold(0)) return;
   chosen->gives_up = true;
   changed_.notify_all();
 }

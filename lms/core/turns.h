@@ -61,11 +61,17 @@ class Turns {
   // whether the pool has room for this one.
   bool begin(const std::function<bool(Patience)>& try_to, const std::function<bool()>& others_end,
              bool fits_alone);
-  // The same for one whose first try found no room.
+  // The same for one whose first try found no room. `holds` is how many are this thread's.
   bool try_again(const std::function<bool(Patience)>& try_to,
-                 const std::function<bool()>& others_end, bool fits_alone);
+                 const std::function<bool()>& others_end, bool fits_alone, int holds = 0);
   // An op that began is over.
   void end();
+
+  // A thread holds memory past an op, for as long as it likes: those that lack room wait for the
+  // end, as for that of an op that may wait for them, unless all who hold some lack room
+  // themselves.
+  void hold() { ++holds_; }
+  void release();
 
   // An op begins, without a try. While one that lacked room tries for the last times it waits, if
   // it `may_wait`, so that those that run come to an end; but not while one runs that is not
@@ -88,14 +94,17 @@ class Turns {
   // has ended. False after kLongest; and, for one of them, once all that run lack memory, so that
   // the others find what its op leaves. `own` is how many of those that began are this thread's,
   // one within the other.
-  bool wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone);
+  bool wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone, int holds = 0);
   // Whether none has begun but these.
   bool alone(int own) const { return begun_(count_.load()) <= static_cast<Count>(own); }
+  // Whether a thread holds memory that is not waiting for some. Of this one's there are so many.
+  bool others_hold(int holds) const { return holds_.load() > waiting_holds_.load() + holds; }
   // How many have ended. One that is alone, and finds as many as before, was alone meanwhile.
   std::uint64_t ended() const { return ended_(count_.load()); }
 
  private:
   struct Lacking;
+  class Waits;
 
   // Of ops, in one word, because each op counts when it begins and when it ends: those that have
   // begun, or are trying to, and not ended; of those that were started, the ones that are not
@@ -113,6 +122,8 @@ class Turns {
 
   void one_begins_(bool dependent = false);
   void one_ends_(bool dependent = false);
+  void tell_end_();
+  void tell_waiting_();
   bool try_once_(const std::function<bool(Patience)>& try_to, Patience patience);
   bool wait_for_end_(Count seen, Clock::Time deadline);
   bool wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
@@ -123,9 +134,12 @@ class Turns {
 
   const std::function<void()> let_go_;
   Clock& clock_;
-  std::mutex turn_;  // held by the op that tries again
+  std::mutex turn_;            // held by the op that tries again
+  Clock::Time last_got_on_{};  // when one did that had its turn; under `turn_`
   std::atomic<Count> count_{0};
   std::atomic<int> waiting_{0};
+  std::atomic<int> holds_{0};
+  std::atomic<int> waiting_holds_{0};     // of them, those of threads that lack room
   std::atomic<bool> barred_{false};       // one tries for the last times
   std::atomic<bool> between_ops_{false};  // what begins waits for the next one
   std::mutex between_;                    // held while something is done between ops

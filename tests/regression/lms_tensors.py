@@ -81,6 +81,6 @@ class Flattened(Wrapper):
 
 def page_in(tensor: torch.Tensor) -> None:
     """Queue the copy in, and no kernel that would make it run, as for a launch of Triton's."""
-    ops = torch.cuda.lms.library.ops()
-    ops.pin_all([tensor])
-    ops.unpin_all([tensor])
+    pins = torch.cuda.lms.library.Hold()
+    pins.take([tensor])
+    pins.release()

@@ -993,7 +993,7 @@ def test_what_leaves_while_it_is_freed(
 ) -> None:
     """Another thread moves it out after it was seen to be in, and takes its place."""
     device.limit(64 * MIB)
-    x, ops, others = block(30, 7), torch.ops.lms, []
+    x, ops, pins, others = block(30, 7), torch.ops.lms, lms.library.Hold(), []
 
     class Beside:
         def __getattr__(self, name: str) -> Any:
@@ -1004,13 +1004,13 @@ def test_what_leaves_while_it_is_freed(
             if not others:
                 assert ops.evict(x)
                 others.append(block(60))
-                ops.pin_all(others)
+                pins.take(others)
             return dropped
 
     monkeypatch.setattr(lms.library, "ops", Beside)
     x.untyped_storage().resize_(0)
     monkeypatch.undo()
-    ops.unpin_all(others)
+    pins.release()
     assert x.untyped_storage().nbytes() == 0
     assert lms.stats()["lms.on_host"] == 0
 

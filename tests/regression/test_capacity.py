@@ -358,19 +358,20 @@ def test_small_tensors_of_two_streams_share_what_there_is(device: Any) -> None:
 
 @pytest.mark.parametrize(
     "hold",
-    ["torch.cuda.lms.pin(a, b).__enter__()", "torch.ops.lms.pin_all([a, b])"],
+    ["held.enter_context(torch.cuda.lms.pin(a, b))", "held.callback(pins.release), pins.take([a, b])"],
     ids=["pin", "launch"],
 )
 def test_what_is_pinned_together_comes_to_lie_side_by_side(program: Any, hold: str) -> None:
     """As the operands of an operator do: not the first where it leaves the second no room."""
     out = program(
         """
-        import sys, torch
+        import contextlib, sys, torch
 
         def made(mib, value):
             return torch.full((mib << 18,), float(value), device="cuda")
 
         torch.cuda.lms.enable()
+        held, pins = contextlib.ExitStack(), torch.cuda.lms.library.Hold()
         old = [made(20, i) for i in range(5)]  # more than there is: something leaves
         del old
         for hold in ("torch.cat([a[:1], b[:1]])", sys.argv[1]):
@@ -384,8 +385,8 @@ def test_what_is_pinned_together_comes_to_lie_side_by_side(program: Any, hold: s
                 parts[i].add_(1)
                 torch.empty(1, device="cuda").add_(1)
             torch.cuda.lms.reclaim()
-            held = eval(hold)
-        torch.ops.lms.unpin_all([a, b])
+            eval(hold)
+        held.close()
         print("all have room:", [float(x[3]) for x in (a, b, *parts)])
         """,
         hold,

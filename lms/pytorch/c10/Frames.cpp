@@ -13,7 +13,9 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -58,6 +60,8 @@ struct ThreadFrame {
   bool independent = false;  // it ends without the help of another thread
   bool in_turn = false;      // it tries again
   bool for_graph = false;    // what it uses or makes is a graph's own
+  bool waited = false;       // it has tried again, in vain: the next shortage is the user's
+  const std::shared_ptr<std::atomic<int>> holds = std::make_shared<std::atomic<int>>(0);
 };
 
 namespace {
@@ -112,8 +116,13 @@ bool has_standstill() {
 // one's.
 bool may_wait() { return !in_engine() && !holds_interpreter() && !has_standstill(); }
 
+// Nor does one wait that holds what those that bar the way wait for.
+bool may_wait_at_bar(const ThreadFrame& mine) {
+  return turns().barred() && *mine.holds == 0 && may_wait();
+}
+
 void start(ThreadFrame* mine, bool independent) {
-  turns().start(independent, turns().barred() && may_wait());
+  turns().start(independent, may_wait_at_bar(*mine));
   mine->started = true;
   mine->independent = independent;
 }
@@ -243,6 +252,33 @@ MakingScope::~MakingScope() {
   }
 }
 
+Hold::Hold(const std::vector<StorageImpl*>& storages) : of_thread_(this_frame().holds) {
+  ++*of_thread_;
+  turns().hold();
+  try {
+    for (StorageImpl* storage : storages) {
+      pin(storage);
+      storages_.push_back(reference_to(storage));
+    }
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+Hold::~Hold() { release(); }
+
+void Hold::release() noexcept {
+  if (in_child()) {
+    return;
+  }
+  for (const auto& storage : storages_) {
+    unpin(storage.get());
+  }
+  --*of_thread_;
+  turns().release();
+}
+
 OpGuard::OpGuard(bool independent) : mine_(this_frame()) {
   if (++mine_.depth == 1 && !mine_.started) {
     mine_.independent = independent;
@@ -267,6 +303,7 @@ OpGuard::~OpGuard() {
   if (--mine.depth > 0) {
     return;
   }
+  mine.waited = false;
   EngineScope scope(mine_.scopes);
   try {
     if (!mine.frame.empty()) {
@@ -341,7 +378,7 @@ void begin_standstill(std::function<void()> abandon) {
   if (in_child()) {
     return;
   }
-  turns().start(/*independent=*/false, turns().barred() && may_wait());
+  turns().start(/*independent=*/false, may_wait_at_bar(this_frame()));
   auto& all = Standstills::all();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.list.push_back({std::this_thread::get_id(), std::move(abandon)});
@@ -408,7 +445,8 @@ bool try_again(const std::function<bool()>& attempt) {
     }
     // What is taken for small requests may be just what is missing, or the rest of a segment of
     // which an operand needs little.
-    for (const auto small : {LeastSegments::Small::kBorrowLast, LeastSegments::Small::kBorrowFirst}) {
+    for (const auto small :
+         {LeastSegments::Small::kBorrowLast, LeastSegments::Small::kBorrowFirst}) {
       const LeastSegments least(small);
       evict_for_shortage();
       if (attempt()) {
@@ -428,7 +466,8 @@ bool try_again(const std::function<bool()>& attempt) {
         turns().between_ops([] { release_workspaces(); });
         return afresh();
       },
-      [] { return turns().independent_run(); }, /*fits_alone=*/false);
+      [] { return turns().independent_run(); }, /*fits_alone=*/false, *mine.holds);
+  mine.waited = !done;
   if (done) {
     if (!mine.frame.empty()) {  // it has begun, and runs from now on
       turns().start(mine.independent = false, /*may_wait=*/false);
@@ -442,16 +481,18 @@ bool try_again(const std::function<bool()>& attempt) {
 // Nobody waits here who may be in another's way for longer than that one waits for him: as in
 // try_again, and with the pins that the kernel needs.
 bool wait_for_room(const std::function<bool()>& attempt) {
-  const ThreadFrame& mine = this_frame();
-  if (!mine.started || mine.in_turn || ShortageScope::active() || turns().alone(1) || !may_wait() ||
-      in_capture()) {
+  ThreadFrame& mine = this_frame();
+  const int holds = *mine.holds;
+  const bool alone = turns().alone(1) && !turns().others_hold(holds);
+  if (std::exchange(mine.waited, false) || !mine.started || mine.in_turn ||
+      ShortageScope::active() || alone || !may_wait() || in_capture()) {
     return false;
   }
   const auto again = [&attempt] {
     release_acquired();
     return attempt();
   };
-  return turns().wait(again, ::lms::Lack::kFails, 1, /*fits_alone=*/false);
+  return turns().wait(again, ::lms::Lack::kFails, 1, /*fits_alone=*/false, holds);
 }
 
 UnpinnedOp::UnpinnedOp() = default;

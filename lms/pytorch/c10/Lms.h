@@ -6,9 +6,11 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/core/switch.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -184,6 +186,22 @@ C10_CUDA_API void launches_unseen() noexcept;
 
 C10_CUDA_API void pin(StorageImpl* storage);
 C10_CUDA_API void unpin(StorageImpl* storage);
+// The pins of several storages, all or none, until it dies, in whatever thread: others that lack
+// room wait for that.
+class C10_CUDA_API Hold {
+ public:
+  // Throws OutOfMemoryError, and has pinned nothing then.
+  explicit Hold(const std::vector<StorageImpl*>& storages);
+  ~Hold();
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  void release() noexcept;
+
+  std::vector<intrusive_ptr<StorageImpl>> storages_;
+  std::shared_ptr<std::atomic<int>> of_thread_;  // how many there are of the one that made it
+};
 C10_CUDA_API void expose(StorageImpl* storage);
 C10_CUDA_API void unexpose(StorageImpl* storage);
 C10_CUDA_API bool exposed(StorageImpl* storage);

@@ -15,7 +15,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace torch::lms {
@@ -89,11 +93,11 @@ void for_all(const at::Tensor& tensor) {
   }
 }
 
-// Runs `hold`, which brings storages in to stay and is none of an op: room is made for it as for
-// the operands of one. What it holds when it throws stays where it is for the next try.
-template <class Hold>
-void with_room(const Hold& hold) {
-  run_until_room(Room::kSpare, [&hold](Room room) { return finds_room(room, hold); });
+// Runs `keep`, which brings storages in to stay and is none of an op: room is made for it as for
+// the operands of one. What it keeps when it throws stays where it is for the next try.
+template <class Keep>
+void with_room(const Keep& keep) {
+  run_until_room(Room::kSpare, [&keep](Room room) { return finds_room(room, keep); });
 }
 
 template <void (*F)(c10::StorageImpl*)>
@@ -101,37 +105,54 @@ void with_room_for_all(const at::Tensor& tensor) {
   with_room([&tensor] { for_all<F>(tensor); });
 }
 
+// What Python holds, by names that it gives. What it is to let go has a name before it is held, so
+// that a signal in between leaves nothing behind. Leaked: Python may let go at the very end.
+struct Holds {
+  std::mutex mutex;
+  std::unordered_multimap<int64_t, std::unique_ptr<engine::Hold>> by_name;
+
+  static Holds& all() {
+    static auto* all = new Holds;
+    return *all;
+  }
+};
+
 // All or none.
-void pin_all(const std::vector<at::Tensor>& tensors) {
-  with_room([&tensors] {
-    std::vector<c10::StorageImpl*> pinned;
-    try {
-      for (const auto& tensor : tensors) {
-        for (auto* storage : storages_of(tensor)) {
-          engine::pin(storage);
-          pinned.push_back(storage);
-        }
-      }
-    } catch (...) {
-      std::for_each(pinned.begin(), pinned.end(), engine::unpin);
-      throw;
+void hold(int64_t name, const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::StorageImpl*> storages;
+  for (const auto& tensor : tensors) {
+    for (auto* storage : storages_of(tensor)) {
+      storages.push_back(storage);
     }
-  });
+  }
+  std::unique_ptr<engine::Hold> made;
+  with_room([&] { made = std::make_unique<engine::Hold>(storages); });
+  auto& holds = Holds::all();
+  const std::lock_guard<std::mutex> lock(holds.mutex);
+  holds.by_name.emplace(name, std::move(made));
+}
+
+// Nothing, where nothing is held by that name.
+void let_go(int64_t name) {
+  std::vector<std::unique_ptr<engine::Hold>> gone;  // with no lock held
+  auto& holds = Holds::all();
+  const std::lock_guard<std::mutex> lock(holds.mutex);
+  const auto range = holds.by_name.equal_range(name);
+  for (auto each = range.first; each != range.second; ++each) {
+    gone.push_back(std::move(each->second));
+  }
+  holds.by_name.erase(range.first, range.second);
 }
 
 // For code that nothing is known of.
-void pin(const std::vector<at::Tensor>& tensors) {
-  pin_all(tensors);
+void pin(int64_t name, const std::vector<at::Tensor>& tensors) {
+  hold(name, tensors);
   std::for_each(tensors.begin(), tensors.end(), for_all<&engine::wait_for_arrival>);
 }
 
 void expose(const at::Tensor& tensor) {
   with_room_for_all<&engine::expose>(tensor);
   for_all<&engine::wait_for_arrival>(tensor);
-}
-
-void unpin_all(const std::vector<at::Tensor>& tensors) {
-  std::for_each(tensors.begin(), tensors.end(), for_all<&engine::unpin>);
 }
 
 template <bool (*F)(c10::StorageImpl*)>
@@ -196,9 +217,9 @@ LMS_DEFINITIONS(m) {
   m.def("set_part_bytes(int bytes) -> ()", [](int64_t b) { set_part_bytes(bytes_of(b)); });
   m.def("part_bytes() -> int", [] { return static_cast<int64_t>(part_bytes()); });
   m.def("install_pending() -> int", [] { return static_cast<int64_t>(install_pending()); });
-  m.def("pin(Tensor[] tensors) -> ()", &pin);
-  m.def("pin_all(Tensor[] tensors) -> ()", &pin_all);
-  m.def("unpin_all(Tensor[] tensors) -> ()", &unpin_all);
+  m.def("pin(int name, Tensor[] tensors) -> ()", &pin);
+  m.def("hold(int name, Tensor[] tensors) -> ()", &hold);
+  m.def("let_go(int name) -> ()", &let_go);
   m.def("expose(Tensor tensor) -> ()", &expose);
   m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
   m.def("wait_for_memory(int pointer) -> ()",

@@ -231,8 +231,9 @@ def _with_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _require_memory(tensor: torch.Tensor) -> None:
-    """Of a tensor that was brought in."""
-    if tensor.numel() and tensor.layout == torch.strided and not pointers.has_memory(tensor):
+    """Of a tensor that was brought in, and whose storage is not one that was freed."""
+    has_some = tensor.layout == torch.strided and tensor.numel() and versions.bytes_of(tensor)
+    if has_some and not pointers.has_memory(tensor):
         raise TypeError(
             f"the memory of a {type(tensor).__name__} cannot be reached because it holds its "
             "values in other tensors and has no __tensor_flatten__ that names them; name these "
@@ -267,17 +268,18 @@ def pin(*targets: Union[torch.Tensor, torch.nn.Module]) -> Iterator[None]:
     launched there on other streams, past operators, must come before the current one by its end.
     """
     tensors = [tensor for target in targets for tensor in _on_devices(target)]
-    storages = [tensor.detach() for tensor in tensors]  # whatever becomes of the tensors
-    if not storages:  # nor is the library needed
+    if not tensors:  # nor is the library needed
         yield
         return
-    load().pin(storages)
+    load()
+    pins = library.Hold()
     try:
+        pins.take_for_any_stream(tensors)
         for tensor in tensors:
             _require_memory(tensor)
         yield
     finally:
-        library.ops().unpin_all(storages)
+        pins.release()
 
 
 def release_pointer(tensor: torch.Tensor) -> None:

@@ -31,14 +31,15 @@ class _Launch:
 
     def __init__(self) -> None:
         self._held: Dict[int, torch.Tensor] = {}
+        self._pins = library.Hold()
 
     def hold(self, tensors: List[torch.Tensor]) -> None:
         new = {id(t): t for t in tensors if id(t) not in self._held}
-        library.ops().pin_all(list(new.values()))
+        self._pins.take(list(new.values()))
         self._held.update(new)
 
     def end(self) -> None:
-        library.ops().unpin_all(list(self._held.values()))
+        self._pins.release()
 
 
 class _Thread(threading.local):

@@ -4,8 +4,9 @@ enables Large Model Support runs nothing of it."""
 
 from __future__ import annotations
 
+import itertools
 import os
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 import torch
 
@@ -55,17 +56,51 @@ def over_forks(lock: Any) -> Any:
     return lock
 
 
+class _Operators:
+    """Those of csrc/bindings.cpp. They are no operators of the program: no mode of it sees them."""
+
+    def __getattr__(self, name: str) -> Any:
+        operator = versions.past_modes(getattr(torch.ops.lms, name))
+        setattr(self, name, operator)
+        return operator
+
+
+_operators = _Operators()
+
+
 def ops() -> Any:
-    """Its operators: those of csrc/bindings.cpp."""
-    return torch.ops.lms
+    """Its operators."""
+    return _operators
+
+
+class Hold:
+    """Pins of tensors, until it is released. It is there before it holds any, so that whatever
+    comes in between, as a signal, leaves none."""
+
+    _names = itertools.count()
+
+    def __init__(self) -> None:
+        self._name = next(self._names)
+
+    def take(self, tensors: List[torch.Tensor]) -> None:
+        """More of them. Raises what is out of memory, and holds none of these then."""
+        ops().hold(self._name, tensors)
+
+    def take_for_any_stream(self, tensors: List[torch.Tensor]) -> None:
+        """The same; the host waits until they are there."""
+        ops().pin(self._name, tensors)
+
+    def release(self) -> None:
+        if loaded():
+            ops().let_go(self._name)
 
 
 def enabled() -> bool:
     """Whether Large Model Support is on now: not if it is only wanted."""
-    return _loaded and torch.ops.lms.enabled()
+    return _loaded and ops().enabled()
 
 
 def active() -> bool:
     """Whether tensors may be out, or leave: also when it was turned off and some are not back yet.
     What reaches memory past the operators asks this, as the operators do."""
-    return _loaded and torch.ops.lms.active()
+    return _loaded and ops().active()

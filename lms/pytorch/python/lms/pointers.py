@@ -194,11 +194,12 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
         ]
         if not views:
             return function(*args, **kwargs)
-        library.ops().pin_all(views)
+        pins = library.Hold()
         try:
+            pins.take(views)
             return function(*args, **kwargs)
         finally:
-            library.ops().unpin_all(views)
+            pins.release()
 
     return wrapper
 
@@ -232,11 +233,12 @@ def _iterating(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def elements(storage: Any) -> Iterator[Any]:
         view = [versions.view_of(versions.untyped(storage))]
-        library.ops().pin_all(view)
+        pins = library.Hold()
         try:
+            pins.take(view)
             yield from function(storage)
         finally:
-            library.ops().unpin_all(view)
+            pins.release()
 
     @functools.wraps(function)
     def wrapper(storage: Any) -> Any:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
 
@@ -53,8 +54,54 @@ def iterated() -> List[Type[Any]]:
 def view_of(storage: Any) -> torch.Tensor:
     """A tensor without elements that holds the storage. With its sizes named it is one operator,
     which waits for room; else another is called within it."""
-    dtype = storage.dtype if _TYPED else torch.uint8
-    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (0,))
+    return _make_view()(storage)  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(None)  # once there is a torch to ask
+def _make_view() -> Callable[[Any], torch.Tensor]:
+    def view(storage: Any) -> torch.Tensor:
+        dtype = storage.dtype if _TYPED else torch.uint8
+        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (0,))
+
+    return past_modes(view)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Of its storage; of a wrapper that has none, those that it says it has."""
+    try:
+        storage: Any = storage_of(tensor)
+    except (RuntimeError, NotImplementedError):
+        return tensor.numel() * tensor.element_size()
+    return int(storage.size() if _TYPED else storage.nbytes())
+
+
+_SEEING = ("PythonTLSSnapshot", "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode")
+
+
+def _keys_of_modes() -> Any:
+    """Those by which modes, and the levels of torch.func, see an operator."""
+    module: Any = torch._C
+    keys = module.DispatchKeySet(module.DispatchKey.Python)
+    for name in _SEEING:
+        keys = keys | module.DispatchKeySet(getattr(module.DispatchKey, name))
+    return keys
+
+
+def past_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, unseen by modes, by classes of tensors, and by the levels of torch.func. Before
+    1.13 there is nothing to see it."""
+    if _TYPED:
+        return function
+    module: Any = torch._C
+    keys, without_keys = _keys_of_modes(), module._ExcludeDispatchKeyGuard
+    without_classes: Any = module.DisableTorchFunction
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        with without_keys(keys), without_classes():
+            return function(*args)
+
+    return run
 
 
 def argument(storage: Any) -> Any:
@@ -128,7 +175,11 @@ def device_allocations(stats: Dict[str, int]) -> int:
 
 
 def parts(tensor: torch.Tensor) -> Optional[List[torch.Tensor]]:
-    """The tensors that a wrapper (a DTensor, say) holds its values in; None when it is none."""
+    """The tensors that a wrapper (a DTensor, say, or a level of torch.func) holds its values in;
+    None when it is none."""
+    levels: Any = getattr(torch._C, "_functorch", None)
+    if levels is not None and levels.is_functorch_wrapped_tensor(tensor):
+        return [levels.get_unwrapped(tensor)]
     try:
         # imports torch
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass
