@@ -368,12 +368,17 @@ struct Others {
     CHECK(turns.begin([](Patience) { return true; }, [] { return true; }, false));
   }
   bool begin() {
-    return turns.begin(
-        [this](Patience patience) {
-          ++(patience == Patience::kPatient ? patient : impatient);
-          return room.load();
-        },
-        [this] { return they_end.load(); }, fits_alone);
+    return turns.begin([this](Patience patience) { return look(patience); },
+                       [this] { return they_end.load(); }, fits_alone);
+  }
+  // Of a thread that holds as much already.
+  bool try_again(int holds) {
+    return turns.try_again([this](Patience patience) { return look(patience); },
+                           [this] { return they_end.load(); }, fits_alone, holds);
+  }
+  bool look(Patience patience) {
+    ++(patience == Patience::kPatient ? patient : impatient);
+    return room.load();
   }
 };
 
@@ -556,6 +561,58 @@ TEST(turns_end_after_ten_seconds) {
   CHECK_EQ(s.impatient.load(), 1);
 }
 
+// They wait for the same, and one after the other they would wait ten seconds each.
+TEST(turns_end_after_ten_seconds_for_all_who_wait) {
+  Others s;
+  s.begin_another();
+  std::atomic<int> over{0};
+  std::vector<std::thread> all;
+  for (int i = 0; i < 3; ++i) {
+    all.emplace_back([&] {
+      CHECK(!s.begin());
+      ++over;
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  while (over < 3) {
+    s.clock.advance(Turns::kLongest / 100);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (std::thread& one : all) one.join();
+  CHECK(s.clock.now() < Turns::kLongest * 2);
+}
+
+TEST(turns_wait_for_what_another_thread_holds) {
+  Others s;
+  s.turns.hold();
+  std::atomic<bool> begun{false};
+  Waiter waiter(&s.clock, [&] { begun = s.begin(); });
+  CHECK(!waiter.done());
+  s.room = true;
+  s.turns.release();
+  CHECK(waiter.done() && begun);
+}
+
+TEST(turns_do_not_wait_for_what_the_thread_holds_itself) {
+  Others s;
+  s.turns.hold();
+  CHECK(!s.try_again(1));
+  CHECK(s.clock.now() == lms::Clock::Time(0));
+}
+
+// Of two that hold what the other one lacks none waits for ever, or for ten seconds.
+TEST(turns_do_not_wait_for_those_that_hold_and_wait) {
+  Others s;
+  s.turns.hold();
+  s.turns.hold();
+  std::atomic<bool> begun{false};
+  Waiter first(&s.clock, [&] { begun = s.try_again(1) || begun; });
+  CHECK(!first.done());
+  Waiter second(&s.clock, [&] { begun = s.try_again(1) || begun; });
+  CHECK(first.done() && second.done() && !begun);
+  CHECK(s.clock.now() == lms::Clock::Time(0));
+}
+
 // What runs ends without the help of others, if not soon.
 TEST(turns_wait_longer_for_one_that_ends) {
   Others s;
@@ -617,6 +674,16 @@ TEST(turns_give_up_at_once_when_nothing_else_runs) {
   Lacking kernel(&s);
   CHECK(kernel.waiter.done() && !kernel.taken);
   CHECK(s.clock.now() == lms::Clock::Time(0));
+}
+
+TEST(turns_wait_for_memory_that_another_thread_holds) {
+  Others s;
+  s.turns.hold();
+  Lacking kernel(&s);
+  CHECK(!kernel.waiter.done());
+  kernel.room = true;
+  s.turns.release();
+  CHECK(kernel.waiter.done() && kernel.taken);
 }
 
 TEST(turns_wait_for_memory_that_another_leaves) {

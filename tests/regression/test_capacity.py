@@ -358,7 +358,10 @@ def test_small_tensors_of_two_streams_share_what_there_is(device: Any) -> None:
 
 @pytest.mark.parametrize(
     "hold",
-    ["held.enter_context(torch.cuda.lms.pin(a, b))", "held.callback(pins.release), pins.take([a, b])"],
+    [
+        "held.enter_context(torch.cuda.lms.pin(a, b))",
+        "held.callback(pins.release), pins.take([a, b])",
+    ],
     ids=["pin", "launch"],
 )
 def test_what_is_pinned_together_comes_to_lie_side_by_side(program: Any, hold: str) -> None:

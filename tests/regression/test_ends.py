@@ -9,6 +9,7 @@ from typing import Any
 
 import lms_device
 import pytest
+from lms_device import MIB
 
 pytestmark = pytest.mark.values
 
@@ -301,3 +302,48 @@ def test_ends(program: Any, sim: Any, name: str, mode: str) -> None:
         env={"LMS_DEBUG": "chaos"} if chaos else None,
     )
     assert said == says
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        "with torch.cuda.lms.pin(y): pass",
+        "torch.cuda.lms.launches._launching(lambda *_: None)(None, y)",
+        "y.untyped_storage().fill_(0)",
+    ],
+    ids=["pin", "launch", "storage"],
+)
+def test_a_signal_while_a_pin_waits_leaves_none(program: Any, pin: str) -> None:
+    """It is seen when the pin is there, and before whoever asked for it knows."""
+    out = program(
+        """
+        import os, signal, sys, threading, time, torch
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> ()")
+        inside = threading.Event()
+        library.impl("slow", lambda x: inside.set() or time.sleep(1), "CUDA")
+        torch.cuda.lms.enable(min_size=0)
+        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
+        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
+        thread.start()
+        inside.wait()
+
+        class Told(Exception):
+            pass
+
+        def tell(*_):
+            raise Told
+
+        signal.signal(signal.SIGUSR1, tell)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        try:
+            exec(sys.argv[1])
+            time.sleep(9)
+        except Told:
+            thread.join()
+        print("pinned:", torch.cuda.lms.stats()["pinned.all.current"])
+        """,
+        pin,
+        memory=16 * MIB,
+    )
+    assert "pinned: 0" in out

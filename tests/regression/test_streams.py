@@ -701,6 +701,25 @@ def test_small_operators_are_called_without_boxes(lms: Any) -> None:
         assert unboxed[name], name
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.library.Library, "_destroy"), reason="none is taken away before PyTorch 2"
+)
+def test_an_operator_of_aten_is_defined_anew(lms: Any) -> None:
+    """A program's own, with another signature each time."""
+    x = torch.ones(8, device="cuda")
+    for schema, kernel, arguments in (
+        ("(Tensor x) -> Tensor", lambda x: x.clone(), (x,)),
+        ("(Tensor x, Tensor y) -> Tensor", lambda x, y: x + y, (x, x)),
+        ("(Tensor x, int n) -> Tensor", lambda x, n: x * n, (x, 2)),
+    ):
+        library = torch.library.Library("aten", "FRAGMENT")
+        library.define(f"lms_anew{schema}")
+        library.impl("lms_anew", kernel, "CUDA")
+        made = torch.ops.aten.lms_anew(*arguments)
+        library._destroy()
+        assert lms_device.is_dry or float(made[0]) == len(arguments)
+
+
 def test_views_are_left_alone(lms: Any) -> None:
     """They look at no memory: nothing intercepts them, and what is out stays out."""
     hooked = torch._C._dispatch_has_kernel_for_dispatch_key

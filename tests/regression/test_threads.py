@@ -359,6 +359,80 @@ def test_what_is_to_stay_waits_for_the_pins_of_another_thread(program: Any, ask:
     assert "waited" in out
 
 
+@pytest.mark.parametrize("hold", ["launch", "torch.cuda.lms.pin"])
+@pytest.mark.parametrize(
+    "ask",
+    ["y.add_(1)", "y.untyped_storage().fill_(0)", "pin(y)", "y + 1"],
+    ids=["in-place", "storage", "pin", "repeatable"],
+)
+def test_what_another_thread_pins_is_waited_for(program: Any, hold: str, ask: str) -> None:
+    """A launch's operands, and what a program pins, until it lets go."""
+    out = program(
+        """
+        import contextlib, sys, threading, time, torch
+
+        @contextlib.contextmanager
+        def launch(tensor):
+            pins = torch.cuda.lms.library.Hold()
+            try:
+                yield pins.take([tensor])
+            finally:
+                pins.release()
+
+        def pin(tensor):
+            with torch.cuda.lms.pin(tensor):
+                pass
+
+        def hold(tensor):
+            with eval(sys.argv[1])(tensor):
+                inside.set()
+                time.sleep(0.5)
+
+        torch.cuda.lms.enable(min_size=0)
+        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
+        inside = threading.Event()
+        thread = threading.Thread(target=hold, args=(x,))
+        thread.start()
+        inside.wait()
+        eval(sys.argv[2])
+        thread.join()
+        print("waited")
+        """,
+        hold,
+        ask,
+        memory=24 * MIB if "+" in ask else 16 * MIB,
+    )
+    assert "waited" in out
+
+
+def test_who_has_waited_in_vain_does_not_wait_anew(program: Any) -> None:
+    """An operator that lacks memory for its result, beside one that does not end: for ten seconds,
+    and not for ten more when it runs for the last time."""
+    out = program(
+        """
+        import threading, time, torch
+        library = torch.library.Library("lms_slow", "DEF")
+        library.define("slow(Tensor x) -> ()")
+        inside, over = threading.Event(), threading.Event()
+        library.impl("slow", lambda x: print(inside.set() or over.wait()), "CUDA")
+        torch.cuda.lms.enable(min_size=0)
+        x, y = (torch.full((10 << 18,), float(i), device="cuda") for i in range(2))
+        thread = threading.Thread(target=torch.ops.lms_slow.slow, args=(x,))
+        thread.start()
+        inside.wait()
+        began = time.monotonic()
+        try:
+            y + 1
+        except torch.OutOfMemoryError:
+            print("waited in vain, for long" if time.monotonic() - began > 17 else "waited in vain")
+        over.set()
+        thread.join()
+        """,
+        memory=24 * MIB,
+    )
+    assert "waited in vain\n" in out
+
+
 def test_an_operator_waits_for_what_another_makes(program: Any) -> None:
     """One that has no operand holds memory all the same, once it has made some."""
     out = program(

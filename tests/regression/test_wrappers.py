@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import lms_device
 import pytest
 import torch
 from lms_tensors import Flattened, Wrapper, on_host
@@ -74,3 +75,63 @@ def test_a_module_is_excluded_as_a_whole_or_not(lms: Any) -> None:
         lms.exclude(module)
     assert not torch.ops.lms.excluded(module.before)
     assert torch.ops.lms.excluded(module.kept)
+
+
+def test_what_was_freed_holds_nothing(lms: Any) -> None:
+    """As FSDP frees parameters, which are modules' all the same."""
+    module = torch.nn.Linear(64, 64).cuda()
+    module.weight.untyped_storage().resize_(0)
+    lms.exclude(module)
+    lms.include(module)
+    with lms.pin(module):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(torch, "func"), reason="came with PyTorch 2")
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "functionalize"])
+def test_levels_of_torch_func_are_reached_through(lms: Any, transform: str) -> None:
+    inside = []
+
+    def square(x: torch.Tensor) -> torch.Tensor:
+        lms.exclude(x)
+        inside.append(torch.cuda.lms.stats()["lms.excluded"])
+        lms.include(x)
+        with lms.pin(x):
+            inside.append(torch.cuda.lms.stats()["pinned.all.current"])
+            return (x * x).sum()
+
+    x = torch.ones(4, 1 << 16, device="cuda")
+    transformed = getattr(torch.func, transform)
+    transformed(square, (x,), (x,)) if transform == "jvp" else transformed(square)(x)
+    assert inside == [1, 1]
+    assert torch.cuda.lms.stats()["pinned.all.current"] == 0
+
+
+@pytest.mark.skipif(
+    lms_device.torch_version() < (2, 0), reason="modes see other operators before PyTorch 2"
+)
+def test_modes_see_nothing_of_it(lms: Any) -> None:
+    """Nor does one that makes all tensors fakes take its place."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    x = torch.ones(1 << 16, device="cuda")
+    storage = x.untyped_storage()
+    for mode in Watch(), FakeTensorMode():
+        with mode:
+            lms.exclude(x)
+            lms.include(x)
+            with lms.pin(x):
+                pass
+            assert storage.data_ptr() != 0
+            storage.resize_(storage.nbytes())
+            lms.release_pointer(x)
+            lms.reclaim()
+    assert not seen
