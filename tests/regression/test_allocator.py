@@ -1077,3 +1077,38 @@ def test_a_python_operator_lets_its_dead_go(lms: Any, device: Any) -> None:
 
     assert many(torch.zeros(4, device="cuda"))[0].item() == 3000
     assert pinned < 1000
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.cuda.memory, "caching_allocator_enable"), reason="came with PyTorch 2.4"
+)
+def test_memory_that_is_not_cached(lms: Any, device: Any) -> None:
+    """It is the device's own, whenever it dies."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.memory.caching_allocator_enable(False)
+    try:
+        x = torch.ones(1 << 18, device="cuda")
+    finally:
+        torch.cuda.memory.caching_allocator_enable(True)
+    assert lms_device.is_dry or float(x.sum()) == 1 << 18
+    del x
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.skipif(lms_device.torch_version() < (2, 15), reason="came with PyTorch 2.15")
+def test_segments_of_a_size_that_the_user_sets(program: Any) -> None:
+    """The device limit holds for them."""
+    out = program(
+        """
+        import torch
+        torch.cuda.lms.enable(device_limit="30MiB")
+        try:
+            x = torch.ones(2 << 18, device="cuda")
+        except torch.OutOfMemoryError:
+            pass
+        print("reserved:", torch.cuda.max_memory_reserved() >> 20)
+        """,
+        env={"PYTORCH_ALLOC_CONF": "large_segment_size_mb:40"},
+    )
+    assert int(out.split("reserved:")[1].split()[0]) <= 30

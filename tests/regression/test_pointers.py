@@ -772,3 +772,8 @@ def test_a_profiler_that_runs_already(program: Any) -> None:
         env={"LMS_DEBUG": "chaos"},
     )
     assert "refused again" in out and "Exception in RecordFunction" not in out
+
+
+def test_dlpack_is_not_exchanged_past_python(lms: Any) -> None:
+    """By a table of functions in C, since PyTorch 2.10: of their pointers nobody hears."""
+    assert not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")

@@ -154,6 +154,23 @@ def test_the_copy_in_waits_for_earlier_users_of_the_block(mode: str) -> None:
     assert torch.equal(x.cpu(), ramp(1))
 
 
+def test_a_copy_in_waits_for_who_used_its_block_here(mode: str) -> None:
+    """On a stream that is not the one of the block's pool. Nobody was told, as nothing of the
+    program's own uses that pool before it is ordered after."""
+    side, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    with on(side):
+        x, w = ramp(1).cuda(), ramp(100).cuda()
+    here.wait_stream(side)
+    evict(x)
+    evict(w)
+    y = x * 3
+    del x
+    z = w + 1  # into the block of x
+    side.wait_stream(here)
+    assert torch.equal(y.cpu(), ramp(1) * 3)
+    assert torch.equal(z.cpu(), ramp(100) + 1)
+
+
 def test_an_overwritten_block_waits_for_its_earlier_users(mode: str) -> None:
     """zero_ on what is out needs no copy in, but the block has had other users."""
     side = torch.cuda.Stream()

@@ -7,6 +7,9 @@
 #include <c10/cuda/lms/compat/allocator.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/util/ScopeExit.h>
+#if __has_include(<c10/core/AllocatorConfig.h>)  // since PyTorch 2.9
+#include <c10/core/AllocatorConfig.h>
+#endif
 #include <plugin/Blocks.h>
 #include <plugin/Forward.h>
 #include <plugin/FreeMemory.h>
@@ -23,11 +26,16 @@
 namespace c10::cuda::lms {
 namespace {
 
+#if __has_include(<c10/core/AllocatorConfig.h>)
+using AllocatorConfig = CachingAllocator::AcceleratorAllocatorConfig;
+#else
+using AllocatorConfig = void;
+#endif
+
 // As in CUDACachingAllocator.cpp.
 constexpr size_t kMinBlock = 512;
 constexpr size_t kSmall = size_t{1} << 20;
 constexpr size_t kSmallSegment = size_t{2} << 20;
-constexpr size_t kLargeSegment = size_t{20} << 20;
 constexpr size_t kMinLarge = size_t{10} << 20;
 constexpr size_t kRoundLarge = size_t{2} << 20;
 constexpr size_t kExabyte = size_t{1} << 60;
@@ -42,11 +50,19 @@ size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 int log2_of(size_t bytes) { return 63 - __builtin_clzll(bytes); }
 
+// Of less than kMinLarge: as the user has set it, where PyTorch has a setting.
+template <class Config>
+auto large_segment(const Config*) -> decltype(Config::large_segment_size()) {
+  return Config::large_segment_size();
+}
+constexpr size_t large_segment(const void*) { return size_t{20} << 20; }
+
 size_t segment_bytes(size_t block) {
   if (block <= kSmall) {
     return kSmallSegment;
   }
-  return block < kMinLarge ? kLargeSegment : round_up(block, kRoundLarge);
+  const AllocatorConfig* config = nullptr;
+  return block < kMinLarge ? large_segment(config) : round_up(block, kRoundLarge);
 }
 
 // How far an attempt to allocate may go.
@@ -345,6 +361,9 @@ DataPtr Allocator::allocate(size_t bytes) {
   // As the allocator behind it says, which is not asked this way.
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  if (C10_UNLIKELY(!isEnabled())) {  // memory of the device's own, which no cache takes back
+    return base()->allocate(bytes);
+  }
   const DeviceIndex device = current_device();
   void* ptr = raw_alloc_with_stream(bytes, getCurrentCUDAStream(device));
   return {ptr, ptr, &delete_block, Device(kCUDA, device)};
@@ -880,6 +899,11 @@ std::string allocator_obstacle() {
     return "the allocator in use is not PyTorch's native one (" + CA::get()->name() +
            "); remove backend:cudaMallocAsync from PYTORCH_CUDA_ALLOC_CONF, or the pluggable "
            "allocator";
+  }
+  if (!the_allocator->isEnabled()) {
+    return "torch.cuda.memory.caching_allocator_enable(False) has turned the caching allocator "
+           "off; "
+           "turn it on again";
   }
   if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
     return "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off; unset it";

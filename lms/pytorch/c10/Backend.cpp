@@ -516,6 +516,10 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     }
     if (unseen) {  // a kernel that read or wrote the host buffer
       order(host->device, first, host->home);
+    }
+    // Who freed the block may have used it here without telling, because he orders his next use of
+    // its pool after that, as PyTorch asks for.
+    if (unseen || user != host->home) {
       order(host->device, first, user);
     }
   }

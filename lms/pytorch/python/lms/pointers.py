@@ -52,6 +52,10 @@ _NEVER_FOLLOWED: Dict[Tuple[str, Optional[str]], str] = {
 }
 
 
+# A table of functions in C, by which DLPack is exchanged past Python. Who finds none exchanges by
+# __dlpack__.
+_EXCHANGE = "__dlpack_c_exchange_api__"
+
 # By which torch.cuda.caching_allocator_alloc takes memory.
 _TAKE = "_cuda_cudaCachingAllocator_raw_alloc"
 
@@ -269,6 +273,8 @@ def _share(storage: torch.UntypedStorage) -> None:
 def install() -> None:
     """From now on, what gives a pointer away holds its tensor."""
     _expose_noted()
+    if _EXCHANGE in vars(torch.Tensor):
+        delattr(torch.Tensor, _EXCHANGE)
     take = versions.native(_TAKE)
     if take is not None:
         # Memory of no tensor may be followed to on any stream, of which no operator tells.
