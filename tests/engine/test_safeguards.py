@@ -109,6 +109,9 @@ NOT_SHOWN = {
     "copies-dropped-when-off": "without a write barrier no pointer on the device is wrapped",
     "denied-only-under-the-lock": "no pointer refuses to be read",
     "captures-that-cannot-begin-end-no-process": "its generators are told of no graphs",
+    "levels-are-reached-through": "it has no torch.func",
+    "past-modes": "its modes of dispatch see other operators",
+    "anew-with-another-signature": "no operator can be taken away",
     "a-child-frees-nothing": "the class of its allocator has another name",
 }
 

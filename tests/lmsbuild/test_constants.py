@@ -24,8 +24,8 @@ FIXED = {
     "core/turns.h": ("kBegun", "kDependent", "kEnded"),
     "core/victims.cpp": ("kNever",),
     "plugin/csrc/Allocator.cpp": (
-        *("kMinBlock", "kSmall", "kSmallSegment", "kLargeSegment", "kMinLarge", "kRoundLarge"),
-        *("kExabyte", "kNoRoom"),
+        *("kMinBlock", "kSmall", "kSmallSegment", "kMinLarge", "kRoundLarge", "kExabyte"),
+        "kNoRoom",
     ),
     "plugin/csrc/Unseen.h": ("kTypes", "kStats"),
     "pytorch/c10/Fences.h": ("kWaits",),

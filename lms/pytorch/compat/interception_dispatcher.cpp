@@ -279,8 +279,8 @@ std::vector<DispatchKey> places_of(const c10::OperatorHandle& op, const std::str
   return {DispatchKey::AutogradCUDA, DispatchKey::BackendSelect};
 }
 
-// Of PyTorch's own. A program may define more in the same namespace, take them away, and define them
-// anew with another signature.
+// Of PyTorch's own. A program may define more in the same namespace, take them away, and define
+// them anew with another signature.
 bool has_one_signature(const c10::OperatorHandle& op) {
   return op.debug().find("RegisterSchema.cpp") != std::string::npos;
 }

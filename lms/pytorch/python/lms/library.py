@@ -60,7 +60,8 @@ class _Operators:
     """Those of csrc/bindings.cpp. They are no operators of the program: no mode of it sees them."""
 
     def __getattr__(self, name: str) -> Any:
-        operator = versions.past_modes(getattr(torch.ops.lms, name))
+        registered = torch.ops.lms
+        operator = versions.past_modes(getattr(registered, name))
         setattr(self, name, operator)
         return operator
 
