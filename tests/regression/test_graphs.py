@@ -183,7 +183,7 @@ def test_room_for_a_capture_is_held_until_it_begins(
         device.limit(torch.cuda.memory_reserved())
         taken.append(begin())
 
-    monkeypatch.setattr(torch.ops.lms, "begin_capture", begin_capture)
+    monkeypatch.setattr(lms.library.ops(), "begin_capture", begin_capture)
     x = block(1)
     lms.exclude(x)
     torch.cuda.synchronize()

@@ -194,7 +194,7 @@ def test_settings_that_cannot_be_made_true_stay(device: Any, monkeypatch: Any) -
         raise RefusedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch.ops.lms, "set_enabled", refuse)
+        patch.setattr(lms.library.ops(), "set_enabled", refuse)
         with pytest.raises(RefusedError):
             lms.enable(device_limit=10 * MIB, min_size=7)
     assert lms.settings() == before
