@@ -89,8 +89,8 @@ def _keys_of_modes() -> Any:
 
 def past_modes(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, unseen by modes, by classes of tensors, and by the levels of torch.func. Before
-    1.13 there is nothing to see it."""
-    if _TYPED:
+    PyTorch 2 there is no way past them."""
+    if not hasattr(torch, "compile"):
         return function
     module: Any = torch._C
     keys, without_keys = _keys_of_modes(), module._ExcludeDispatchKeyGuard
