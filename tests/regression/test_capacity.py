@@ -333,6 +333,22 @@ def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> Non
     lms_device.torch_version() < (1, 13),
     reason="there a small request has segments of its own alone",
 )
+def test_memory_of_no_tensor_has_the_rest_of_a_segment(device: Any) -> None:
+    """It is asked for once, by no operator that might be tried again."""
+    device.limit(21 * MIB)
+    torch.cuda.lms.enable(min_size=0)
+    try:
+        x = torch.ones(1 << 19, device="cuda")
+        x.data_ptr()
+        torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(90 << 13))
+    finally:
+        lms_device.reset()
+
+
+@pytest.mark.skipif(
+    lms_device.torch_version() < (1, 13),
+    reason="there a small request has segments of its own alone",
+)
 def test_small_tensors_of_two_streams_share_what_there_is(device: Any) -> None:
     """Those of the one stream have room beside what stays in a segment of 20 MiB. They leave the
     segments of 2 MiB to those of the other, which have room nowhere else."""
