@@ -329,6 +329,25 @@ def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> Non
         assert lms_device.is_dry or all(map(torch.equal, results, expected))
 
 
+def test_segments_are_no_larger_than_operands(device: Any) -> None:
+    """Two of 2 MiB, of two streams, for each of which PyTorch asks for 20."""
+
+    def two() -> list[Tensor]:
+        x = torch.full((1 << 19,), 1.0, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            y = torch.full((1 << 19,), 2.0, device="cuda")
+        torch.cuda.synchronize()
+        return [torch.stack([x[:10], y[:10]]), x, y]
+
+    expected = run(two, 1000)
+    assert expected is not None
+    for capacity in range(24, 44, 4):
+        results = run(two, capacity)
+        assert results is not None, f"{capacity} MiB are enough"
+        assert lms_device.is_dry or all(map(torch.equal, results, expected))
+
+
 @pytest.mark.skipif(
     lms_device.torch_version() < (1, 13),
     reason="there a small request has segments of its own alone",
