@@ -342,7 +342,9 @@ def test_segments_are_no_larger_than_operands(device: Any) -> None:
 
     expected = run(two, 1000)
     assert expected is not None
-    for capacity in range(24, 44, 4):
+    # In 20 to 23 the first segment, of 20, leaves the second operand, or the result, none of 2.
+    least = (22,) if lms_device.is_plugin() else (8, 20, 21, 22)  # the plug-in's least has 10
+    for capacity in (*least, 23, 24, 40):
         results = run(two, capacity)
         assert results is not None, f"{capacity} MiB are enough"
         assert lms_device.is_dry or all(map(torch.equal, results, expected))
