@@ -330,22 +330,22 @@ def test_what_stays_leaves_the_rest_of_its_segment(device: Any, how: str) -> Non
 
 
 def test_segments_are_no_larger_than_operands(device: Any) -> None:
-    """Two of 2 MiB, of two streams, for each of which PyTorch asks for 20."""
+    """Two of 2 MiB, for each of which PyTorch asks for 20, and one of less, of three streams: none
+    has room in a segment that is another's."""
 
-    def two() -> list[Tensor]:
-        x = torch.full((1 << 19,), 1.0, device="cuda")
-        torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            y = torch.full((1 << 19,), 2.0, device="cuda")
-        torch.cuda.synchronize()
-        return [torch.stack([x[:10], y[:10]]), x, y]
+    def three() -> list[Tensor]:
+        made = []
+        for size in (1 << 19, 1 << 19, 1 << 10):
+            with torch.cuda.stream(torch.cuda.Stream() if made else torch.cuda.current_stream()):
+                made.append(torch.full((size,), float(len(made)), device="cuda"))
+            torch.cuda.synchronize()
+        return [torch.stack([each[:10] for each in made]), *made]
 
-    expected = run(two, 1000)
+    expected = run(three, 1000)
     assert expected is not None
-    # In 20 to 23 the first segment, of 20, leaves the second operand, or the result, none of 2.
-    least = (22,) if lms_device.is_plugin() else (8, 20, 21, 22)  # the plug-in's least has 10
-    for capacity in (*least, 23, 24, 40):
-        results = run(two, capacity)
+    least = (24,) if lms_device.is_plugin() else (10, 22, 23)  # the plug-in's least has 10
+    for capacity in (*least, 25, 40):
+        results = run(three, capacity)
         assert results is not None, f"{capacity} MiB are enough"
         assert lms_device.is_dry or all(map(torch.equal, results, expected))
 
