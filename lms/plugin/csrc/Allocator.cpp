@@ -361,9 +361,6 @@ DataPtr Allocator::allocate(size_t bytes) {
   // As the allocator behind it says, which is not asked this way.
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  if (C10_UNLIKELY(!isEnabled())) {  // memory of the device's own, which no cache takes back
-    return base()->allocate(bytes);
-  }
   const DeviceIndex device = current_device();
   void* ptr = raw_alloc_with_stream(bytes, getCurrentCUDAStream(device));
   return {ptr, ptr, &delete_block, Device(kCUDA, device)};
