@@ -899,8 +899,7 @@ std::string allocator_obstacle() {
   }
   if (!the_allocator->isEnabled()) {
     return "torch.cuda.memory.caching_allocator_enable(False) has turned the caching allocator "
-           "off; "
-           "turn it on again";
+           "off; turn it on again";
   }
   if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
     return "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off; unset it";
