@@ -57,6 +57,8 @@ HostRange HostPool::allocate(std::size_t bytes, Growth growth, int device) {
   Node* const node = node_(number);
   for (;;) {
     reap_();
+    // More may be reserved, where a lower limit has come too late to let segments go.
+    if (stats_.limit != 0 && want > stats_.limit - std::min(stats_.limit, stats_.used)) return {};
     const HostRange range = node == nullptr ? HostRange() : take_(node, want);
     if (range || growth == Growth::kNone) return range;
     if (moving_) {

@@ -15,6 +15,13 @@ std::size_t in_granules(const Report& report, std::size_t bytes) {
   return (bytes + report.pool_granule - 1) / report.pool_granule * report.pool_granule;
 }
 
+std::size_t known_bytes(const Census& c) {
+  return c.pinned_bytes + c.exposed_bytes + c.excluded_bytes + c.immovable_bytes + c.small_bytes +
+         c.idle_bytes;
+}
+
+std::size_t beyond(std::size_t bytes, std::size_t part) { return bytes > part ? bytes - part : 0; }
+
 bool request_known(const Report& report) { return report.own_known && report.wanted > 0; }
 
 // Whether the op would find room if it were alone.
@@ -23,7 +30,8 @@ Alone fits_alone(const Report& report) {
   if (!request_known(report)) return Alone::kNo;
   const std::size_t least = report.own_bytes + report.wanted;
   if (in_granules(report, least) > report.pool_bytes) return Alone::kNo;
-  const std::size_t made = report.own_complete ? 0 : unknown_bytes(report);
+  const std::size_t unknown = beyond(report.pool_in_use, known_bytes(report.census));
+  const std::size_t made = report.own_complete ? 0 : unknown;
   const std::size_t apart = report.pool_elsewhere > 0 ? report.pool_granule : 0;
   const bool surely = in_granules(report, least + made) + apart <= report.pool_bytes;
   return surely ? Alone::kYes : Alone::kPerhaps;
@@ -67,10 +75,9 @@ Report report(Engine& engine, const HostPool& host, int device) {
 }
 
 std::size_t unknown_bytes(const Report& report) {
-  const Census& c = report.census;
-  const std::size_t known = c.pinned_bytes + c.exposed_bytes + c.excluded_bytes +
-                            c.immovable_bytes + c.small_bytes + c.idle_bytes;
-  return report.pool_in_use > known ? report.pool_in_use - known : 0;
+  // What waits for other streams is requested still, and not in use.
+  const std::size_t requested = std::min(report.pool_in_use, report.pool_requested);
+  return beyond(requested, known_bytes(report.census));
 }
 
 std::vector<std::pair<const char*, std::int64_t>> fields(const Report& report) {

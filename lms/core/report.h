@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,8 @@ struct Report {
   std::size_t wanted = 0;        // by the request that failed; 0: not known here
   std::string pool;              // where it failed, when `wanted` is known
   std::size_t pool_bytes = 0;    // of all that it has and could have; 0: not known here
-  std::size_t pool_in_use = 0;
+  std::size_t pool_in_use = 0;   // in blocks, which may be larger than what was asked for
+  std::size_t pool_requested = std::numeric_limits<std::size_t>::max();  // where it is known
   std::size_t pool_elsewhere = 0;  // of that, in segments of a kind that the request cannot be in
   std::size_t pool_granule = 1;    // segments of either kind are of whole ones
   bool own_known = false;          // the next are

@@ -183,6 +183,23 @@ TEST(pool_never_exceeds_its_limit) {
   pool.check();
 }
 
+// What lies in the way of letting segments go is no reason to use more.
+TEST(pool_uses_no_more_than_a_limit_that_was_lowered) {
+  HostMemory memory(64 * kUnit);
+  HostPool pool(memory, 8 * kUnit);
+  std::vector<HostRange> ranges;
+  for (int i = 0; i < 8; ++i) ranges.push_back(pool.allocate(kUnit));
+  for (int i = 0; i < 6; ++i) pool.free(ranges[static_cast<std::size_t>(i)], nullptr);
+  pool.set_limit(3 * kUnit);
+  CHECK_EQ(pool.stats().reserved, 8 * kUnit);
+  CHECK(pool.allocate(kUnit));
+  CHECK(!pool.allocate(kUnit));
+  CHECK(!pool.allocate(std::numeric_limits<std::size_t>::max()));
+  pool.set_limit(0);
+  CHECK(pool.allocate(5 * kUnit));
+  pool.check();
+}
+
 // The limit's last segment is a short one, and nothing goes on behind it.
 TEST(pool_ends_a_range_where_a_short_segment_does) {
   HostMemory memory(64 * kUnit);

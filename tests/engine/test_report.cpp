@@ -116,6 +116,22 @@ TEST(report_says_who_is_in_the_way) {
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
 }
 
+// What blocks have beyond what was asked for is in use, and nobody can make it known.
+TEST(report_does_not_call_unknown_what_nobody_has_asked_for) {
+  lms::Report report = of_an_op();
+  report.census.exposed = 1;
+  report.census.exposed_bytes = 6 << 20;
+  report.pool_requested = 7 << 20;
+  CHECK_EQ(lms::unknown_bytes(report), std::size_t{1} << 20);
+  report.pool_requested = 10 << 20;  // of which 2 are freed, and wait for other streams
+  CHECK_EQ(lms::unknown_bytes(report), std::size_t{2} << 20);
+  report.pool_requested = 6 << 20;
+  CHECK(!has(lms::shortage(report, kWords), "nobody's"));
+  report.own_complete = false;  // what it has not asked for may be in its way all the same
+  report.pool_bytes = 3 << 20;
+  CHECK(has(lms::shortage(report, kWords), "Let go, or use less. "));
+}
+
 // What its kernel has made so far may be among what nobody knows.
 TEST(report_does_not_say_that_an_op_fits_alone_which_may_not) {
   lms::Report report = of_an_op();

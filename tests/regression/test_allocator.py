@@ -165,6 +165,17 @@ def test_what_is_not_known_is_told(lms: Any, device: Any) -> None:
     block(30).sum()
 
 
+@pytest.mark.skipif(
+    lms_device.torch_version() < (2, 1), reason="its allocator does not count what is asked for"
+)
+def test_what_blocks_have_over_is_not_unknown(lms: Any, device: Any) -> None:
+    """The rest of a segment that is too small to be another block."""
+    kept = [torch.empty(2 * MIB - 60000 * i, dtype=torch.int8, device="cuda") for i in range(1, 9)]
+    assert torch.cuda.memory_allocated() >= sum(t.nbytes for t in kept)
+    assert lms.stats()["lms.unknown_bytes"] == 0
+    assert "not known" not in lms.summary()
+
+
 def past_factories(like: torch.Tensor) -> torch.Tensor:
     """As kernels of PyTorch's take memory for their results from its allocator."""
     storage = torch.UntypedStorage(like.nbytes, device="cuda")
@@ -1080,17 +1091,30 @@ def test_a_python_operator_lets_its_dead_go(lms: Any, device: Any) -> None:
 
 
 @pytest.mark.skipif(
-    lms_device.is_plugin() or not hasattr(torch.cuda.memory, "caching_allocator_enable"),
-    reason="came with PyTorch 2.4; beside the plug-in it ends the process",
+    not hasattr(torch.cuda.memory, "caching_allocator_enable"), reason="came with PyTorch 2.4"
 )
 def test_memory_that_is_not_cached(lms: Any, device: Any) -> None:
-    """It is the device's own, whenever it dies."""
+    """It is the device's own, whenever it dies. What is cached moves, and dies, meanwhile, too."""
+    lms.enable(device_limit=64 * MIB)
     before = torch.cuda.memory_allocated()
+    cached = [block(10, i) for i in range(8)]
     torch.cuda.memory.caching_allocator_enable(False)
     try:
         x = torch.ones(1 << 18, device="cuda")
+        del cached[3], cached[0]
+        values = [float(t.add_(1).sum()) for t in cached]
+        each = cached[0].numel()
+        assert lms_device.is_dry or values == [(i + 1) * each for i in (1, 2, 4, 5, 6, 7)]
+        assert lms.reclaim() >= 10 * MIB
+        lms.disable()
+        with pytest.raises(RuntimeError, match=r"caching_allocator_enable\(False\) has turned"):
+            lms.enable()
     finally:
         torch.cuda.memory.caching_allocator_enable(True)
+    lms.enable()
+    x.record_stream(torch.cuda.Stream())
+    del cached
+    assert lms.reclaim() == 0
     assert lms_device.is_dry or float(x.sum()) == 1 << 18
     del x
     torch.cuda.synchronize()

@@ -387,7 +387,8 @@ def test_small_tensors_of_two_streams_share_what_there_is(device: Any) -> None:
 
     expected = run(stay, 1000)
     assert expected is not None
-    for capacity in range(34, 52, 2):
+    # The plug-in borrows no less than a MiB at a time.
+    for capacity in range(36 if lms_device.is_plugin() else 34, 52, 2):
         results = run(stay, capacity)
         assert results is not None, f"{capacity} MiB are enough"
         assert lms_device.is_dry or all(map(torch.equal, results, expected))

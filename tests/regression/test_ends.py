@@ -304,7 +304,7 @@ def test_ends(program: Any, sim: Any, name: str, mode: str) -> None:
     assert said == says
 
 
-@pytest.mark.parametrize(
+PINS = pytest.mark.parametrize(
     "pin",
     [
         "with torch.cuda.lms.pin(y): pass",
@@ -313,6 +313,9 @@ def test_ends(program: Any, sim: Any, name: str, mode: str) -> None:
     ],
     ids=["pin", "launch", "storage"],
 )
+
+
+@PINS
 def test_a_signal_while_a_pin_waits_leaves_none(program: Any, pin: str) -> None:
     """It is seen when the pin is there, and before whoever asked for it knows."""
     out = program(
@@ -341,6 +344,44 @@ def test_a_signal_while_a_pin_waits_leaves_none(program: Any, pin: str) -> None:
             time.sleep(9)
         except Told:
             thread.join()
+        print("pinned:", torch.cuda.lms.stats()["pinned.all.current"])
+        """,
+        pin,
+        memory=16 * MIB,
+    )
+    assert "pinned: 0" in out
+
+
+@PINS
+def test_a_signal_while_a_pin_comes_and_goes_leaves_none(program: Any, pin: str) -> None:
+    """Wherever it is seen: also when what lets go has been called, and has done nothing yet."""
+    out = program(
+        """
+        import random, signal, sys, time, torch
+        torch.cuda.lms.enable(min_size=0)
+        y = torch.ones(1 << 18, device="cuda")
+        pinning = compile(sys.argv[1], "pinning", "exec")
+
+        class Told(Exception):
+            pass
+
+        def tell(*_):
+            raise Told
+
+        def once(seconds):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+                exec(pinning)
+                time.sleep(1)
+            except Told:
+                return True
+
+        signal.signal(signal.SIGALRM, tell)
+        began = time.perf_counter()
+        for _ in range(100):
+            exec(pinning)
+        each = (time.perf_counter() - began) / 100
+        assert all(once(random.uniform(0.1, 2) * each + 2e-6) for _ in range(500))
         print("pinned:", torch.cuda.lms.stats()["pinned.all.current"])
         """,
         pin,

@@ -135,3 +135,45 @@ def test_modes_see_nothing_of_it(lms: Any) -> None:
             lms.release_pointer(x)
             lms.reclaim()
     assert not seen
+
+
+@pytest.mark.skipif(
+    lms_device.torch_version() < (2, 0), reason="modes see other operators before PyTorch 2"
+)
+def test_functions_are_seen_as_without_it(lms: Any) -> None:
+    """Where a pointer is asked for, by modes and by classes of tensors."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils.dlpack import to_dlpack
+
+    seen: list[Any] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    class Watched(torch.Tensor):
+        device = "anywhere"  # type: ignore[assignment]
+
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(function)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    x = torch.ones(1 << 16, device="cuda")
+    watched = x.as_subclass(Watched)
+    with Watch():
+        x.data_ptr()
+        x.untyped_storage()[3]
+    watched.data_ptr()
+    with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+        torch.func.vmap(lambda part: part * bool(part.data_ptr()))(x)
+    lms.release_pointer(x)
+    assert [getattr(function, "__name__", "") for function in seen] == [
+        "data_ptr",
+        "untyped_storage",
+        "data_ptr",
+    ]
+    assert lms.stats()["lms.exposed"] == 0
+    to_dlpack(watched)
+    assert lms.stats()["lms.exposed"] == 1

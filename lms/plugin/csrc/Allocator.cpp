@@ -142,13 +142,22 @@ void know_earlier_streams(const CA::SnapshotInfo& snapshot) {
 
 class Allocator final : public Forward {
  public:
-  explicit Allocator(CA::CUDAAllocator* base) : Forward(base) {}
+  explicit Allocator(CA::CUDAAllocator* base) : Forward(base), caches_(base->isEnabled()) {
+    if (!caches_) {
+      base->enable(true);
+    }
+  }
+
+  // The allocator behind goes on caching, and so knows all of its blocks whenever they die.
+  void enable(bool value) override { caches_ = value; }
+  bool isEnabled() const override { return caches_; }
 
   DataPtr allocate(size_t bytes) override;
   DeleterFnPtr raw_deleter() const override;
   void* raw_alloc(size_t bytes) override;
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
   void raw_delete(void* ptr) override;
+  void delete_cached(void* ptr);
   void recordStream(const DataPtr& pointer, CUDAStream stream) override;
   CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
   void resetAccumulatedStats(DeviceIndex device) override;
@@ -207,6 +216,7 @@ class Allocator final : public Forward {
   bool routed(DeviceIndex device);
   bool private_pool(DeviceIndex device, cudaStream_t stream);
   void leave_pool(DeviceIndex device, MempoolId_t pool);
+  void* allocate_cached(size_t bytes, cudaStream_t stream);
   void* pass(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain_last(Request* request);
@@ -218,6 +228,7 @@ class Allocator final : public Forward {
   // `change` must not call the allocator behind, under whose lock that of this is taken.
   void correct(DeviceIndex device, const std::function<void(Unseen*)>& change);
 
+  std::atomic<bool> caches_;  // else memory is the device's own
   Blocks blocks_;
   FreeMemory free_;
   std::mutex lost_mutex_;
@@ -237,7 +248,15 @@ class Allocator final : public Forward {
 
 Allocator* the_allocator = nullptr;  // leaked: blocks are freed after static destructors ran
 
-void delete_block(void* ptr) { the_allocator->raw_delete(ptr); }
+void delete_block(void* ptr) { the_allocator->delete_cached(ptr); }
+
+void* allocate_uncached(size_t bytes) {
+  void* ptr = nullptr;
+  C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
+  return ptr;
+}
+
+void delete_uncached(void* ptr) { C10_CUDA_CHECK_WARN(cudaFree(ptr)); }
 
 class OnPoolMiss final : public FreeMemoryCallback {
  public:
@@ -362,17 +381,26 @@ DataPtr Allocator::allocate(size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const DeviceIndex device = current_device();
-  void* ptr = raw_alloc_with_stream(bytes, getCurrentCUDAStream(device));
-  return {ptr, ptr, &delete_block, Device(kCUDA, device)};
+  const DeleterFnPtr deleter = raw_deleter();
+  void* ptr = deleter == &delete_block ? allocate_cached(bytes, getCurrentCUDAStream(device))
+                                       : allocate_uncached(bytes);
+  return {ptr, ptr, deleter, Device(kCUDA, device)};
 }
 
-DeleterFnPtr Allocator::raw_deleter() const { return &delete_block; }
+DeleterFnPtr Allocator::raw_deleter() const {
+  return C10_LIKELY(caches_) ? &delete_block : &delete_uncached;
+}
 
 void* Allocator::raw_alloc(size_t bytes) {
   return raw_alloc_with_stream(bytes, getCurrentCUDAStream());
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  const bool cached = C10_LIKELY(caches_) || bytes == 0 || PageInScope::active();
+  return cached ? allocate_cached(bytes, stream) : allocate_uncached(bytes);
+}
+
+void* Allocator::allocate_cached(size_t bytes, cudaStream_t stream) {
   if (bytes == 0) {
     return nullptr;
   }
@@ -679,7 +707,10 @@ void Allocator::add_lost(DeviceIndex device, Ready* ready) {
 
 // ---- freeing, and the streams that must be waited for
 
-void Allocator::raw_delete(void* ptr) {
+// Called by who has allocated by raw_alloc(), which says of nothing whether it is cached.
+void Allocator::raw_delete(void* ptr) { raw_deleter()(ptr); }
+
+void Allocator::delete_cached(void* ptr) {
   if (C10_UNLIKELY(in_child())) {  // a thread of the parent may have had PyTorch's locks
     return;
   }
@@ -887,6 +918,8 @@ bool is_block_deleter(DeleterFnPtr deleter) noexcept {
          (the_allocator != nullptr && deleter == the_allocator->base()->raw_deleter());
 }
 
+DeleterFnPtr block_deleter() noexcept { return &delete_block; }
+
 void adopt(StorageImpl* storage) { the_allocator->adopt(storage); }
 
 void learn_allocator() { know_earlier_streams(the_allocator->learn()); }
@@ -897,12 +930,12 @@ std::string allocator_obstacle() {
            "); remove backend:cudaMallocAsync from PYTORCH_CUDA_ALLOC_CONF, or the pluggable "
            "allocator";
   }
+  if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
+    return "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off; unset it";
+  }
   if (!the_allocator->isEnabled()) {
     return "torch.cuda.memory.caching_allocator_enable(False) has turned the caching allocator "
            "off; turn it on again";
-  }
-  if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
-    return "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off; unset it";
   }
   return "";
 }

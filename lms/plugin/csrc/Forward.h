@@ -53,8 +53,6 @@ class Forward : public CA::CUDAAllocator {
   void setMemoryFraction(double fraction, DeviceIndex device) override {
     base_->setMemoryFraction(fraction, device);
   }
-  void enable(bool value) override { base_->enable(value); }
-  bool isEnabled() const override { return base_->isEnabled(); }
   void cacheInfo(DeviceIndex device, size_t* largest) override {
     base_->cacheInfo(device, largest);
   }

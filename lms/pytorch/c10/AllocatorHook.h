@@ -270,16 +270,20 @@ std::string allocator_obstacle();
 #ifdef LMS_PLUGIN
 // Whether a DataPtr with this deleter owns a block.
 bool is_block_deleter(DeleterFnPtr deleter) noexcept;
+// That of the blocks that page-ins take.
+DeleterFnPtr block_deleter() noexcept;
 // Lets the plug-in's allocator see the storage's frees and reallocations. Under the engine's lock.
 void adopt(StorageImpl* storage);
 // Asks for what there is, before anything moves for the first time. Not when this library is
 // loaded: who has the allocator's lock may want the loader's.
 void learn_allocator();
 #else
-inline bool is_block_deleter(DeleterFnPtr deleter) noexcept {
-  static const DeleterFnPtr own = CUDACachingAllocator::get()->raw_deleter();  // for ever
-  return deleter == own;
+// First called when there was no obstacle, so while the allocator caches.
+inline DeleterFnPtr block_deleter() noexcept {
+  static const DeleterFnPtr own = CUDACachingAllocator::get()->raw_deleter();
+  return own;
 }
+inline bool is_block_deleter(DeleterFnPtr deleter) noexcept { return deleter == block_deleter(); }
 inline void adopt(StorageImpl*) {}
 inline void learn_allocator() {}
 #endif

@@ -63,7 +63,8 @@ class DrainOnError {
   bool armed_ = true;
 };
 
-// Another thread's capture is none of the op's that this is for.
+// A block also while the user's own memory is not cached. Another thread's capture is none of the
+// op's that this is for.
 void* alloc(size_t bytes, cudaStream_t stream) {
   const PageInScope scope;
   const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
@@ -498,8 +499,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   if (ptr == nullptr) {
     return {};
   }
-  DataPtr pointer(ptr, ptr, CUDACachingAllocator::get()->raw_deleter(),
-                  Device(kCUDA, host->device));
+  DataPtr pointer(ptr, ptr, block_deleter(), Device(kCUDA, host->device));
 
   const cudaStream_t user = stream_of(stream);
   const cudaStream_t in = in_stream(host->device);

@@ -142,20 +142,13 @@ class SmallSegment {
     const CUDAGuard guard(device);
     const ShortageScope scope;
     try {
-      block_ = CUDACachingAllocator::raw_alloc(1);
+      block_ = CUDACachingAllocator::get()->allocate(1);
     } catch (const OutOfMemoryError&) {  // then there is none
     }
   }
-  ~SmallSegment() {
-    if (block_ != nullptr) {
-      CUDACachingAllocator::raw_delete(block_);
-    }
-  }
-  SmallSegment(const SmallSegment&) = delete;
-  SmallSegment& operator=(const SmallSegment&) = delete;
 
  private:
-  void* block_ = nullptr;
+  DataPtr block_;
 };
 
 // With no lock held: a storage may die and run any deleter.

@@ -69,6 +69,7 @@ std::vector<std::pair<std::string, int64_t>> stats(DeviceIndex device) {
   EngineScope scope;
   ::lms::Report report = ::lms::report(s.engine, s.host, device);
   report.pool_in_use = allocated_bytes(device, Pool::kAll);
+  report.pool_requested = requested_bytes(device);
   const ::lms::EngineStats& e = report.stats;
   std::vector<std::pair<std::string, int64_t>> result;
   const auto put = [&](std::string name, auto value) {
@@ -146,6 +147,7 @@ std::string describe(DeviceIndex device, size_t wanted) {
     report.wanted = wanted;
     report.pool = "GPU " + std::to_string(device);
     report.pool_in_use = allocated_bytes(device, Pool::kAll);
+    report.pool_requested = requested_bytes(device);
     report.pool_elsewhere =
         allocated_bytes(device, wanted > State::kSmallBytes ? Pool::kSmall : Pool::kLarge);
     report.pool_granule = kGranule;

@@ -20,6 +20,9 @@ size_t reserved_bytes(DeviceIndex device);
 // Those of them that are allocated: all, or those of one of its pools.
 enum class Pool : uint8_t { kAll, kSmall, kLarge };
 size_t allocated_bytes(DeviceIndex device, Pool pool);
+// What its users have asked for, with what they have freed and other streams still use. SIZE_MAX
+// where it does not count them.
+size_t requested_bytes(DeviceIndex device);
 
 }  // namespace c10::cuda::lms
 

@@ -9,6 +9,8 @@ namespace c10::cuda::lms {
 
 inline double memory_fraction(DeviceIndex) { return 1; }
 
+inline size_t requested_bytes(DeviceIndex) { return SIZE_MAX; }  // it does not count them
+
 inline bool lacks_expandable_segments() { return false; }  // there is no such thing
 
 }  // namespace c10::cuda::lms

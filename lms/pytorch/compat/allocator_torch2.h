@@ -13,6 +13,11 @@ inline double memory_fraction(DeviceIndex device) {
   return CUDACachingAllocator::getMemoryFraction(device);
 }
 
+inline size_t requested_bytes(DeviceIndex device) {
+  const auto stats = CUDACachingAllocator::getDeviceStats(device);
+  return static_cast<size_t>(stats.requested_bytes[0].current);
+}
+
 // Whether memory is mapped and unmapped within the segment.
 inline bool expands(const CUDACachingAllocator::SegmentInfo& segment) {
   return segment.is_expandable;

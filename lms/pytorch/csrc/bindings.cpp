@@ -18,7 +18,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -105,20 +104,19 @@ void with_room_for_all(const at::Tensor& tensor) {
   with_room([&tensor] { for_all<F>(tensor); });
 }
 
-// What Python holds, by names that it gives. What it is to let go has a name before it is held, so
-// that a signal in between leaves nothing behind. Leaked: Python may let go at the very end.
-struct Holds {
+// What Python holds. It dies with the tensor that Python has for it, so that no signal leaves it.
+struct Held {
   std::mutex mutex;
-  std::unordered_multimap<int64_t, std::unique_ptr<engine::Hold>> by_name;
-
-  static Holds& all() {
-    static auto* all = new Holds;
-    return *all;
-  }
+  std::vector<std::unique_ptr<engine::Hold>> holds;
 };
 
+at::Tensor new_hold() {
+  const auto let_go = [](void* held) { delete static_cast<Held*>(held); };
+  return at::from_blob(new Held, {1}, let_go, at::kByte);
+}
+
 // All or none.
-void hold(int64_t name, const std::vector<at::Tensor>& tensors) {
+void hold(const at::Tensor& by, const std::vector<at::Tensor>& tensors) {
   std::vector<c10::StorageImpl*> storages;
   for (const auto& tensor : tensors) {
     for (auto* storage : storages_of(tensor)) {
@@ -127,26 +125,14 @@ void hold(int64_t name, const std::vector<at::Tensor>& tensors) {
   }
   std::unique_ptr<engine::Hold> made;
   with_room([&] { made = std::make_unique<engine::Hold>(storages); });
-  auto& holds = Holds::all();
-  const std::lock_guard<std::mutex> lock(holds.mutex);
-  holds.by_name.emplace(name, std::move(made));
-}
-
-// Nothing, where nothing is held by that name.
-void let_go(int64_t name) {
-  std::vector<std::unique_ptr<engine::Hold>> gone;  // with no lock held
-  auto& holds = Holds::all();
-  const std::lock_guard<std::mutex> lock(holds.mutex);
-  const auto range = holds.by_name.equal_range(name);
-  for (auto each = range.first; each != range.second; ++each) {
-    gone.push_back(std::move(each->second));
-  }
-  holds.by_name.erase(range.first, range.second);
+  auto* held = static_cast<Held*>(by.data_ptr());
+  const std::lock_guard<std::mutex> lock(held->mutex);
+  held->holds.push_back(std::move(made));
 }
 
 // For code that nothing is known of.
-void pin(int64_t name, const std::vector<at::Tensor>& tensors) {
-  hold(name, tensors);
+void pin(const at::Tensor& by, const std::vector<at::Tensor>& tensors) {
+  hold(by, tensors);
   std::for_each(tensors.begin(), tensors.end(), for_all<&engine::wait_for_arrival>);
 }
 
@@ -217,9 +203,9 @@ LMS_DEFINITIONS(m) {
   m.def("set_part_bytes(int bytes) -> ()", [](int64_t b) { set_part_bytes(bytes_of(b)); });
   m.def("part_bytes() -> int", [] { return static_cast<int64_t>(part_bytes()); });
   m.def("install_pending() -> int", [] { return static_cast<int64_t>(install_pending()); });
-  m.def("pin(int name, Tensor[] tensors) -> ()", &pin);
-  m.def("hold(int name, Tensor[] tensors) -> ()", &hold);
-  m.def("let_go(int name) -> ()", &let_go);
+  m.def("new_hold() -> Tensor", &new_hold);
+  m.def("hold(Tensor by, Tensor[] tensors) -> ()", &hold);
+  m.def("pin(Tensor by, Tensor[] tensors) -> ()", &pin);
   m.def("expose(Tensor tensor) -> ()", &expose);
   m.def("unexpose(Tensor tensor) -> ()", &for_all<&engine::unexpose>);
   m.def("wait_for_memory(int pointer) -> ()",

@@ -4,9 +4,8 @@ enables Large Model Support runs nothing of it."""
 
 from __future__ import annotations
 
-import itertools
 import os
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 import torch
 
@@ -75,25 +74,27 @@ def ops() -> Any:
 
 
 class Hold:
-    """Pins of tensors, until it is released. It is there before it holds any, so that whatever
-    comes in between, as a signal, leaves none."""
-
-    _names = itertools.count()
+    """Pins of tensors, until it is released, or dies: what ends them is the death of one object,
+    between whose steps no signal is seen."""
 
     def __init__(self) -> None:
-        self._name = next(self._names)
+        self._held: Optional[torch.Tensor] = None
 
     def take(self, tensors: List[torch.Tensor]) -> None:
         """More of them. Raises what is out of memory, and holds none of these then."""
-        ops().hold(self._name, tensors)
+        ops().hold(self._holder(), tensors)
 
     def take_for_any_stream(self, tensors: List[torch.Tensor]) -> None:
         """The same; the host waits until they are there."""
-        ops().pin(self._name, tensors)
+        ops().pin(self._holder(), tensors)
 
     def release(self) -> None:
-        if loaded():
-            ops().let_go(self._name)
+        self._held = None
+
+    def _holder(self) -> torch.Tensor:
+        if self._held is None:
+            self._held = ops().new_hold()
+        return self._held
 
 
 def enabled() -> bool:

@@ -70,6 +70,16 @@ def _use() -> Optional[str]:
     return found or _NEVER_FOLLOWED.get((module, None))
 
 
+_device_of_tensor: Any = torch.Tensor.device  # also where a class has a `device` of its own
+
+
+@versions.unseen
+def _on_device(of: Any) -> bool:
+    device = _device_of_tensor.__get__(of) if isinstance(of, torch.Tensor) else of.device
+    return bool(device.type == "cuda")
+
+
+@versions.unseen
 def _identity_of_tensor(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
@@ -102,7 +112,7 @@ def _pointer(
 
     @functools.wraps(function)
     def data_ptr(of: Any) -> int:
-        if of.device.type != "cuda" or not library.loaded():
+        if not library.loaded() or not _on_device(of):
             return function(of)
         use = _use()
         if use == _COMPARED:  # also while it is off: what is compared with may be of a time before
@@ -151,7 +161,10 @@ def _after(function: Callable[..., Any], action: Callable[[Any], None]) -> Calla
 _given_away: List[Any] = []
 
 
+@versions.unseen
 def _note(tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided:
+        return
     from torch.multiprocessing.reductions import StorageWeakRef
 
     _given_away[:] = [kept for kept in _given_away if not kept[1].expired()]
@@ -172,12 +185,11 @@ def exposing(function: Callable[..., Any]) -> Callable[..., Any]:
     enable (torch/utils/dlpack.py)."""
 
     def expose(value: Any) -> None:
-        if not isinstance(value, torch.Tensor) or not value.is_cuda:
-            return
-        if library.loaded():
-            library.ops().expose(value)
-        elif value.layout == torch.strided:
-            _note(value)
+        if isinstance(value, torch.Tensor) and _on_device(value):
+            if library.loaded():
+                library.ops().expose(value)
+            else:
+                _note(value)
 
     return _before(function, expose)
 
@@ -194,7 +206,7 @@ def _pinned(function: Callable[..., Any]) -> Callable[..., Any]:
         views = [
             value if isinstance(value, torch.Tensor) else versions.view_of(value)
             for value in args
-            if isinstance(value, (torch.Tensor, *kinds)) and value.device.type == "cuda"
+            if isinstance(value, (torch.Tensor, *kinds)) and _on_device(value)
         ]
         if not views:
             return function(*args, **kwargs)
@@ -213,7 +225,7 @@ def _resizing(function: Callable[..., Any]) -> Callable[..., Any]:
     pinned = _pinned(function)
 
     def drop_if_out(storage: Any) -> bool:
-        on_device = storage.device.type == "cuda" and library.active()
+        on_device = library.active() and _on_device(storage)
         return on_device and bool(library.ops().drop_if_out(versions.argument(storage)))
 
     @functools.wraps(function)
@@ -246,7 +258,7 @@ def _iterating(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(storage: Any) -> Any:
-        on_device = storage.device.type == "cuda" and library.active()
+        on_device = library.active() and _on_device(storage)
         return elements(storage) if on_device else function(storage)
 
     return wrapper
@@ -266,7 +278,7 @@ def _item(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _share(storage: torch.UntypedStorage) -> None:
-    if storage.device.type == "cuda" and library.loaded():
+    if library.loaded() and _on_device(storage):
         _expose_storage(storage)
 
 

@@ -75,7 +75,12 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return int(storage.size() if _TYPED else storage.nbytes())
 
 
-_SEEING = ("PythonTLSSnapshot", "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode")
+_SEEING = (
+    "PythonTLSSnapshot",
+    "FuncTorchDynamicLayerFrontMode",
+    "FuncTorchDynamicLayerBackMode",
+    "FuncTorchBatched",
+)
 
 
 def _keys_of_modes() -> Any:
@@ -100,6 +105,22 @@ def past_modes(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         with without_keys(keys), without_classes():
             return function(*args)
+
+    return run
+
+
+def unseen(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same look at a tensor, or a storage, with nothing between for what none sees."""
+    seen = getattr(torch._C, "_has_torch_function_unary", None)
+    past: List[Callable[[Any], Any]] = []  # not yet while torch is being imported
+
+    @functools.wraps(look)
+    def run(of: Any) -> Any:
+        if seen is None or not seen(of):
+            return look(of)
+        if not past:
+            past.append(past_modes(look))
+        return past[0](of)
 
     return run
 
