@@ -134,23 +134,6 @@ void end(ThreadFrame* mine) {
   }
 }
 
-// A segment for small requests while it lives, so that the first large one, which takes more than
-// it needs, leaves them room.
-class SmallSegment {
- public:
-  explicit SmallSegment(DeviceIndex device) {
-    const CUDAGuard guard(device);
-    const ShortageScope scope;
-    try {
-      block_ = CUDACachingAllocator::get()->allocate(1);
-    } catch (const OutOfMemoryError&) {  // then there is none
-    }
-  }
-
- private:
-  DataPtr block_;
-};
-
 // With no lock held: a storage may die and run any deleter.
 void release_acquired() {
   if (C10_UNLIKELY(std::exchange(scopes.holds, false))) {
@@ -430,11 +413,9 @@ bool try_again(const std::function<bool()>& attempt) {
     if (was_spared() && attempt()) {
       return true;
     }
-    {
-      const SmallSegment there(evict_for_shortage());
-      if (attempt()) {
-        return true;
-      }
+    evict_for_shortage();
+    if (attempt()) {
+      return true;
     }
     // What is taken for small requests may be just what is missing, or the rest of a segment of
     // which an operand needs little.

@@ -77,10 +77,9 @@ bool reclaim(DeviceIndex device, Effort effort, const std::function<bool(Reclaim
 
 bool under_pressure() noexcept { return pressure.load(std::memory_order_relaxed); }
 
-DeviceIndex evict_for_shortage() {
+void evict_for_shortage() {
   reclaim_inactive(short_device);
   release_cached();
-  return short_device;
 }
 
 void release_cached() {

@@ -91,9 +91,9 @@ bool wait_for_room(const std::function<bool()>& attempt);
 // The pins of the op that this thread runs.
 const ::lms::Engine::Frame& current_frame();
 
-// On the device where this thread was last short, which it returns: all that is idle leaves, and
-// free segments go back.
-DeviceIndex evict_for_shortage();
+// On the device where this thread was last short: all that is idle leaves, and free segments go
+// back.
+void evict_for_shortage();
 // Whether that shortage was within a sparing scope. It says so once.
 bool was_spared() noexcept;
 

@@ -201,15 +201,14 @@ def parts(tensor: torch.Tensor) -> Optional[List[torch.Tensor]]:
     levels: Any = getattr(torch._C, "_functorch", None)
     if levels is not None and levels.is_functorch_wrapped_tensor(tensor):
         return [levels.get_unwrapped(tensor)]
-    try:
-        # imports torch
-        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-    except ImportError:  # before 2.1 no more is asked for than that it names them
-        if not hasattr(tensor, "__tensor_flatten__"):
-            return None
-    else:
-        if not is_traceable_wrapper_subclass(tensor):
-            return None
+    # Before 2.1 no more is asked for than that it names them.
+    is_wrapper: Callable[[Any], bool] = getattr(
+        sys.modules.get("torch.utils._python_dispatch"),
+        "is_traceable_wrapper_subclass",
+        lambda of: hasattr(of, "__tensor_flatten__"),
+    )
+    if not is_wrapper(tensor):
+        return None
     held = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
     return [part for part in held if isinstance(part, torch.Tensor)]  # a mesh, too, since 2.15
 
