@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 #include <unordered_set>
 #include <utility>
 
@@ -22,46 +23,53 @@ constexpr int kCopiesLookedAt = 2;
 // smaller one short frames are trimmed for little.
 constexpr std::size_t kPinsBeforeTrim = 256;
 
+// How many uses ahead of the one that is looked at the next one's entry is asked for. With fewer it
+// has not come by then, with more it has gone again.
+constexpr std::size_t kAhead = 4;
+
 }  // namespace
 
 constexpr std::uint64_t ThrashWatch::kUses;
 
+// What every op reads and writes comes first, so that it is in few lines of the cache.
 struct Engine::Entry {
   Key key = nullptr;
-  Link idle;                // in one of the lists of its device, while it is resident
-  Link clean;               // while it has a host copy
-  std::uint64_t order = 0;  // among all that came to be idle
-  Moment last_use{0, 0};
-  std::uint64_t last_clock = 0;  // the engine's clock then
-  Rhythm rhythm;                 // of its uses by ops, on the engine's clock
-  std::size_t bytes = 0;         // as last located
-  std::size_t size_class = 0;    // that it is counted in while it is pinned
   int device = 0;
   int pins = 0;
-  int held = 0;                // of them, by the user
-  bool exposed = false;        // somebody outside of ops has its device pointer
-  bool excluded = false;       // by the user
-  StreamSet streams;           // used on these since it arrived
-  void* ptr = nullptr;         // whose uses those are
-  FencePtr arrival;            // of the last page-in
-  Marks settled;               // what this memory owed when the storage was given it
-  HostRange copy;              // valid while the storage is resident and unwritten
-  void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
-  std::size_t copy_bytes = 0;  // and how many
-  FencePtr copied;             // when `copy` has them, if they were paged out ahead
-  std::uint64_t uses = 0;      // if there is a predictor: before it went idle
-  bool foreseen = false;       // and whether it is to learn how that ends
+  std::size_t bytes = 0;        // as last located
+  std::uint8_t size_class = 0;  // of that
+  bool foreseen = false;        // it is to be learned how its idleness ends
   bool guarded = false;
   bool written = false;   // perhaps, by an op that has it pinned, which may give it more bytes, too
   bool in_place = false;  // an op reads it where it is: it stays there until nobody has it pinned
   bool dead = false;      // out of the table, kept for the frames that still hold pins of it
+  bool exposed = false;   // somebody outside of ops has its device pointer
+  bool excluded = false;  // by the user
+  void* ptr = nullptr;    // its memory, of which these are the uses
+  StreamSet streams;      // on which it was used since it arrived
+  Rhythm rhythm;          // of its uses by ops, on the engine's clock
+  Link idle;              // in one of the lists of its device, while it is resident
+  std::uint64_t order = 0;  // among all that came to be idle
+  Moment last_use{0, 0};
+  std::uint64_t last_clock = 0;  // the engine's clock then
+  HostRange copy;                // valid while the storage is resident and unwritten
+
+  void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
+  std::size_t copy_bytes = 0;  // and how many
+  FencePtr copied;             // when `copy` has them, if they were paged out ahead
+  Link clean;                  // while it has a host copy
+  FencePtr arrival;            // of the last page-in
+  Marks settled;               // what this memory owed when the storage was given it
+  std::uint64_t uses = 0;      // if there is a predictor: before it went idle
+  int held = 0;                // pins by the user
 
   Entry() { idle.entry = clean.entry = this; }
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 };
 
-void Engine::List::put(Link* link) {
+inline void Engine::List::put(Link* link) {
+  if (ends_.previous == link) return;
   take(link);
   link->previous = ends_.previous;
   link->next = &ends_;
@@ -69,12 +77,56 @@ void Engine::List::put(Link* link) {
   ends_.previous = link;
 }
 
-void Engine::List::take(Link* link) {
+inline void Engine::List::take(Link* link) {
   if (link->next == nullptr) return;
   link->previous->next = link->next;
   link->next->previous = link->previous;
   link->previous = link->next = nullptr;
 }
+
+// What pins add to the statistics, or take from them when they end: told at once of all of an op's.
+template <void (Counter::*kChange)(std::int64_t)>
+class Engine::PinSums {
+ public:
+  explicit PinSums(Engine& engine) : engine_(engine) {}
+  ~PinSums() { tell_(); }
+  PinSums(const PinSums&) = delete;
+  PinSums& operator=(const PinSums&) = delete;
+
+  void add(const Entry* entry) {
+    if (device_ != entry->device) tell_();
+    device_ = entry->device;
+    Sum& sum = sums_[entry->size_class];
+    ++sum.count;
+    sum.bytes += static_cast<std::int64_t>(entry->bytes);
+  }
+
+ private:
+  struct Sum {
+    std::int64_t count = 0, bytes = 0;
+  };
+
+  void tell_() {
+    Sum all;
+    EngineStats& stats = engine_.stats_of_(device_);
+    for (std::size_t i = 0; i < stats.by_size.size(); ++i) {
+      tell_of_(sums_[i], &stats.by_size[i]);
+      all.count += sums_[i].count;
+      all.bytes += sums_[i].bytes;
+      sums_[i] = Sum();
+    }
+    tell_of_(all, &stats.pinned);
+  }
+  void tell_of_(const Sum& sum, Pinned* pinned) {
+    if (sum.count == 0) return;
+    (pinned->count.*kChange)(sum.count);
+    (pinned->bytes.*kChange)(sum.bytes);
+  }
+
+  Engine& engine_;
+  int device_ = 0;
+  std::array<Sum, kMostSizeClasses> sums_;
+};
 
 Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes)
     : backend_(backend),
@@ -82,7 +134,9 @@ Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_c
       size_classes_(std::move(size_classes)),
       keep_clean_(policy().keeps_copies()),
       tells_candidates_(backend.counts_candidates()),
-      predictor_(policy().predictor()) {}
+      predictor_(policy().predictor()) {
+  if (size_classes_.size() >= kMostSizeClasses) throw std::length_error("too many size classes");
+}
 
 Engine::~Engine() {
   for (auto& item : entries_) {
@@ -97,35 +151,40 @@ Engine::~Engine() {
 void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old,
                    const char* op) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  trim_(&frame);
+  maybe_trim_(&frame);
   const std::size_t first = frame.pins_.size();
   if (first == 0) frame.when_.op = lanes_[frame.when_.lane] + 1;
   // Two passes: paging one operand in must not push another one of the same op out. Mostly all are
   // there, and the first is enough.
+  if (count == 0) return;
   std::uint64_t used = 0;
   std::size_t used_bytes = 0;
   bool all_there = true;
-  for (std::size_t i = 0; i < count; ++i) {
-    Entry* entry = track_(uses[i].key);
-    // Before the pin: if it throws, nothing is left pinned.
-    frame.pins_.push_back({entry, uses[i].stream});
-    const Extent extent = pin_(entry);
-    frame.bytes_ += entry->bytes;
-    const Access access = uses[i].access;
-    const bool looks = access != Access::kHold && access != Access::kInPlace;
-    if (looks && access != Access::kRead) entry->written = true;
-    if (entry->pins == 1 && looks && entry->bytes >= min_bytes_) {
-      ++used;
-      used_bytes += entry->bytes;
-    }
-    if (looks && extent.place == Place::kDevice) {
-      note_use_(entry);
-      use_resident_(entry, access, uses[i].stream);
-    } else {
-      all_there = false;
+  {
+    PinsBegun pinned(*this);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) look_ahead_(uses[i + kAhead].key);
+      Entry* entry = track_(uses[i].key);
+      // Before the pin: if it throws, nothing is left pinned.
+      frame.pins_.push_back({entry, uses[i].stream});
+      const Extent extent = pin_(entry, &pinned);
+      const std::size_t bytes = entry->bytes;
+      frame.bytes_ += bytes;
+      const Access access = uses[i].access;
+      const bool looks = access != Access::kHold && access != Access::kInPlace;
+      if (looks && access != Access::kRead) entry->written = true;
+      if (entry->pins == 1 && looks && bytes >= min_bytes_) {
+        ++used;
+        used_bytes += bytes;
+      }
+      if (looks && extent.place == Place::kDevice) {
+        note_use_(entry);
+        use_resident_(entry, access, uses[i].stream);
+      } else {
+        all_there = false;
+      }
     }
   }
-  if (count == 0) return;
   Device& on = on_(frame.pins_[first].entry->device);
   EngineStats& stats = on.stats;
   const std::int64_t before = stats.paged_in_bytes;
@@ -191,7 +250,7 @@ void Engine::restore(Overwritten* old) {
       throw;
     }
     drop_copy_(entry);
-    entry->streams.assign(1, {from.stream, nullptr});
+    entry->streams.assign({from.stream, nullptr});
     entry->arrival = arrival;
     EngineStats& stats = stats_of_(now.device);
     const auto bytes = static_cast<std::int64_t>(now.bytes);
@@ -203,8 +262,14 @@ void Engine::restore(Overwritten* old) {
   host_.free(from.range, arrival);
 }
 
-void Engine::leave(Frame& frame) {
+void Engine::leave(Frame& frame, const Use* made, std::size_t count) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
+  for (std::size_t i = 0; i < count; ++i) {
+    try {
+      note_(&frame, made[i].key, made[i].stream, frame.when_.lane);
+    } catch (...) {  // frames are left in destructors; the first op that uses it makes it known
+    }
+  }
   ++clock_;
   ++lanes_[frame.when_.lane];
   // All that the op has queued on a stream is over when the mark is, so it is the end of each use
@@ -213,22 +278,25 @@ void Engine::leave(Frame& frame) {
   int marked = -1;  // a device, and a stream of it that has `mark`
   Stream stream = nullptr;
   MarkPtr mark;
-  for (const Frame::Pin& pin : frame.pins_) {
-    Entry* entry = pin.entry;
-    device = entry->device;
-    if (entry->bytes < min_bytes_) {
-      forget_last_uses_(entry);
-    } else if (!entry->dead) {
-      if (marked != device || pin.stream != stream) {
-        marked = device;
-        stream = pin.stream;
-        mark = mark_(device, stream, frame.bytes_);
+  {
+    PinsEnded ended(*this);
+    for (const Frame::Pin& pin : frame.pins_) {
+      Entry* entry = pin.entry;
+      device = entry->device;
+      if (entry->bytes < min_bytes_) {
+        forget_last_uses_(entry);
+      } else if (!entry->dead) {
+        if (marked != device || pin.stream != stream) {
+          marked = device;
+          stream = pin.stream;
+          mark = mark_(device, stream, frame.bytes_);
+        }
+        for (StreamUse& use : entry->streams) {
+          if (use.stream == stream && use.last != mark) use.last = mark;
+        }
       }
-      for (StreamUse& use : entry->streams) {
-        if (use.stream == stream && use.last != mark) use.last = mark;
-      }
+      unpin_(entry, frame.when_.lane, &ended);
     }
-    unpin_(entry, frame.when_.lane);
   }
   frame.pins_.clear();
   frame.bytes_ = frame.trimmed_ = 0;
@@ -244,21 +312,26 @@ void Engine::leave(Frame& frame) {
 
 void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
+  note_(frame, key, stream, lane);
+}
+
+void Engine::note_(Frame* frame, Key key, Stream stream, Lane lane) {
   Entry* entry = track_(key);
-  found_at_(entry, backend_.locate(key));
-  if (entry->streams.empty()) entry->streams.push_back({stream, nullptr});  // it was made for that
-  use_on_(entry, stream);
-  note_use_(entry);
   if (frame != nullptr) {
-    trim_(frame);
+    maybe_trim_(frame);
     frame->pins_.push_back({entry, stream});
     pin_(entry);
     frame->bytes_ += entry->bytes;
-    return;
+  } else {
+    found_at_(entry, backend_.locate(key));
   }
+  if (entry->streams.empty()) entry->streams.add({stream, nullptr});  // it was made for that
+  use_on_(entry, stream);
+  note_use_(entry);
+  if (frame != nullptr) return;
   forget_last_uses_(entry);
   if (entry->pins > 0) return;
-  entry->bytes = backend_.locate(key).bytes;  // the op may have given it more
+  size_(entry, backend_.locate(key).bytes);  // the op may have given it more
   push_idle_(entry, lane);
 }
 
@@ -273,15 +346,18 @@ MarkPtr Engine::mark_(int device, Stream stream, std::size_t bytes) {
 }
 
 // Somebody used it of whom no op tells when that is over.
-void Engine::forget_last_uses_(Entry* entry) {
+inline void Engine::forget_last_uses_(Entry* entry) {
   for (StreamUse& use : entry->streams) use.last.reset();
 }
 
 // An op that runs others for long, as one written in Python may, pins everything once, and nothing
 // that has died.
+inline void Engine::maybe_trim_(Frame* frame) {
+  if (frame->pins_.size() > 2 * frame->trimmed_ + kPinsBeforeTrim) trim_(frame);
+}
+
 void Engine::trim_(Frame* frame) {
   auto& pins = frame->pins_;
-  if (pins.size() <= 2 * frame->trimmed_ + kPinsBeforeTrim) return;
   std::set<std::pair<Entry*, Stream>> seen;
   auto kept = pins.begin();
   for (const Frame::Pin& pin : pins) {
@@ -421,7 +497,7 @@ std::uint64_t Engine::age_(const Entry* entry) const {
 }
 
 // What is too small moves so rarely that its rhythm is not worth the memory.
-void Engine::note_use_(Entry* entry) {
+inline void Engine::note_use_(Entry* entry) {
   if (entry->bytes < min_bytes_) return;
   const Rhythm::Said said = entry->rhythm.use(clock_);
   if (said == Rhythm::Said::kRight) ++stats_of_(entry->device).predicted;
@@ -647,7 +723,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
       ++stats.overwrites;
       stats.overwrite_bytes += bytes;
     }
-    entry->streams.assign(1, {stream, nullptr});
+    entry->streams.assign({stream, nullptr});
     entry->ptr = backend_.locate(entry->key).ptr;
     entry->settled = Marks();  // the page-in is after all that the memory owed
     if (old != nullptr) {
@@ -663,7 +739,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
   return true;
 }
 
-void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
+inline void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
   use_on_(entry, stream);
   if (access == Access::kRead) return;
   if (entry->copied) backend_.join(stream, entry->copied);
@@ -673,11 +749,12 @@ void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
 // A stream's first use of the storage's memory comes after the page-in, and after the copies of
 // whose memory it was. Its last use there stays what it was until the op is over, or who else uses
 // it lets it go.
-void Engine::use_on_(Entry* entry, Stream stream) {
+inline void Engine::use_on_(Entry* entry, Stream stream) {
   StreamSet& uses = entry->streams;
-  auto use = std::find_if(uses.begin(), uses.end(),
-                          [stream](const StreamUse& other) { return other.stream == stream; });
-  if (use == uses.end()) use = uses.insert(use, {stream, nullptr, /*unordered=*/true});
+  StreamUse* use = std::find_if(uses.begin(), uses.end(), [stream](const StreamUse& other) {
+    return other.stream == stream;
+  });
+  if (use == uses.end()) use = uses.add({stream, nullptr, /*unordered=*/true});
   if (!use->unordered) return;
   if (entry->arrival) backend_.join(stream, entry->arrival);
   for (const MarkPtr& copy : entry->settled) backend_.join(stream, copy);
@@ -685,8 +762,11 @@ void Engine::use_on_(Entry* entry, Stream stream) {
 }
 
 // Where that is not where it was, it is new, or was given other memory by its user.
-void Engine::found_at_(Entry* entry, const Extent& extent) {
-  if (entry->ptr == extent.ptr) return;
+inline void Engine::found_at_(Entry* entry, const Extent& extent) {
+  if (entry->ptr != extent.ptr) moved_to_(entry, extent);
+}
+
+void Engine::moved_to_(Entry* entry, const Extent& extent) {
   entry->ptr = extent.ptr;
   forget_last_uses_(entry);
   for (StreamUse& use : entry->streams) use.unordered = true;
@@ -722,8 +802,11 @@ HostRange Engine::give_copy_(Entry* entry) {
   return range;
 }
 
-void Engine::drop_copy_(Entry* entry) {
-  if (!entry->copy) return;
+inline void Engine::drop_copy_(Entry* entry) {
+  if (entry->copy) free_copy_(entry);
+}
+
+void Engine::free_copy_(Entry* entry) {
   const FencePtr last = entry->copied ? entry->copied : entry->arrival;
   host_.free(give_copy_(entry), last);
 }
@@ -783,7 +866,7 @@ std::size_t Engine::drop_copies_(std::size_t bytes) {
   return dropped;
 }
 
-void Engine::look_for_dead_copies_() {
+inline void Engine::look_for_dead_copies_() {
   for (int i = 0; i < kCopiesLookedAt; ++i) {
     Link* link = clean_.first();
     if (link == nullptr) return;
@@ -797,12 +880,12 @@ void Engine::look_for_dead_copies_() {
 
 // ---- the table
 
-Engine::Entry*& Engine::recent_(Key key) {
+inline Engine::Entry*& Engine::recent_(Key key) {
   const auto address = reinterpret_cast<std::uintptr_t>(key);
   return found_[(address >> 6 ^ address >> 16) % kFound];
 }
 
-Engine::Entry* Engine::find_(Key key) {
+inline Engine::Entry* Engine::find_(Key key) {
   Entry*& recent = recent_(key);
   if (recent != nullptr && recent->key == key) return recent;
   const auto it = entries_.find(key);
@@ -815,12 +898,25 @@ void Engine::erase_(Entry* entry) {
   entries_.erase(entry->key);
 }
 
-Engine::Entry* Engine::track_(Key key) {
-  if (Entry* entry = find_(key)) return entry;
+// That of an op's use which comes soon, on its way into the cache.
+inline void Engine::look_ahead_(Key key) {
+  const auto* entry = reinterpret_cast<const char*>(recent_(key));
+  if (entry == nullptr) return;
+  __builtin_prefetch(entry);
+  __builtin_prefetch(entry + 64);
+  __builtin_prefetch(entry + 128);
+}
+
+inline Engine::Entry* Engine::track_(Key key) {
+  Entry* entry = find_(key);
+  return entry != nullptr ? entry : new_entry_(key);
+}
+
+Engine::Entry* Engine::new_entry_(Key key) {
   Entry* entry = new Entry;
   entry->key = key;
   const Extent extent = backend_.locate(key);
-  entry->bytes = extent.bytes;
+  size_(entry, extent.bytes);
   entry->device = extent.device;
   entry->last_use.op = lanes_[0];
   entry->last_clock = clock_;
@@ -889,12 +985,19 @@ void Engine::purge_() {
   tracked_at_purge_ = entries_.size();
 }
 
-void Engine::maybe_purge_() {
+inline void Engine::maybe_purge_() {
   // Amortised: as much work as entries were added since the last time.
   if (entries_.size() > 2 * tracked_at_purge_ + 256) purge_();
 }
 
-void Engine::push_idle_(Entry* entry, Lane lane) {
+inline void Engine::size_(Entry* entry, std::size_t bytes) {
+  if (entry->bytes == bytes) return;
+  entry->bytes = bytes;
+  entry->size_class = 0;
+  for (const std::size_t most : size_classes_) entry->size_class += bytes > most ? 1 : 0;
+}
+
+inline void Engine::push_idle_(Entry* entry, Lane lane) {
   entry->last_use = {lane, lanes_[lane]};
   entry->last_clock = clock_;
   entry->order = ++order_;
@@ -902,7 +1005,7 @@ void Engine::push_idle_(Entry* entry, Lane lane) {
   tell_candidate_(entry);
 }
 
-void Engine::link_idle_(Entry* entry) {
+inline void Engine::link_idle_(Entry* entry) {
   IdleLists& lists = on_(entry->device).idle;
   (entry->bytes < min_bytes_ ? lists.small : lists.large).put(&entry->idle);
 }
@@ -931,24 +1034,17 @@ std::vector<Engine::Entry*> Engine::idle_on_(int device, Sizes sizes) {
   return entries;
 }
 
-void Engine::tell_candidate_(Entry* entry) {
+inline void Engine::tell_candidate_(Entry* entry) {
   if (!tells_candidates_) return;
   backend_.set_candidate(entry->key, entry->idle.next != nullptr && evictable_(entry));
 }
 
-// Every op comes by here: inlined, and with no loop over both.
-template <class Change>
-void Engine::for_pins_(const Entry* entry, const Change& change) {
-  EngineStats& stats = stats_of_(entry->device);
-  const auto bytes = static_cast<std::int64_t>(entry->bytes);
-  change(&stats.pinned.count, 1);
-  change(&stats.pinned.bytes, bytes);
-  Pinned& same_size = stats.by_size[entry->size_class];
-  change(&same_size.count, 1);
-  change(&same_size.bytes, bytes);
+Extent Engine::pin_(Entry* entry) {
+  PinsBegun begun(*this);
+  return pin_(entry, &begun);
 }
 
-Extent Engine::pin_(Entry* entry) {
+inline Extent Engine::pin_(Entry* entry, PinsBegun* begun) {
   const bool first = entry->pins++ == 0;
   if (first) {
     if (entry->foreseen) idleness_over_(entry, /*evicted=*/false);
@@ -959,18 +1055,21 @@ Extent Engine::pin_(Entry* entry) {
   const Extent extent = backend_.locate(entry->key);
   found_at_(entry, extent);
   if (first) {
-    entry->bytes = extent.bytes;
-    entry->size_class = 0;
-    for (const std::size_t most : size_classes_) entry->size_class += entry->bytes > most ? 1 : 0;
-    for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->increase(n); });
+    size_(entry, extent.bytes);
+    begun->add(entry);
   }
   return extent;
 }
 
 void Engine::unpin_(Entry* entry, Lane lane) {
+  PinsEnded ended(*this);
+  unpin_(entry, lane, &ended);
+}
+
+inline void Engine::unpin_(Entry* entry, Lane lane, PinsEnded* ended) {
   if (--entry->pins > 0) return;
   entry->in_place = false;
-  for_pins_(entry, [](Counter* counter, std::int64_t n) { counter->decrease(n); });
+  ended->add(entry);
   if (entry->dead) {
     delete entry;
     return;
@@ -985,7 +1084,7 @@ void Engine::unpin_(Entry* entry, Lane lane) {
 // Of one that no op uses any more.
 void Engine::watch_writes_(Entry* entry, bool grown) {
   const bool alive = backend_.acquire(entry->key);
-  if (alive && grown) entry->bytes = backend_.locate(entry->key).bytes;
+  if (alive && grown) size_(entry, backend_.locate(entry->key).bytes);
   if (alive && entry->copy) {
     backend_.guard(entry->key);
     entry->guarded = true;

@@ -232,15 +232,9 @@ class Engine {
     Moment when_;
   };
 
-  struct Use {
-    Key key;
-    Access access;
-    int device;
-    Stream stream;
-  };
-
   // Statistics are kept by size as well: a class of storages up to each of `size_classes` (bytes,
-  // ascending), and one of those that are larger.
+  // ascending), and one of those that are larger. There are at most so many in all.
+  static constexpr std::size_t kMostSizeClasses = 4;
   Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes = {});
   ~Engine();
   Engine(const Engine&) = delete;
@@ -269,9 +263,9 @@ class Engine {
   void overwrote(Overwritten* old);
   // The op has failed: the storage, which the caller keeps alive, has its old bytes again.
   void restore(Overwritten* old);
-  // Drops the frame's pins. In chaos mode evicts everything idle on `device` of the frame's
-  // storages.
-  void leave(Frame& frame);
+  // Makes what the op has made known, and drops the frame's pins. In chaos mode evicts everything
+  // idle on `device` of the frame's storages.
+  void leave(Frame& frame, const Use* made = nullptr, std::size_t count = 0);
   // Makes the result of an op known: pinned by `frame` until that is left or, without one, as just
   // used by `lane`, nobody knows until when.
   void note(Frame* frame, Key key, Stream stream, Lane lane = 0);
@@ -350,6 +344,10 @@ class Engine {
     Link* next = nullptr;
     Entry* entry = nullptr;
   };
+  template <void (Counter::*kChange)(std::int64_t)>
+  class PinSums;
+  using PinsBegun = PinSums<&Counter::increase>;
+  using PinsEnded = PinSums<&Counter::decrease>;
   // Entries by the order in which they were put in.
   class List {
    public:
@@ -378,8 +376,11 @@ class Engine {
 
   Entry*& recent_(Key key);
   Entry* find_(Key key);
+  void note_(Frame* frame, Key key, Stream stream, Lane lane);
   void erase_(Entry* entry);
+  void look_ahead_(Key key);
   Entry* track_(Key key);
+  Entry* new_entry_(Key key);
   void forget_(Entry* entry);
   void purge_();
   void maybe_purge_();
@@ -394,10 +395,10 @@ class Engine {
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
   Extent pin_(Entry* entry);
+  Extent pin_(Entry* entry, PinsBegun* begun);
   void unpin_(Entry* entry, Lane lane = 0);
+  void unpin_(Entry* entry, Lane lane, PinsEnded* ended);
   void watch_writes_(Entry* entry, bool grown);
-  template <class Change>
-  void for_pins_(const Entry* entry, const Change& change);
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
                  Overwritten* old = nullptr);
   bool evict_(Entry* entry, const Extent& extent);
@@ -407,13 +408,17 @@ class Engine {
   void keep_copy_(Entry* entry, HostRange range, const Extent& of);
   HostRange give_copy_(Entry* entry);
   void drop_copy_(Entry* entry);
+  void free_copy_(Entry* entry);
   void disarm_(Entry* entry);
   bool drop_useless_copies_();
   void look_for_dead_copies_();
+  void maybe_trim_(Frame* frame);
   void trim_(Frame* frame);
   void use_resident_(Entry* entry, Access access, Stream stream);
   void use_on_(Entry* entry, Stream stream);
   void found_at_(Entry* entry, const Extent& extent);
+  void moved_to_(Entry* entry, const Extent& extent);
+  void size_(Entry* entry, std::size_t bytes);
   MarkPtr mark_(int device, Stream stream, std::size_t bytes);
   static void forget_last_uses_(Entry* entry);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
@@ -433,7 +438,7 @@ class Engine {
   std::unordered_map<Key, Entry*> entries_;
   // Of them, by their addresses, those that were looked for last, or null: every operand is looked
   // for. More would be memory that ops read.
-  static constexpr std::size_t kFound = 1024;
+  static constexpr std::size_t kFound = 8192;
   std::array<Entry*, kFound> found_{};
   std::vector<std::unique_ptr<Device>> devices_;
   List clean_;               // storages with a host copy, and what is dead of them

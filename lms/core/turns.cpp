@@ -49,12 +49,6 @@ class Turns::Waits {
   const int holds_;
 };
 
-// Counted before it looks: it waits, or whoever acts between ops has seen it.
-void Turns::one_begins_(bool dependent) {
-  count_ += dependent ? kBegun + kDependent : kBegun;
-  if (between_ops_.load()) std::lock_guard<std::mutex> over(between_);
-}
-
 bool Turns::between_ops(const std::function<void()>& act) {
   std::lock_guard<std::mutex> lock(between_);
   struct Over {
@@ -123,45 +117,36 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
 
 void Turns::end() { one_ends_(); }
 
-void Turns::one_ends_(bool dependent) {
-  count_ += kEnded - (dependent ? kBegun + kDependent : kBegun);
-  tell_waiting_();
-  let_go_();
-}
-
 void Turns::release() {
   --holds_;
   tell_end_();
-  let_go_();
+  if (let_go_) let_go_();
 }
 
 // As if an op had ended: who waits looks again.
 void Turns::tell_end_() {
   count_ += kEnded;
-  tell_waiting_();
+  if (waiting_.load() > 0) tell_waiting_();
 }
 
 void Turns::tell_waiting_() {
-  if (waiting_.load() == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   changed_.notify_all();
 }
 
-void Turns::start(bool independent, bool may_wait) {
-  if (may_wait && barred_.load()) {
-    const Clock::Time deadline = clock_.now() + kLongest;
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (barred_.load() && dependent_(count_.load()) == 0 && clock_.now() < deadline) {
-      clock_.wait_until(changed_, lock, deadline);
-    }
+void Turns::wait_at_bar_() {
+  const Clock::Time deadline = clock_.now() + kLongest;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (barred_.load() && dependent_(count_.load()) == 0 && clock_.now() < deadline) {
+    clock_.wait_until(changed_, lock, deadline);
   }
-  one_begins_(/*dependent=*/!independent);
-  if (independent || !barred_.load()) return;  // who waits at the bar, or comes there, sees it
+}
+
+// One has begun that they need not wait for: who waits at the bar, or comes there, sees it.
+void Turns::tell_bar_() {
   std::lock_guard<std::mutex> lock(mutex_);
   changed_.notify_all();
 }
-
-void Turns::end_started(bool independent) { one_ends_(/*dependent=*/!independent); }
 
 void Turns::bar_() {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -51,7 +51,8 @@ class Turns {
   // one's end than begins where its kernel may lack room.
   static constexpr int kPatientTries = 4;
 
-  // `let_go` is called when an op is over, and when one gave up its pins: somebody may find room.
+  // `let_go`, if any, is called when an op is over, and when one gave up its pins: somebody may
+  // find room.
   explicit Turns(std::function<void()> let_go, Clock& clock = Clock::steady())
       : let_go_(std::move(let_go)), clock_(clock) {}
 
@@ -76,9 +77,13 @@ class Turns {
   // An op begins, without a try. While one that lacked room tries for the last times it waits, if
   // it `may_wait`, so that those that run come to an end; but not while one runs that is not
   // `independent`, as in Reservation: that may wait for this one.
-  void start(bool independent, bool may_wait);
+  void start(bool independent, bool may_wait) {
+    if (may_wait && barred_.load()) wait_at_bar_();
+    one_begins_(/*dependent=*/!independent);
+    if (!independent && barred_.load()) tell_bar_();
+  }
   // One that was started is over.
-  void end_started(bool independent);
+  void end_started(bool independent) { one_ends_(/*dependent=*/!independent); }
   bool barred() const { return barred_.load(); }
   // Whether one runs that is independent. Not for a pool in which any was not started.
   bool independent_run() const {
@@ -120,8 +125,18 @@ class Turns {
   static Count dependent_(Count count) { return count % kEnded / kDependent; }
   static Count ended_(Count count) { return count / kEnded; }
 
-  void one_begins_(bool dependent = false);
-  void one_ends_(bool dependent = false);
+  // Counted before it looks: it waits, or whoever acts between ops has seen it.
+  void one_begins_(bool dependent = false) {
+    count_ += dependent ? kBegun + kDependent : kBegun;
+    if (between_ops_.load()) std::lock_guard<std::mutex> over(between_);
+  }
+  void one_ends_(bool dependent = false) {
+    count_ += kEnded - (dependent ? kBegun + kDependent : kBegun);
+    if (waiting_.load() > 0) tell_waiting_();
+    if (let_go_) let_go_();
+  }
+  void wait_at_bar_();
+  void tell_bar_();
   void tell_end_();
   void tell_waiting_();
   bool try_once_(const std::function<bool(Patience)>& try_to, Patience patience);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace lms {
@@ -37,6 +38,13 @@ enum class Access : std::uint8_t {
   kOverwrite,  // writes every byte before it reads any: no need to bring the old bytes back
   kHold,       // does not look at the bytes: they only have to be there
   kInPlace,    // reads them where they are, also in host memory, and there they stay meanwhile
+};
+
+// Of one storage by an op.
+struct Use {
+  Key key;
+  Access access;
+  Stream stream;
 };
 
 // Whether other storages may make way for one that comes in.
@@ -87,7 +95,39 @@ struct StreamUse {
   bool unordered = false;  // it has yet to wait for copies into and out of the storage's memory
 };
 
-// The few streams a storage was used on since it came to the device.
-using StreamSet = std::vector<StreamUse>;
+// The few streams a storage was used on since it came to the device: mostly one, which is kept in
+// place, as every op asks for it.
+class StreamSet {
+ public:
+  StreamUse* begin() { return more_.empty() ? &one_ : more_.data(); }
+  StreamUse* end() { return begin() + size(); }
+  const StreamUse* begin() const { return more_.empty() ? &one_ : more_.data(); }
+  const StreamUse* end() const { return begin() + size(); }
+  std::size_t size() const { return more_.empty() ? (any_ ? 1 : 0) : more_.size(); }
+  bool empty() const { return size() == 0; }
+
+  void clear() { *this = StreamSet(); }
+  // It alone.
+  void assign(StreamUse use) {
+    clear();
+    add(std::move(use));
+  }
+  // One that is not among them.
+  StreamUse* add(StreamUse use) {
+    if (empty()) {
+      one_ = std::move(use);
+      any_ = true;
+      return &one_;
+    }
+    if (more_.empty()) more_.push_back(std::move(one_));
+    more_.push_back(std::move(use));
+    return &more_.back();
+  }
+
+ private:
+  StreamUse one_{nullptr, nullptr};
+  bool any_ = false;
+  std::vector<StreamUse> more_;  // all, where there are several
+};
 
 }  // namespace lms

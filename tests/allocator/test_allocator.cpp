@@ -65,7 +65,7 @@ std::vector<uint32_t> pattern(size_t bytes, uint32_t seed) {
 void write(const Storage& storage, uint32_t seed) {
   const auto values = pattern(storage->nbytes(), seed);
   cuda_lms::OpGuard guard;
-  const cuda_lms::Use use{storage.get(), cuda_lms::Access::kOverwrite};
+  cuda_lms::Use use{storage.get(), cuda_lms::Access::kOverwrite, nullptr};
   guard.enter(&use, 1);
   const auto stream = c10::cuda::getCurrentCUDAStream();
   C10_CUDA_CHECK(cudaMemcpyAsync(storage->mutable_data(), values.data(), storage->nbytes(),
@@ -77,7 +77,7 @@ void write(const Storage& storage, uint32_t seed) {
 void check(const Storage& storage, uint32_t seed) {
   std::vector<uint32_t> found(storage->nbytes() / sizeof(uint32_t));
   cuda_lms::OpGuard guard;
-  const cuda_lms::Use use{storage.get(), cuda_lms::Access::kRead};
+  cuda_lms::Use use{storage.get(), cuda_lms::Access::kRead, nullptr};
   guard.enter(&use, 1);
   const auto stream = c10::cuda::getCurrentCUDAStream();
   C10_CUDA_CHECK(cudaMemcpyAsync(found.data(), storage->data(), storage->nbytes(),

@@ -49,7 +49,7 @@ struct World {
   void use(const fake::StorageRef& storage, lms::Access access,
            const std::function<void(void*)>& kernel = {}) {
     const fake::Scope scope;
-    const lms::Engine::Use use{storage.get(), access, 0, fake::stream(0)};
+    const lms::Use use{storage.get(), access, fake::stream(0)};
     lms::Engine::Frame frame;
     engine.enter(frame, &use, 1);
     void* ptr = storage->ptr;

@@ -637,11 +637,11 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
   lms::StreamSet users;
   bool at_home = false;
   for (const lms::StreamUse& use : used) {
-    users.push_back({use.stream, known ? use.last : nullptr});
+    users.add({use.stream, known ? use.last : nullptr});
     at_home = at_home || use.stream == home;
   }
-  if (!at_home) users.push_back({home, nullptr});
-  if (!known) users.push_back({current, nullptr});
+  if (!at_home) users.add({home, nullptr});
+  if (!known) users.add({current, nullptr});
   lms::Ready ready;
   bool waits = copy;
   const lms::Stream out = next_out_();

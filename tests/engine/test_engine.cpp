@@ -18,6 +18,7 @@ using lms::Access;
 using lms::Engine;
 using lms::EngineStats;
 using lms::Place;
+using lms::Use;
 
 constexpr std::size_t kBytes = 1024;
 constexpr std::size_t kSmall = 4096;  // the first of two size classes
@@ -58,8 +59,8 @@ struct Rig {
   }
   void enter(Engine::Frame* frame, const std::vector<std::pair<StorageRef*, Access>>& uses,
              lms::Stream on = stream(0), Engine::Overwritten* old = nullptr) {
-    std::vector<Engine::Use> list;
-    for (const auto& use : uses) list.push_back({use.first->get(), use.second, 0, on});
+    std::vector<Use> list;
+    for (const auto& use : uses) list.push_back({use.first->get(), use.second, on});
     engine->enter(*frame, list.data(), list.size(), old);
   }
   // An op that only reads, on the storage alone.
@@ -154,6 +155,27 @@ TEST(engine_nested_results_are_pinned) {
   result->held = 0;
   rig.engine->leave(frame);
   CHECK(rig.engine->evict(result.get()));
+  rig.check();
+}
+
+// Idle at once, since it was made by the op: its last use is the op's, which a copy out waits for.
+TEST(engine_knows_results_from_the_end_of_their_op) {
+  Rig rig;
+  StorageRef input = rig.make(1);
+  fake::Scope scope;
+  Engine::Frame frame;
+  rig.enter(&frame, {{&input, Access::kRead}});
+  StorageRef result = rig.backend.create(kBytes, stream(0));
+  rig.write(result, 2, stream(0));
+  const Use made{result.get(), Access::kWrite, stream(0)};
+  const std::int64_t pinned = rig.stats().pinned.count.allocated;
+  rig.engine->leave(frame, &made, 1);
+  CHECK(frame.empty());
+  CHECK_EQ(rig.stats().pinned.count.allocated, pinned + 1);
+  CHECK_EQ(rig.stats().pinned.count.current, 0);
+  CHECK(rig.engine->evict(input.get()) && rig.engine->evict(result.get()));
+  CHECK(rig.backend.knew_last_uses);
+  CHECK(rig.has(result, 2));
   rig.check();
 }
 

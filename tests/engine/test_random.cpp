@@ -25,6 +25,7 @@ using lms::Access;
 using lms::Engine;
 using lms::EngineStats;
 using lms::Place;
+using lms::Use;
 
 constexpr std::size_t kMaxBytes = 2048;
 constexpr std::size_t kMaxLive = 24;
@@ -204,7 +205,7 @@ class World {
   void op_(Random* random, int depth) {
     const lms::Stream on = any_stream_(random);
     std::vector<std::pair<TensorPtr, Access>> arguments;
-    std::vector<Engine::Use> uses;
+    std::vector<Use> uses;
     for (std::size_t i = random->below(5); i-- > 0;) {
       const TensorPtr tensor = pick_(random);
       if (!tensor) continue;
@@ -215,12 +216,12 @@ class World {
       if (found != arguments.end()) {
         // A storage that is named twice is not given as overwritten.
         if (access == Access::kOverwrite || found->second == Access::kOverwrite) continue;
-        uses.push_back({tensor->storage.get(), access, 0, on});
+        uses.push_back({tensor->storage.get(), access, on});
         if (access == Access::kWrite) found->second = access;
         continue;
       }
       arguments.push_back({tensor, access});
-      uses.push_back({tensor->storage.get(), access, 0, on});
+      uses.push_back({tensor->storage.get(), access, on});
     }
     say_("op", nullptr, on);
     for (const auto& argument : arguments) {
@@ -321,7 +322,7 @@ class World {
   void read_(const std::vector<TensorPtr>& order, lms::Stream on) {
     for (const TensorPtr& tensor : order) {
       say_("read", tensor.get(), on);
-      const Engine::Use use{tensor->storage.get(), Access::kRead, 0, on};
+      const Use use{tensor->storage.get(), Access::kRead, on};
       try {
         engine_->enter(frame_, &use, 1);
         fix_(tensor.get(), &Tensor::frame_pins);

@@ -386,7 +386,7 @@ struct Cycle {
   void use(std::size_t index, lms::Access access) {
     fake::Scope scope;
     lms::Engine::Frame frame;
-    const lms::Engine::Use one = {rig.made[index].get(), access, 0, stream(0)};
+    const lms::Use one = {rig.made[index].get(), access, stream(0)};
     rig.engine.enter(frame, &one, 1);
     rig.engine.leave(frame);
     rig.device.drain();

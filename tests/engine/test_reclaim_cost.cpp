@@ -141,7 +141,7 @@ TEST(reclaim_cost) {
       std::size_t out = random.below(kStorages);
       while (large(out)->block != nullptr) ++out;
       lms::Engine::Frame frame;
-      const lms::Engine::Use use = {large(out), lms::Access::kWrite, 0, nullptr};
+      const lms::Use use = {large(out), lms::Access::kWrite, nullptr};
       engine.enter(frame, &use, 1);
       engine.leave(frame);
     }

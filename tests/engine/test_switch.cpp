@@ -210,7 +210,7 @@ TEST(switch_turns_off_when_nothing_is_out) {
   {
     fake::Scope scope;
     lms::Engine::Frame frame;
-    const lms::Engine::Use use{rig.made[0].get(), lms::Access::kRead, 0, stream(0)};
+    const lms::Use use{rig.made[0].get(), lms::Access::kRead, stream(0)};
     rig.engine.enter(frame, &use, 1);
     rig.engine.leave(frame);
     lms_switch.retire();
@@ -263,7 +263,7 @@ TEST(switch_while_threads_run_ops) {
       }
       fake::Scope scope;
       lms::Engine::Frame frame;
-      const lms::Engine::Use use{storage, lms::Access::kRead, 0, stream(0)};
+      const lms::Use use{storage, lms::Access::kRead, stream(0)};
       rig.engine.enter(frame, &use, 1);
       use_it();
       rig.engine.leave(frame);

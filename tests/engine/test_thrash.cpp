@@ -15,6 +15,7 @@ using lms::Access;
 using lms::Engine;
 using lms::ThrashWatch;
 using lms::Traffic;
+using lms::Use;
 
 constexpr std::size_t kBytes = 1024;
 
@@ -54,7 +55,7 @@ struct Rig {
   void use(std::size_t index, const char* op) {
     const fake::Scope scope;
     Engine::Frame frame;
-    const Engine::Use use{storages[index].get(), Access::kRead, 0, stream(0)};
+    const Use use{storages[index].get(), Access::kRead, stream(0)};
     engine.enter(frame, &use, 1, nullptr, op);
     engine.leave(frame);
   }

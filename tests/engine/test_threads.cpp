@@ -20,6 +20,7 @@ using fake::StorageRef;
 using fake::stream;
 using lms::Access;
 using lms::Engine;
+using lms::Use;
 
 constexpr std::size_t kBytes = 512;
 constexpr std::size_t kShared = 8;
@@ -167,12 +168,12 @@ class Worker {
   void op_() {
     ++c_.ops;
     fake::Scope scope;
-    std::vector<Engine::Use> uses;
+    std::vector<Use> uses;
     const Tensor input = any_shared_();
-    uses.push_back({input.storage.get(), Access::kRead, 0, stream_});
+    uses.push_back({input.storage.get(), Access::kRead, stream_});
     Tensor* mine = own_.empty() ? nullptr : &own_[random_.below(own_.size())];
     const auto access = static_cast<Access>(random_.below(3));
-    if (mine != nullptr) uses.push_back({mine->storage.get(), access, 0, stream_});
+    if (mine != nullptr) uses.push_back({mine->storage.get(), access, stream_});
     Engine::Frame frame;
     try {
       c_.engine.enter(frame, uses.data(), uses.size());
@@ -180,7 +181,7 @@ class Worker {
       c_.engine.leave(frame);
       return;
     }
-    for (const Engine::Use& use : uses) ++static_cast<fake::Storage*>(use.key)->held;
+    for (const Use& use : uses) ++static_cast<fake::Storage*>(use.key)->held;
     if (random_.one_in(3)) std::this_thread::yield();
     c_.device.wait(stream_, input.written);
     launch_(input, Access::kRead, 0);
@@ -188,7 +189,7 @@ class Worker {
     c_.device.order(input.storage->home, stream_);
     if (mine != nullptr && access == Access::kRead) launch_(*mine, access, 0);
     if (mine != nullptr && access != Access::kRead) write_(mine, access);
-    for (const Engine::Use& use : uses) --static_cast<fake::Storage*>(use.key)->held;
+    for (const Use& use : uses) --static_cast<fake::Storage*>(use.key)->held;
     c_.engine.leave(frame);
   }
 

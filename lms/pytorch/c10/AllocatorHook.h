@@ -32,8 +32,8 @@ using ::lms::Route;
 using ::lms::Spot;
 
 namespace detail {
-struct Scopes;  // that a thread is in: looked up once for each, as that costs a call
 extern ::lms::Switch lms_switch;
+extern std::atomic<bool> forked;
 extern std::atomic<bool> counting;
 extern std::atomic<size_t> device_limit;
 extern std::atomic<size_t> soft_limit;
@@ -80,39 +80,59 @@ inline bool over_soft_limit(size_t reserved) noexcept {
 // Bytes that may still be reserved under the device limit.
 size_t limit_headroom(size_t reserved) noexcept;
 
+// With no lock held: a storage may die and run any deleter.
+void release_acquired();
+
+inline void release_if_outermost(const detail::Thread& mine) {
+  if (C10_UNLIKELY(mine.holds && mine.release_scopes == 0 && mine.engine_scopes == 0)) {
+    release_acquired();
+  }
+}
+
 // Storages kept alive by the engine while it looked at them are let go when the outermost scope of
 // the thread ends: their destructors may want the allocator's lock or the GIL. The allocator opens
 // one before it takes its lock.
 class ReleaseScope {
  public:
-  ReleaseScope() noexcept;
-  ~ReleaseScope();
+  explicit ReleaseScope(detail::Thread& mine = detail::this_thread()) noexcept : mine_(mine) {
+    ++mine_.release_scopes;
+  }
+  ~ReleaseScope() {
+    --mine_.release_scopes;
+    release_if_outermost(mine_);
+  }
   ReleaseScope(const ReleaseScope&) = delete;
   ReleaseScope& operator=(const ReleaseScope&) = delete;
 
  private:
-  detail::Scopes& mine_;
+  detail::Thread& mine_;
 };
 
 // Around everything that takes the engine's lock: a ReleaseScope, too.
 class EngineScope {
  public:
-  EngineScope() noexcept;
-  explicit EngineScope(detail::Scopes& of_thread) noexcept;
-  ~EngineScope();
+  explicit EngineScope(detail::Thread& mine = detail::this_thread()) noexcept : mine_(mine) {
+    ++mine_.engine_scopes;
+  }
+  ~EngineScope() {
+    --mine_.engine_scopes;
+    release_if_outermost(mine_);
+  }
   EngineScope(const EngineScope&) = delete;
   EngineScope& operator=(const EngineScope&) = delete;
 
  private:
-  detail::Scopes& mine_;
+  detail::Thread& mine_;
 };
 
 // Whether this thread may hold the engine's lock: then the allocator must not run Python.
-bool in_engine() noexcept;
+inline bool in_engine(const detail::Thread& mine = detail::this_thread()) noexcept {
+  return mine.engine_scopes > 0;
+}
 
 // Whether this is the child of a fork. What it has of the engine is its parent's, which has the
 // device: nothing moves there, and what is out stays out.
-bool in_child() noexcept;
+inline bool in_child() noexcept { return detail::forked.load(std::memory_order_relaxed); }
 
 // While one lives, allocations of this thread evict nothing, nor give anything back to the device:
 // they end by NoFreeRoom where they otherwise would.
@@ -175,7 +195,7 @@ bool record_stream_on_host(const DataPtr& pointer, CUDAStream stream);
 bool record_stream_on_host(const void* pointer, CUDAStream stream);
 
 // Whether this thread lets go of storages that it held: their owners may have dropped them before.
-bool letting_go() noexcept;
+inline bool letting_go() noexcept { return detail::this_thread().lets_go; }
 // Waits for what a stream of the program's own was given, so that nobody needs to ask it. False
 // where it is this thread's current one, and a graph is captured.
 bool finish_external(const CUDAStream& stream) noexcept;

@@ -245,8 +245,8 @@ void Backend::release_host_context(void* context) {
 // which must then be pinned from its first moment.
 inline bool Backend::may_manage(const DataPtr& pointer) noexcept {
   return pointer.device().is_cuda() &&
-         (pointer.get() == nullptr || pointer.get_deleter() == &release_host_context ||
-          resident(pointer) || shares_bytes(pointer));
+         (resident(pointer) || pointer.get() == nullptr ||
+          pointer.get_deleter() == &release_host_context || shares_bytes(pointer));
 }
 
 namespace {
@@ -327,16 +327,22 @@ bool Backend::dead(::lms::Key key) { return expired(storage_of(key)); }
   StorageImpl* storage = storage_of(key);
   const DataPtr& pointer = pointer_of(*storage);
   const int device = pointer.device().index();
+  if (C10_LIKELY(resident(pointer) || guarded_(storage))) {
+    return {::lms::Place::kDevice, pointer.get(), nbytes_of(*storage), device};
+  }
   if (auto* host = pointer.cast_context<HostContext>(&release_host_context)) {
     return {::lms::Place::kHost, host->range.ptr, host->bytes, device};
   }
-  const auto guard = guards_.find(storage);
-  const bool guarded = may_be_guarded(pointer) && guard != guards_.end() &&
-                       writes_since(*storage, guard->second) == Writes::kNone;
-  if (guarded || resident(pointer)) {
-    return {::lms::Place::kDevice, pointer.get(), nbytes_of(*storage), device};
-  }
   return {::lms::Place::kForeign, pointer.get(), 0, device};
+}
+
+// Whether the barrier is what its pointer has in the place of the allocator's deleter.
+bool Backend::guarded_(StorageImpl* storage) const {
+  if (!may_be_guarded(pointer_of(*storage))) {
+    return false;
+  }
+  const auto guard = guards_.find(storage);
+  return guard != guards_.end() && writes_since(*storage, guard->second) == Writes::kNone;
 }
 
 void Backend::guard(::lms::Key key) {

@@ -91,6 +91,8 @@ class Backend final : public ::lms::Backend {
   std::map<DeviceIndex, ::lms::Marks> left_;  // last uses of what left without a copy
   bool poison_ = false;
   bool refusing_ = true;
+  bool guarded_(StorageImpl* storage) const;
+
   ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed
 };
 

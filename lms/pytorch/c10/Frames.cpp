@@ -9,7 +9,6 @@
 #include <c10/cuda/lms/compat/cuda.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/core/turns.h>
-#include <c10/util/SmallVector.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -24,19 +23,11 @@
 // What surrounds an op: its pins, and what is let go when no lock is held any more.
 namespace c10::cuda::lms {
 
-// In one place, as every op asks for it. Constants at first, and so with nothing to make.
-struct detail::Scopes {
-  int release = 0;
-  int engine = 0;
-  bool holds = false;    // there are storages to let go
-  bool lets_go = false;  // and they are being let go
-};
-
 namespace {
 
 using Acquired = std::vector<intrusive_ptr<StorageImpl>>;
 
-thread_local detail::Scopes scopes;
+thread_local detail::Thread thread_of_its_own;
 
 Acquired& acquired() {
   thread_local Acquired storages;
@@ -45,15 +36,17 @@ Acquired& acquired() {
 
 }  // namespace
 
+detail::Thread& detail::this_thread() noexcept { return thread_of_its_own; }
+
 // A thread's ops are a lane.
 struct ThreadFrame {
   ThreadFrame() = default;
-  ~ThreadFrame() { state().engine.close_lane(lane); }
+  ~ThreadFrame() { engine.close_lane(lane); }
   ThreadFrame(const ThreadFrame&) = delete;
   ThreadFrame& operator=(const ThreadFrame&) = delete;
 
-  detail::Scopes& scopes = c10::cuda::lms::scopes;
-  const ::lms::Lane lane = state().engine.open_lane();
+  ::lms::Engine& engine = state().engine;
+  const ::lms::Lane lane = engine.open_lane();
   ::lms::Engine::Frame frame{lane};
   int depth = 0;
   bool started = false;      // counts among the ops that run: its pins may be in others' way
@@ -66,14 +59,21 @@ struct ThreadFrame {
 
 namespace {
 
-ThreadFrame& this_frame() {
+ThreadFrame& make_frame(detail::Thread& mine) {
   thread_local ThreadFrame frame;
+  mine.frame = &frame;
   return frame;
 }
 
+ThreadFrame& frame_of(detail::Thread& mine) {
+  return C10_LIKELY(mine.frame != nullptr) ? *mine.frame : make_frame(mine);
+}
+
+ThreadFrame& this_frame() { return frame_of(detail::this_thread()); }
+
 // Leaked, as the engine is.
 ::lms::Turns& turns() {
-  static auto* turns = new ::lms::Turns([] {});
+  static auto* turns = new ::lms::Turns(nullptr);
   return *turns;
 }
 
@@ -134,63 +134,39 @@ void end(ThreadFrame* mine) {
   }
 }
 
-// With no lock held: a storage may die and run any deleter.
-void release_acquired() {
-  if (C10_UNLIKELY(std::exchange(scopes.holds, false))) {
-    Acquired storages = std::move(acquired());
-    acquired().clear();
-    const bool before = std::exchange(scopes.lets_go, true);
-    storages.clear();
-    scopes.lets_go = before;
+// The current stream of each one's device, and f(stream) where it is another than the one before.
+template <class F>
+void fill_in_streams(Use* uses, size_t count, const F& f) {
+  int device = -1;
+  ::lms::Stream stream = nullptr;  // current on `device`; mostly all are of one: to ask costs more
+  for (size_t i = 0; i < count; ++i) {
+    const int its = glance(*static_cast<StorageImpl*>(uses[i].key)).device().index();
+    if (its != device) {
+      device = its;
+      stream = current_stream(device);
+      f(stream);
+    }
+    uses[i].stream = stream;
   }
-}
-
-void end_release(detail::Scopes* mine) {
-  if (C10_UNLIKELY(--mine->release == 0 && mine->holds)) {
-    release_acquired();
-  }
-}
-
-::lms::Access core_access(Access access) {
-  switch (access) {
-    case Access::kRead:
-      return ::lms::Access::kRead;
-    case Access::kWrite:
-      return ::lms::Access::kWrite;
-    case Access::kOverwrite:
-      return ::lms::Access::kOverwrite;
-    case Access::kHold:
-      return ::lms::Access::kHold;
-  }
-  return ::lms::Access::kWrite;
 }
 
 }  // namespace
 
 void keep_alive(intrusive_ptr<StorageImpl> storage) {
   acquired().push_back(std::move(storage));
-  scopes.holds = true;
+  detail::this_thread().holds = true;
 }
 
-ReleaseScope::ReleaseScope() noexcept : mine_(scopes) { ++mine_.release; }
-
-ReleaseScope::~ReleaseScope() { end_release(&mine_); }
-
-EngineScope::EngineScope() noexcept : EngineScope(scopes) {}
-
-EngineScope::EngineScope(detail::Scopes& of_thread) noexcept : mine_(of_thread) {
-  ++mine_.release;
-  ++mine_.engine;
+void release_acquired() {
+  detail::Thread& mine = detail::this_thread();
+  if (C10_UNLIKELY(std::exchange(mine.holds, false))) {
+    Acquired storages = std::move(acquired());
+    acquired().clear();
+    const bool before = std::exchange(mine.lets_go, true);
+    storages.clear();
+    mine.lets_go = before;
+  }
 }
-
-EngineScope::~EngineScope() {
-  --mine_.engine;
-  end_release(&mine_);
-}
-
-bool in_engine() noexcept { return scopes.engine > 0; }
-
-bool letting_go() noexcept { return scopes.lets_go; }
 
 void hold_for_graph(bool hold) { this_frame().for_graph = hold; }
 
@@ -255,7 +231,7 @@ void Hold::release() noexcept {
   turns().release();
 }
 
-OpGuard::OpGuard(bool independent) : mine_(this_frame()) {
+OpGuard::OpGuard(bool independent, detail::Thread& mine) : thread_(mine), mine_(frame_of(mine)) {
   if (++mine_.depth == 1 && !mine_.started) {
     mine_.independent = independent;
   }
@@ -268,85 +244,77 @@ OpGuard::~OpGuard() {
     return;
   }
   if (C10_UNLIKELY(overwritten_.key != nullptr)) {
-    EngineScope scope(mine_.scopes);
+    EngineScope scope(thread_);
     try {
-      state().engine.restore(&overwritten_);
+      mine.engine.restore(&overwritten_);
     } catch (const std::exception& error) {  // as is likely to be true of the op's own error
       TORCH_WARN("Large Model Support: a tensor has lost its bytes: ", error.what());
     }
   }
   mark_external_streams();
-  if (--mine.depth > 0) {
-    return;
-  }
-  mine.waited = false;
-  EngineScope scope(mine_.scopes);
+  EngineScope scope(thread_);
   try {
-    if (!mine.frame.empty()) {
-      state().engine.leave(mine.frame);
+    if (mine.depth > 1) {
+      for (size_t i = 0; i < result_count_; ++i) {
+        mine.engine.note(&mine.frame, results_[i].key, results_[i].stream);
+      }
+    } else if (!mine.frame.empty() || result_count_ > 0) {
+      mine.engine.leave(mine.frame, results_, result_count_);
       detail::lms_switch.retire();
     }
   } catch (const std::exception& error) {  // chaos mode could not evict: the op itself succeeded
     TORCH_WARN("Large Model Support: ", error.what());
   }
+  if (--mine.depth > 0) {
+    return;
+  }
+  mine.waited = false;
   end(&mine);  // before what the scope lets go, which may want the interpreter
-  if (C10_UNLIKELY(state().engine.thrashing())) {
+  if (C10_UNLIKELY(mine.engine.thrashing())) {
     warn_of_thrashing();
   }
 }
 
-void OpGuard::enter(const Use* uses, size_t count, const char* op) {
-  if (!mine_.started && !mine_.in_turn) {
-    start(&mine_, mine_.independent);
+void OpGuard::enter(Use* uses, size_t count, const char* op) {
+  ThreadFrame& mine = mine_;
+  if (!mine.started && !mine.in_turn) {
+    start(&mine, mine.independent);
   }
-  SmallVector<::lms::Engine::Use, 8> translated(count);
-  bool captured = mine_.for_graph;
-  int device = -1;
-  ::lms::Stream stream = nullptr;  // current on `device`; mostly all are of one: to ask costs more
-  for (size_t i = 0; i < count; ++i) {
-    StorageImpl* storage = uses[i].storage;
-    const int its = glance(*storage).device().index();
-    if (its != device) {
-      device = its;
-      stream = current_stream(device);
-      captured = captured || capturing(static_cast<cudaStream_t>(stream));
-    }
-    ::lms::Engine::Use& use = translated[i];
-    use.key = storage;
-    use.access = core_access(uses[i].access);
-    use.device = device;
-    use.stream = stream;
-  }
-  with_host_memory([&] {  // what is pinned by then stays so, and is pinned once more
-    EngineScope scope(mine_.scopes);
-    state().engine.enter(mine_.frame, translated.data(), translated.size(), &overwritten_, op);
+  bool captured = mine.for_graph;
+  fill_in_streams(uses, count, [&captured](::lms::Stream stream) {
+    captured = captured || capturing(static_cast<cudaStream_t>(stream));
   });
+  with_host_memory(
+      [&] {  // what is pinned by then stays so, and is pinned once more
+        EngineScope scope(thread_);
+        mine.engine.enter(mine.frame, uses, count, &overwritten_, op);
+      },
+      thread_);
   if (C10_LIKELY(!captured && overwritten_.key == nullptr)) {
     return;
   }
-  EngineScope scope(mine_.scopes);
+  EngineScope scope(thread_);
   if (overwritten_.key != nullptr) {
     target_ = reference_to(static_cast<StorageImpl*>(overwritten_.key));
   }
-  for (const ::lms::Engine::Use& use : translated) {
-    expose_to_capture(use.key, use.stream);
+  for (size_t i = 0; i < count; ++i) {
+    expose_to_capture(uses[i].key, uses[i].stream);
   }
 }
 
-void OpGuard::ran() {
-  if (C10_UNLIKELY(overwritten_.key != nullptr) && !in_child()) {
-    EngineScope scope(mine_.scopes);
-    state().engine.overwrote(&overwritten_);
-  }
-}
-
-void OpGuard::results(StorageImpl* const* storages, size_t count) {
-  if (C10_UNLIKELY(in_child())) {
+void OpGuard::results(Use* made, size_t count) {
+  if (in_child()) {
     return;
   }
-  EngineScope scope(mine_.scopes);
-  for (size_t i = 0; i < count; ++i) {
-    state().engine.note(&mine_.frame, storages[i], stream_for(storages[i]), mine_.lane);
+  fill_in_streams(made, count, [](::lms::Stream) {});
+  results_ = made;
+  result_count_ = count;
+}
+
+void OpGuard::overwrote() {
+  if (!in_child()) {
+    EngineScope scope(thread_);
+    mine_.engine.overwrote(&overwritten_);
   }
 }
 

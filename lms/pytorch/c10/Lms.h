@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAMacros.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/lms/core/switch.h>
+#include <c10/cuda/lms/core/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,63 +21,88 @@
 // bindings, which live in a library of their own. Sizes are bytes throughout.
 namespace c10::cuda::lms {
 
-enum class Access : uint8_t {
-  kRead,
-  kWrite,
-  kOverwrite,  // every byte is written before any is read
-  kHold,       // not accessed: the bytes only have to stay where they are
-};
-
-struct Use {
-  StorageImpl* storage;
-  Access access;
-};
+using ::lms::Access;
+using ::lms::Use;  // its key is a StorageImpl
 
 struct ThreadFrame;
 
 namespace detail {
-struct Shortages;  // of a thread
-}
+
+// What a thread has of its own: in one place, because to look it up costs a call, which an op makes
+// once. Constants at first, and so with nothing to make.
+struct Thread {
+  int release_scopes = 0;  // that are no engine's
+  int engine_scopes = 0;
+  int growth_scopes = 0;
+  int shortage_scopes = 0;
+  int sparing_scopes = 0;        // of them
+  bool holds = false;            // there are storages to let go
+  bool lets_go = false;          // and they are being let go
+  ThreadFrame* frame = nullptr;  // of its ops, from the first on
+};
+C10_CUDA_API Thread& this_thread() noexcept;
+
+}  // namespace detail
 
 // Pins the storages of one op for as long as it lives, on one thread. Guards nest: the outermost
 // one of a thread keeps every pin taken below it.
 class C10_CUDA_API OpGuard {
  public:
   // `independent`: of an op that ends without the help of another thread.
-  explicit OpGuard(bool independent = false);
+  explicit OpGuard(bool independent = false, detail::Thread& mine = detail::this_thread());
   ~OpGuard();
   OpGuard(const OpGuard&) = delete;
   OpGuard& operator=(const OpGuard&) = delete;
 
-  // Brings in what is out, for the op of that name. Throws OutOfMemoryError when it cannot be, with
-  // nothing lost.
-  void enter(const Use* uses, size_t count, const char* op);
+  // Brings in what is out, for the op of that name: on the current stream, which this fills in.
+  // Throws OutOfMemoryError when it cannot be, with nothing lost.
+  void enter(Use* uses, size_t count, const char* op);
   // The op has run. Without this what it was to overwrite has its old bytes again in the end.
-  void ran();
-  // The results of the op, so that they can be moved out even if no op reads them for long.
-  void results(StorageImpl* const* storages, size_t count);
+  void ran() {
+    if (C10_UNLIKELY(overwritten_.key != nullptr)) {
+      overwrote();
+    }
+  }
+  // The results of the op, so that they can be moved out even if no op reads them for long: on the
+  // current stream, which this fills in. The caller keeps them, and the list, until the guard ends.
+  void results(Use* made, size_t count);
 
  private:
+  void overwrote();
+
+  detail::Thread& thread_;
   ThreadFrame& mine_;
   ::lms::Engine::Overwritten overwritten_;
   intrusive_ptr<StorageImpl> target_;  // that it is of
+  const Use* results_ = nullptr;
+  size_t result_count_ = 0;
 };
 
 // While one lives, a shortage is not told to the user: an allocation of this thread that finds no
 // room ends by OutOfMemoryError, and what catches it tries again.
-class C10_CUDA_API ShortageScope {
+class ShortageScope {
  public:
   // A `sparing` one ends already when no choice of victims makes room, with all else that is idle
   // where it was: what catches it may find that a workspace alone was in the way.
-  explicit ShortageScope(bool sparing = false) noexcept;
-  ~ShortageScope();
+  explicit ShortageScope(bool sparing = false,
+                         detail::Thread& mine = detail::this_thread()) noexcept
+      : mine_(mine), sparing_(sparing) {
+    ++mine_.shortage_scopes;
+    mine_.sparing_scopes += sparing_ ? 1 : 0;
+  }
+  ~ShortageScope() {
+    --mine_.shortage_scopes;
+    mine_.sparing_scopes -= sparing_ ? 1 : 0;
+  }
   ShortageScope(const ShortageScope&) = delete;
   ShortageScope& operator=(const ShortageScope&) = delete;
 
-  static bool active() noexcept;
+  static bool active(const detail::Thread& mine = detail::this_thread()) noexcept {
+    return mine.shortage_scopes > 0;
+  }
 
  private:
-  detail::Shortages& mine_;
+  detail::Thread& mine_;
   const bool sparing_;
 };
 

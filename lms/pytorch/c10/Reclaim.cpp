@@ -28,42 +28,17 @@ size_t limit_headroom(size_t reserved) noexcept {
   return limit > reserved ? limit - reserved : 0;
 }
 
-struct detail::Shortages {
-  int scopes = 0;
-  int sparing = 0;  // of them
-};
-
 namespace {
 
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
 thread_local bool least_segments = false;
 thread_local bool borrow_first = false;
-thread_local detail::Shortages shortages;
-thread_local int growth_scopes = 0;
 thread_local DeviceIndex short_device = 0;
 thread_local bool spared = false;  // something, in the last shortage
 std::atomic<bool> pressure{false};
 
 }  // namespace
-
-ShortageScope::ShortageScope(bool sparing) noexcept : mine_(shortages), sparing_(sparing) {
-  ++mine_.scopes;
-  mine_.sparing += sparing_ ? 1 : 0;
-}
-
-ShortageScope::~ShortageScope() {
-  --mine_.scopes;
-  mine_.sparing -= sparing_ ? 1 : 0;
-}
-
-bool ShortageScope::active() noexcept { return shortages.scopes > 0; }
-
-GrowthScope::GrowthScope() noexcept : scopes_(growth_scopes) { ++scopes_; }
-
-GrowthScope::~GrowthScope() { --scopes_; }
-
-bool GrowthScope::active() noexcept { return growth_scopes > 0; }
 
 bool reclaim(DeviceIndex device, Effort effort, const std::function<bool(ReclaimScope&)>& attempt) {
   const auto once = [&] {
@@ -138,7 +113,8 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   // To give everything back stops the device, and drains it of what the host has queued ahead. In
   // chaos mode there is nothing to spare, and operands do not stay where they are until the op
   // tries again: where they come to lie then may be worse.
-  const bool spare = shortages.sparing > 0 && request.whole_segments && !state().engine.chaos();
+  const bool spare =
+      detail::this_thread().sparing_scopes > 0 && request.whole_segments && !state().engine.chaos();
   request.everything = request.whole_segments && !spare;
   if (!under_pressure()) {
     pressure = true;

@@ -49,15 +49,15 @@ struct HostMemoryLacking {
 
 class GrowthScope {
  public:
-  GrowthScope() noexcept;
-  ~GrowthScope();
+  explicit GrowthScope(detail::Thread& mine) noexcept : mine_(mine) { ++mine_.growth_scopes; }
+  ~GrowthScope() { --mine_.growth_scopes; }
   GrowthScope(const GrowthScope&) = delete;
   GrowthScope& operator=(const GrowthScope&) = delete;
 
-  static bool active() noexcept;
+  static bool active() noexcept { return detail::this_thread().growth_scopes > 0; }
 
  private:
-  int& scopes_;  // of the thread
+  detail::Thread& mine_;
 };
 
 // So often host memory comes for one `act`: more than all of a device needs. Then it does so under
@@ -68,11 +68,11 @@ constexpr int kGrowths = 4096;
 // lacked: while that comes no lock is held, and other threads' ops go on. Within the engine the
 // outermost one does so.
 template <class Act>
-auto with_host_memory(const Act& act) {
-  for (int growths = 0; growths < kGrowths && !in_engine(); ++growths) {
+auto with_host_memory(const Act& act, detail::Thread& mine = detail::this_thread()) {
+  for (int growths = 0; growths < kGrowths && !in_engine(mine); ++growths) {
     HostMemoryLacking lacking{0, 0};
     try {
-      const GrowthScope scope;
+      const GrowthScope scope(mine);
       return act();
     } catch (const HostMemoryLacking& thrown) {
       lacking = thrown;

@@ -16,14 +16,14 @@
 namespace c10::cuda::lms {
 namespace detail {
 ::lms::Switch lms_switch;
-}
+std::atomic<bool> forked{false};
+}  // namespace detail
 
 namespace {
 
 std::atomic<int> captures{0};
 std::atomic<int> beginning{0};  // of these
 std::atomic<bool> any_capture{false};
-std::atomic<bool> forked{false};
 
 // Ops that were already past the op boundary when it was first installed hold no pins and were not
 // counted. Nothing is evicted until they had this long to launch. Longer makes the first enable
@@ -46,7 +46,7 @@ void before_fork() { state().engine.mutex().lock(); }
 void forked_parent() { state().engine.mutex().unlock(); }
 
 void forked_child() {
-  forked = true;
+  detail::forked = true;
   state().engine.forked();
   detail::lms_switch.forked();
   captures = beginning = 0;
@@ -91,8 +91,6 @@ State& state() {
 }
 
 bool active() noexcept { return detail::lms_switch.active() || captures.load() > 0; }
-
-bool in_child() noexcept { return forked.load(std::memory_order_relaxed); }
 
 bool capture_underway() noexcept { return captures.load() > 0; }
 

@@ -17,6 +17,9 @@
 #define C10_COMPILE_TIME_MAX_GPUS 16  // as many as its streams are for
 #endif
 
+#ifndef C10_ALWAYS_INLINE
+#define C10_ALWAYS_INLINE __attribute__((always_inline)) inline
+#endif
 #ifndef C10_NOINLINE
 #define C10_NOINLINE __attribute__((noinline))
 #endif

@@ -13,6 +13,9 @@ struct SparseTensorImpl;
 // Seam: what tensors and values hold.
 namespace torch::lms {
 
+// Whether it is of the device, and has one storage at most: as most are. False where that takes
+// more than a look.
+bool is_plain(const at::Tensor& tensor);
 // Whether it is not of the device.
 bool elsewhere(const at::Tensor& tensor);
 // Whether its layout is compressed sparse; and then f(Tensor) for each tensor in it.
@@ -23,7 +26,7 @@ void each_compressed_part(const at::Tensor& tensor, const F& f);
 const at::SparseTensorImpl& sparse(const at::Tensor& tensor);
 // Whether its elements lie without a gap or an overlap; false where that is not known.
 bool is_dense(const at::Tensor& tensor);
-// Of one that has a storage.
+// Null for one that has none.
 c10::StorageImpl* storage_of(const at::Tensor& tensor);
 // Of a value that is a storage; null for any other.
 c10::StorageImpl* storage_in(const c10::IValue& value);

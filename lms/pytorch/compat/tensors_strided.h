@@ -7,6 +7,8 @@
 
 namespace torch::lms {
 
+inline bool is_plain(const at::Tensor&) { return false; }
+
 inline bool elsewhere(const at::Tensor& tensor) { return !tensor.is_cuda(); }
 
 inline bool is_sparse_compressed(const at::Tensor&) { return false; }
@@ -15,7 +17,8 @@ template <class F>
 void each_compressed_part(const at::Tensor&, const F&) {}
 
 inline c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl();
+  return tensor.has_storage() ? tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl()
+                              : nullptr;
 }
 
 inline c10::StorageImpl* storage_in(const c10::IValue&) { return nullptr; }

@@ -8,6 +8,12 @@
 
 namespace torch::lms {
 
+inline bool is_plain(const at::Tensor& tensor) {
+  const auto keys = tensor.key_set();
+  return keys.has_backend(c10::BackendComponent::CUDABit) &&
+         !keys.has_any(c10::sparse_ks | c10::sparse_csr_ks);
+}
+
 inline bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
 
 inline bool is_sparse_compressed(const at::Tensor& tensor) {

@@ -96,7 +96,8 @@ void for_all(const at::Tensor& tensor) {
 // the operands of one. What it keeps when it throws stays where it is for the next try.
 template <class Keep>
 void with_room(const Keep& keep) {
-  run_until_room(Room::kSpare, [&keep](Room room) { return finds_room(room, keep); });
+  Thread& mine = c10::cuda::lms::detail::this_thread();
+  run_until_room(mine, Room::kSpare, [&](Room room) { return finds_room(mine, room, keep); });
 }
 
 template <void (*F)(c10::StorageImpl*)>

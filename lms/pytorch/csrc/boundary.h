@@ -59,8 +59,10 @@ at::Tensor make_known(const Make& make);
 
 // ---- the implementation
 
+using c10::cuda::lms::detail::Thread;
+
 template <class Call>
-Operands operands_of(const Call& call, const OpFacts& facts) {
+C10_ALWAYS_INLINE Operands operands_of(const Call& call, const OpFacts& facts) {
   Operands operands;
   call.operands(facts, &operands);
   return operands;
@@ -68,12 +70,12 @@ Operands operands_of(const Call& call, const OpFacts& facts) {
 
 // Runs `step`. False when it found no room, if that is to be told.
 template <class Step>
-bool finds_room(Room room, const Step& step) {
+C10_ALWAYS_INLINE bool finds_room(Thread& mine, Room room, const Step& step) {
   if (room == Room::kThrow) {
     step();
     return true;
   }
-  const c10::cuda::lms::ShortageScope scope(/*sparing=*/room == Room::kSpare);
+  const c10::cuda::lms::ShortageScope scope(/*sparing=*/room == Room::kSpare, mine);
   try {
     step();
   } catch (const c10::OutOfMemoryError&) {
@@ -86,9 +88,9 @@ bool finds_room(Room room, const Step& step) {
 // its turn, and at last so that it says what is missing. Only once where what it is part of runs
 // again.
 template <class Attempt>
-void run_until_room(Room first, const Attempt& attempt) {
+C10_ALWAYS_INLINE void run_until_room(Thread& mine, Room first, const Attempt& attempt) {
   const auto again = [&attempt] { return attempt(Room::kTell); };
-  if (c10::cuda::lms::ShortageScope::active() ||
+  if (c10::cuda::lms::ShortageScope::active(mine) ||
       !(attempt(first) || c10::cuda::lms::try_again(again))) {
     attempt(Room::kThrow);
   }
@@ -97,9 +99,11 @@ void run_until_room(Room first, const Attempt& attempt) {
 // Pins the operands while it lives.
 class Entered {
  public:
-  bool enter(const OpFacts& facts, const Operands& operands, Room room) {
-    guard_.emplace(facts.independent);
-    const bool entered = operands.empty() || finds_room(room, [&] {
+  explicit Entered(Thread& mine) : mine_(mine) {}
+
+  C10_ALWAYS_INLINE bool enter(const OpFacts& facts, Operands& operands, Room room) {
+    guard_.emplace(facts.independent, mine_);
+    const bool entered = operands.empty() || finds_room(mine_, room, [&] {
                            guard_->enter(operands.data(), operands.size(), facts.name.c_str());
                          });
     if (!entered) {
@@ -117,16 +121,20 @@ class Entered {
     }
     guard_->ran();
     if (facts.has_results) {
-      c10::SmallVector<c10::StorageImpl*, 4> results;
-      call.each_result([&](c10::StorageImpl* storage) { results.push_back(storage); });
-      if (!results.empty()) {
-        guard_->results(results.data(), results.size());
+      results_.clear();
+      call.each_result([this](c10::StorageImpl* storage) {
+        results_.push_back({storage, c10::cuda::lms::Access::kWrite, nullptr});
+      });
+      if (!results_.empty()) {
+        guard_->results(results_.data(), results_.size());
       }
     }
   }
 
  private:
-  std::optional<c10::cuda::lms::OpGuard> guard_;
+  Thread& mine_;
+  c10::SmallVector<c10::cuda::lms::Use, 4> results_;
+  std::optional<c10::cuda::lms::OpGuard> guard_;  // ends before what it is given
 };
 
 // The sizes of what a call is given for its results, or to be resized. A kernel that finds no
@@ -163,11 +171,11 @@ class ResultSizes {
 
 // False when it found no room: for its operands, or in its kernel where that is to be told, too.
 template <class Call>
-bool run_pinned(Call& call, const OpFacts& facts, const Operands& operands, Room room,
+bool run_pinned(Thread& mine, Call& call, const OpFacts& facts, Operands& operands, Room room,
                 Room kernel) {
-  Entered entered;
+  Entered entered(mine);
   return entered.enter(facts, operands, room) &&
-         finds_room(kernel, [&] { entered.run(call, facts, operands); });
+         finds_room(mine, kernel, [&] { entered.run(call, facts, operands); });
 }
 
 // Whether what the call is given for its results (out=) is `empty(0)`.
@@ -225,7 +233,7 @@ bool put_back(const Call& call, const RandomOp& random, c10::Device device, uint
 // One that may be run again is, when it found no room: without the pins of other threads' ops and
 // with its operands side by side, because all that was idle has left before they come in.
 template <class Call>
-void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands,
+void run_repeatable(Thread& mine, Call& call, const OpFacts& facts, Operands& operands,
                     const ResultSizes& sizes) {
   const auto arguments = call.arguments();
   const RandomOp random(facts.random ? &random_ops() : nullptr);
@@ -239,7 +247,7 @@ void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands,
                      "have meanwhile. ",
                      c10::cuda::lms::describe(operands.device().index()));
   };
-  const auto run = [&](Room room) { return run_pinned(call, facts, operands, room, room); };
+  const auto run = [&](Room room) { return run_pinned(mine, call, facts, operands, room, room); };
   // What takes random numbers may not run again when others have as well.
   if (run(facts.random ? Room::kTell : Room::kSpare)) {
     return;
@@ -256,24 +264,26 @@ void run_repeatable(Call& call, const OpFacts& facts, const Operands& operands,
 
 // Of one that may not, only the entry is tried again.
 template <class Call>
-void run_once(Call& call, const OpFacts& facts, const Operands& operands) {
+void run_once(Thread& mine, Call& call, const OpFacts& facts, Operands& operands) {
   const RandomOp random(facts.random ? &random_ops() : nullptr);
-  Entered entered;
-  run_until_room(Room::kSpare, [&](Room room) { return entered.enter(facts, operands, room); });
+  Entered entered(mine);
+  run_until_room(mine, Room::kSpare,
+                 [&](Room room) { return entered.enter(facts, operands, room); });
   entered.run(call, facts, operands);
 }
 
 template <class Call>
-void run_whole(Call& call, const OpFacts& facts) {
-  const Operands operands = operands_of(call, facts);
+C10_ALWAYS_INLINE void run_whole(Call& call, const OpFacts& facts) {
+  Thread& mine = c10::cuda::lms::detail::this_thread();
+  Operands operands = operands_of(call, facts);
   const ResultSizes sizes(call, facts);
   try {
-    if (c10::cuda::lms::ShortageScope::active()) {  // what it is part of runs again
-      run_pinned(call, facts, operands, Room::kThrow, Room::kThrow);
+    if (c10::cuda::lms::ShortageScope::active(mine)) {  // what it is part of runs again
+      run_pinned(mine, call, facts, operands, Room::kThrow, Room::kThrow);
     } else if (repeatable(call, facts, operands)) {
-      run_repeatable(call, facts, operands, sizes);
+      run_repeatable(mine, call, facts, operands, sizes);
     } else {
-      run_once(call, facts, operands);
+      run_once(mine, call, facts, operands);
     }
   } catch (const c10::OutOfMemoryError&) {
     sizes.put_back();
@@ -285,10 +295,11 @@ void run_whole(Call& call, const OpFacts& facts) {
 // found, of less.
 template <class Call>
 void run_foreach(Call& call, const OpFacts& facts, size_t part) {
-  const auto run = [&facts](Call& each, Room room) {
+  const auto run = [&facts](auto& each, Room room) {
     if (room == Room::kTell) {
       const Room kernel = facts.repeatable ? room : Room::kThrow;
-      return run_pinned(each, facts, operands_of(each, facts), room, kernel);
+      Operands operands = operands_of(each, facts);
+      return run_pinned(c10::cuda::lms::detail::this_thread(), each, facts, operands, room, kernel);
     }
     run_whole(each, facts);
     return true;
@@ -335,9 +346,10 @@ at::Tensor make_known(const Make& make) {
     each_storage(made, [](const at::Tensor&, c10::StorageImpl* storage) { note_made(storage); });
     return made;
   }
-  run_until_room(Room::kTell, [&](Room room) {
+  Thread& mine = c10::cuda::lms::detail::this_thread();
+  run_until_room(mine, Room::kTell, [&](Room room) {
     const c10::cuda::lms::MakingScope making;
-    if (!finds_room(room, [&] { made = make(); })) {
+    if (!finds_room(mine, room, [&] { made = make(); })) {
       return false;
     }
     each_storage(

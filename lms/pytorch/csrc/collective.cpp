@@ -94,7 +94,7 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(const Work& work) {
 InFlight::InFlight(const Operands& operands) : InFlight() {
   storages_.reserve(operands.size());
   for (const auto& use : operands) {
-    storages_.push_back(c10::cuda::lms::reference_to(use.storage));
+    storages_.push_back(c10::cuda::lms::reference_to(storage_of(use)));
     pin_last();
   }
 }

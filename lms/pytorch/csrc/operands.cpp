@@ -22,7 +22,8 @@ bool covers_its_storage(const at::Tensor& self) {
 
 }  // namespace
 
-Access access_to(const at::Tensor& tensor, Access announced) {
+// Of one that does not read, nor write parts.
+Access access_to_tell(const at::Tensor& tensor, Access announced) {
   // Kernels look at the pointers of what they do not access, which chaos mode refuses.
   if (C10_UNLIKELY(announced == Access::kHold && c10::cuda::lms::chaos())) {
     return Access::kWrite;
@@ -34,7 +35,7 @@ Access access_to(const at::Tensor& tensor, Access announced) {
 bool may_lack_room(const Operands& operands) {
   return !operands.empty() && (c10::cuda::lms::under_pressure() ||
                                std::any_of(operands.begin(), operands.end(), [](const auto& use) {
-                                 return c10::cuda::lms::nbytes_of(*use.storage) >= kSmall;
+                                 return c10::cuda::lms::nbytes_of(*storage_of(use)) >= kSmall;
                                }));
 }
 

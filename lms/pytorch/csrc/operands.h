@@ -10,8 +10,20 @@
 
 namespace torch::lms {
 
+c10::cuda::lms::Access access_to_tell(const at::Tensor& tensor, c10::cuda::lms::Access announced);
+
 // How an op uses the storage of `tensor`, of which its facts say `announced`.
-c10::cuda::lms::Access access_to(const at::Tensor& tensor, c10::cuda::lms::Access announced);
+inline c10::cuda::lms::Access access_to(const at::Tensor& tensor,
+                                        c10::cuda::lms::Access announced) {
+  using c10::cuda::lms::Access;
+  return C10_LIKELY(announced == Access::kRead || announced == Access::kWrite)
+             ? announced
+             : access_to_tell(tensor, announced);
+}
+
+inline c10::StorageImpl* storage_of(const c10::cuda::lms::Use& use) {
+  return static_cast<c10::StorageImpl*>(use.key);
+}
 
 // The storages that one call reaches through its arguments, and how it uses each.
 class Operands {
@@ -22,19 +34,22 @@ class Operands {
   void add(c10::StorageImpl* storage, Access access) {
     if (overwrites_) {  // copy_ from a view of itself reads what it writes
       for (Use& use : uses_) {
-        if (use.storage == storage && use.access == Access::kOverwrite) {
+        if (use.key == storage && use.access == Access::kOverwrite) {
           use.access = Access::kWrite;
         }
       }
     }
     overwrites_ = overwrites_ || access == Access::kOverwrite;
-    uses_.push_back({storage, access});
+    uses_.emplace_back();  // field by field: a copy of the whole waits for its parts
+    Use& use = uses_.back();
+    use.key = storage;
+    use.access = access;
   }
 
   bool empty() const { return uses_.empty(); }
   size_t size() const { return uses_.size(); }
-  c10::Device device() const { return c10::cuda::lms::glance(*uses_[0].storage).device(); }
-  const Use* data() const { return uses_.data(); }
+  c10::Device device() const { return c10::cuda::lms::glance(*storage_of(uses_[0])).device(); }
+  Use* data() { return uses_.data(); }
   const Use* begin() const { return uses_.begin(); }
   const Use* end() const { return uses_.end(); }
 

@@ -9,10 +9,21 @@
 namespace torch::lms {
 
 // Calls f(tensor, storage) for every CUDA storage behind `tensor` that the engine can manage; the
-// tensor is undefined when the value is a bare storage. A
-// sparse tensor has several: its kernels take their pointers without another operator call.
+// tensor is undefined when the value is a bare storage. A sparse tensor has several: its kernels
+// take their pointers without another operator call.
 template <class F>
-void each_storage(const at::Tensor& tensor, const F& f) {
+void each_storage(const at::Tensor& tensor, const F& f);
+
+template <class F>
+void its_storage(const at::Tensor& tensor, const F& f) {
+  auto* storage = storage_of(tensor);
+  if (storage != nullptr && c10::cuda::lms::manageable(storage)) {
+    f(tensor, storage);
+  }
+}
+
+template <class F>
+C10_NOINLINE void each_storage_of_any(const at::Tensor& tensor, const F& f) {
   if (!tensor.defined() || elsewhere(tensor)) {
     return;
   }
@@ -21,11 +32,18 @@ void each_storage(const at::Tensor& tensor, const F& f) {
     each_storage(sparse(tensor).values(), f);
   } else if (is_sparse_compressed(tensor)) {
     each_compressed_part(tensor, [&](const at::Tensor& part) { each_storage(part, f); });
-  } else if (tensor.has_storage()) {
-    auto* storage = storage_of(tensor);
-    if (c10::cuda::lms::manageable(storage)) {
-      f(tensor, storage);
-    }
+  } else {
+    its_storage(tensor, f);
+  }
+}
+
+// Every operand comes by here.
+template <class F>
+void each_storage(const at::Tensor& tensor, const F& f) {
+  if (C10_LIKELY(is_plain(tensor))) {
+    its_storage(tensor, f);
+  } else {
+    each_storage_of_any(tensor, f);
   }
 }
 

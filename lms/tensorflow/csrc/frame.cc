@@ -409,7 +409,7 @@ class CopyPin {
  private:
   bool Pin() {
     ::lms::Engine& engine = Runtime::Get().engine;
-    const ::lms::Engine::Use use{buffer_, ::lms::Access::kRead, 0, Tracker::StreamOf(buffer_)};
+    const ::lms::Use use{buffer_, ::lms::Access::kRead, Tracker::StreamOf(buffer_)};
     try {
       engine.enter(frame_, &use, 1);
       return true;

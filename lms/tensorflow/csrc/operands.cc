@@ -99,7 +99,7 @@ bool Operands::AreKept() const {
 }
 
 void Operands::Hold(MovableBuffer* buffer) {
-  const ::lms::Engine::Use use{buffer, ::lms::Access::kHold, 0, nullptr};
+  const ::lms::Use use{buffer, ::lms::Access::kHold, nullptr};
   Runtime::Get().engine.enter(frame_, &use, 1);
 }
 
@@ -193,9 +193,9 @@ void Operands::Pin() {
     // It may have died since the variable's mutex was released.
     if (runtime.tracker.IsTracked(operand.buffer)) operands.push_back(operand);
   }
-  std::vector<::lms::Engine::Use> uses;
+  std::vector<::lms::Use> uses;
   for (const Use& operand : operands) {
-    uses.push_back({operand.buffer, operand.access, 0, Tracker::StreamOf(operand.buffer)});
+    uses.push_back({operand.buffer, operand.access, Tracker::StreamOf(operand.buffer)});
   }
   pinned_ = uses.size();
   if (!uses.empty()) {
