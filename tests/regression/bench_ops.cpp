@@ -36,15 +36,16 @@ double least(const Call& call, int64_t calls) {
 
 }  // namespace
 
-// Of an operator on these tensors: of aten two (`T`), or two with a `R`esult, which are called by
-// their signatures; of a library two with a `r`esult or a `l`ist, which are called boxed; or
-// `v`iew. No operator itself: those that it calls would be parts of it, whose pins end with it.
+// Of an operator on these tensors: of aten two (`T`), two with a `R`esult, or a `L`ist, which are
+// called by their signatures; of a library two with a `r`esult or a `l`ist, which are called boxed;
+// or `v`iew. No operator itself: those that it calls would be parts of it, whose pins end with it.
 extern "C" double lms_bench_cost(char kind, c10::TensorImpl** pointers, int64_t count,
                                  int64_t calls) {
   const c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
   static const auto call_one =
       op<at::Tensor(const at::Tensor&, const at::Tensor&)>("lms_bench::one_of");
   static const auto call_list = op<void(at::TensorList)>("lms_bench::list");
+  static const auto call_foreach = op<void(at::TensorList)>("aten::_foreach_lgamma_");
   static const auto call_written = op<at::Tensor&(at::Tensor&, const at::Tensor&)>("aten::hypot_");
   static const auto call_made = op<at::Tensor(const at::Tensor&, const at::Tensor&)>("aten::hypot");
   std::vector<at::Tensor> tensors;
@@ -59,6 +60,8 @@ extern "C" double lms_bench_cost(char kind, c10::TensorImpl** pointers, int64_t 
       return least([&] { call_made.call(tensors[0], tensors[1]); }, calls);
     case 'r':
       return least([&] { call_one.call(tensors[0], tensors[1]); }, calls);
+    case 'L':
+      return least([&] { call_foreach.call(tensors); }, calls);
     case 'l':
       return least([&] { call_list.call(tensors); }, calls);
     default:
@@ -76,10 +79,11 @@ TORCH_LIBRARY_IMPL(lms_bench, CUDA, library) {
   library.impl("list", list);
 }
 
-// Two that nothing else needs.
+// Some that nothing else needs.
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("hypot_", written);
   library.impl("hypot", one_of);
+  library.impl("_foreach_lgamma_", list);
 }
 
 TORCH_LIBRARY_IMPL(aten, CPU, library) { library.impl("hypot_", written); }

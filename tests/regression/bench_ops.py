@@ -42,8 +42,9 @@ KINDS = (
     Kind("two tensors of 32 MiB", b"T", 2, 32 * MIB),
     Kind("two tensors of 1 MiB, one result", b"R", 2, MIB),
     Kind("the same, called boxed", b"r", 2, MIB),
-    Kind("list of 64 tensors of 1 MiB", b"l", 64, MIB),
-    Kind("list of 1024 tensors of 1 MiB", b"l", 1024, MIB),
+    Kind("list of 64 tensors of 1 MiB", b"L", 64, MIB),
+    Kind("list of 1024 tensors of 1 MiB", b"L", 1024, MIB),
+    Kind("list of 64, called boxed", b"l", 64, MIB),
     Kind("view", b"v", 1, MIB),
     Kind("two tensors of the CPU", b"T", 2, 1024, "cpu"),
 )

@@ -136,6 +136,34 @@ def test_lists_larger_than_the_device(lms: Any, device: Any, kind: str) -> None:
     assert len(norm) == 20 and float(norm[19]) > float(norm[5])
 
 
+def test_lists_that_do_not_match_fail_in_parts_as_without(lms: Any, device: Any) -> None:
+    """A part may have as many tensors as there are numbers."""
+    device.limit(40 * MIB)
+    lms.disable()
+    lms.enable()
+    some = [block(2, i) for i in range(20)]
+    mul_ = torch._foreach_mul_
+    for numbers in ([2.0], [2.0, 3.0], [2.0] * 5):
+        with pytest.raises(RuntimeError, match="same number of elements as scalar list"):
+            mul_(some, numbers)
+    with pytest.raises(RuntimeError, match="length 20 but got 1"):
+        torch._foreach_addcmul_(some, some, some, torch.tensor([2.0]))
+    assert lms_device.is_dry or [float(x[0].item()) for x in some] == list(range(20))
+
+
+@pytest.mark.values
+def test_lists_with_sparse_tensors(lms: Any, device: Any) -> None:
+    device.limit(40 * MIB)
+    lms.disable()
+    lms.enable()
+    sparse = torch.eye(4, device="cuda").to_sparse()
+    some = [block(2, 1), sparse]
+    doubled = torch._foreach_mul(some, 2.0)
+    assert float(doubled[0][0].item()) == 2 and torch.equal(
+        doubled[1].to_dense().cpu(), torch.eye(4) * 2
+    )
+
+
 @pytest.mark.values
 def test_lists_of_results_larger_than_the_device(lms: Any, device: Any) -> None:
     """Lists of tensors and of numbers are cut at the same places, and results keep their order."""

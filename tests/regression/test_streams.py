@@ -706,18 +706,20 @@ def test_a_capture_on_a_stream_of_the_programs_own(program: Any, sim: Any, first
     not hasattr(torch._C, "_dispatch_get_all_op_names"), reason="it names none before PyTorch 2"
 )
 def test_small_operators_are_called_without_boxes(lms: Any) -> None:
-    """Two of five of aten's that are intercepted, and most of those of a training step."""
+    """Nearly half of aten's that are intercepted, most of those of a training step among them."""
     unboxed = {}
     for name in torch._C._dispatch_get_all_op_names():
         for line in torch._C._dispatch_dump(name).splitlines() if name.startswith("aten::") else ():
             if line.startswith("BackendSelect:") and "interception_dispatcher" in line:
                 unboxed[name.removeprefix("aten::")] = "(none)" not in line
-    assert 0.38 < sum(unboxed.values()) / len(unboxed) < 0.45
+    assert 0.45 < sum(unboxed.values()) / len(unboxed) < 0.52
     for name in ("add.Tensor", "mul_.Tensor", "mm", "addmm", "bmm", "_softmax", "gelu", "copy_"):
         assert unboxed[name], name
     for name in ("addcmul_", "addcdiv_", "lerp_.Scalar", "sqrt", "sum.dim_IntList", "where.self"):
         assert unboxed[name], name
     for name in ("embedding", "native_layer_norm", "nll_loss_forward"):
+        assert unboxed[name], name
+    for name in ("_foreach_add_.List", "_foreach_norm.Scalar", "_fused_adamw_", "_foreach_copy_"):
         assert unboxed[name], name
 
 

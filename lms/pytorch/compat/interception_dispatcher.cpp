@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
+#include <torch/csrc/lms/compat/interception_boxed.h>
 #include <torch/csrc/lms/compat/interception_pending.h>
 #include <torch/csrc/lms/compat/interception_unboxed.h>
 #include <torch/csrc/lms/compat/optional.h>
 #include <torch/csrc/lms/compat/silence.h>
-#include <torch/csrc/lms/foreach.h>
 #include <torch/csrc/lms/storages.h>
 #include <torch/library.h>
 
@@ -32,8 +29,6 @@ namespace torch::lms {
 namespace {
 
 using c10::DispatchKey;
-using c10::DispatchKeySet;
-using torch::jit::Stack;
 
 // The facts of one hooked operator. An operator can be taken away and defined anew with another
 // schema under the same name, and keeps this kernel.
@@ -59,101 +54,6 @@ class Facts {
   std::vector<std::unique_ptr<OpFacts>> kept_;  // another thread may still be reading an old one
 };
 
-// One call, as at_boundary takes it.
-class Call {
- public:
-  using Arguments = c10::SmallVector<c10::IValue, 8>;  // mostly there are fewer
-
-  Call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, Facts& facts)
-      : op_(op),
-        keys_(keys),
-        stack_(stack),
-        below_(stack->size() - op.schema().arguments().size()),
-        facts_(facts) {}
-
-  const OpFacts& facts() {
-    if (C10_UNLIKELY(pending().any())) {
-      install_pending();
-    }
-    return facts_.of(op_);
-  }
-
-  void operands(const OpFacts& facts, Operands* out) const {
-    const size_t count = op_.schema().arguments().size();
-    const c10::IValue* arguments = stack_->data() + (stack_->size() - count);
-    for (const auto& argument : facts.tensors) {
-      each_storage(arguments[argument.index],
-                   [&](const at::Tensor& tensor, c10::StorageImpl* storage) {
-                     out->add(storage, access_to(tensor, argument.access));
-                   });
-    }
-  }
-
-  Arguments arguments() const {
-    const auto count = static_cast<std::ptrdiff_t>(op_.schema().arguments().size());
-    return Arguments(stack_->end() - count, stack_->end());
-  }
-
-  void set_arguments(const Arguments& arguments) {
-    stack_->resize(below_);
-    stack_->insert(stack_->end(), arguments.begin(), arguments.end());
-  }
-
-  template <class F>
-  void each_written(const OpFacts& facts, const F& f) const {
-    for (const auto& argument : facts.tensors) {
-      if (argument.access != c10::cuda::lms::Access::kRead) {
-        const c10::IValue& value = (*stack_)[below_ + argument.index];
-        f(value.isTensor() ? value.toTensor() : at::Tensor());
-      }
-    }
-  }
-
-  CudaGenerator generator(c10::Device device) const {
-    for (size_t i = below_; i < stack_->size(); ++i) {
-      if ((*stack_)[i].isGenerator()) {
-        return (*stack_)[i].toGenerator();
-      }
-    }
-    return at::globalContext().defaultGenerator(device);
-  }
-
-  void run() { op_.redispatchBoxed(keys_, stack_); }
-
-  template <class F>
-  void each_result(const F& f) const {
-    for (size_t i = first_result(); i < stack_->size(); ++i) {
-      each_storage((*stack_)[i], [&](const at::Tensor&, c10::StorageImpl* storage) { f(storage); });
-    }
-  }
-
-  template <class F>
-  bool in_parts(size_t bytes, const F& f) const {
-    return run_in_parts(op_.schema(), bytes, stack_, [&](Stack* arguments, Room room) {
-      Call part(op_, keys_, arguments, facts_);
-      return f(part, room);
-    });
-  }
-
-  Work work() const {
-    for (size_t i = first_result(); i < stack_->size(); ++i) {
-      if ((*stack_)[i].isCustomClass()) {
-        return (*stack_)[i].toCustomClass<c10d::Work>();
-      }
-    }
-    return {};
-  }
-
- private:
-  size_t first_result() const { return stack_->size() - op_.schema().returns().size(); }
-
-  const c10::OperatorHandle& op_;
-  const DispatchKeySet keys_;
-  Stack* const stack_;
-  const size_t below_;  // values that are not the call's
-  Facts& facts_;
-};
-
 // On the key `place`.
 class Kernel final : public c10::OperatorKernel {
  public:
@@ -165,7 +65,7 @@ class Kernel final : public c10::OperatorKernel {
     const DispatchKeySet below(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect);
     // Where a composite operator has the kernel that it would have run here.
     const DispatchKeySet composite(DispatchKey::CUDA);
-    Call call(op, in_place_of_autograd_ ? composite : keys & below, stack, *facts_);
+    BoxedCall call(op, in_place_of_autograd_ ? composite : keys & below, stack, facts_->of(op));
     at_boundary(call);
   }
 

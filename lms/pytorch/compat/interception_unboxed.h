@@ -11,9 +11,11 @@
 #include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/lms/boundary.h>
 #include <torch/csrc/lms/compat/interception.h>
+#include <torch/csrc/lms/compat/interception_boxed.h>
 #include <torch/csrc/lms/compat/interception_pending.h>
 #include <torch/csrc/lms/compat/interception_results.h>
 #include <torch/csrc/lms/compat/optional.h>
+#include <torch/csrc/lms/compat/tensors.h>
 #include <torch/csrc/lms/storages.h>
 #include <torch/library.h>
 
@@ -97,23 +99,55 @@ class UnboxedCall {
   static Arguments arguments() { return {}; }
   static void set_arguments(const Arguments&) {}
 
-  // These are boxed.
+  // The parts are boxed, as slices of lists are.
   template <class F>
-  bool in_parts(size_t, const F&) const {
-    return false;
+  bool in_parts(size_t bytes, const F& f) {
+    if (bytes_of_lists() <= bytes) {
+      return false;
+    }
+    Stack stack = boxed_arguments();
+    const bool done = run_in_parts(op_.schema(), bytes, &stack, [&](Stack* part, Room room) {
+      BoxedCall call(op_, keys_, part, facts_);
+      return f(call, room);
+    });
+    if (done) {
+      set_boxed_results(&stack);
+    }
+    return done;
   }
-  static Work work() { return {}; }
+
+  static Work work() { return {}; }  // collectives are boxed
 
  protected:
   // As many of `tensors` as the facts have.
-  UnboxedCall(const OpFacts& facts, const TensorsOf* tensors) : facts_(facts), tensors_(tensors) {}
+  UnboxedCall(const c10::OperatorHandle& op, DispatchKeySet keys, const OpFacts& facts,
+              const TensorsOf* tensors)
+      : op_(op), keys_(keys), facts_(facts), tensors_(tensors) {}
   ~UnboxedCall() = default;
+
+  virtual Stack boxed_arguments() const = 0;
+  virtual void set_boxed_results(Stack* results) = 0;
 
   void note_generator(const Optional<at::Generator>& generator) { generator_ = &generator; }
   template <class T>
   void note_generator(const T&) {}
 
+ protected:
+  const c10::OperatorHandle& op_;
+  const DispatchKeySet keys_;
+
  private:
+  // Of the device.
+  size_t bytes_of_lists() const {
+    size_t bytes = 0;
+    for (size_t i = 0; i < facts_.tensors.size(); ++i) {
+      for (size_t j = 0; j < tensors_[i].count; ++j) {
+        bytes += bytes_of_item(tensors_[i].first[j]);
+      }
+    }
+    return bytes;
+  }
+
   const OpFacts& facts_;
   const TensorsOf* const tensors_;
   const Optional<at::Generator>* generator_ = nullptr;
@@ -121,6 +155,9 @@ class UnboxedCall {
 
 // Once, for all signatures.
 C10_NOINLINE inline void at_boundary_of(UnboxedCall& call) { at_boundary(call); }
+
+template <class Return>
+constexpr bool kReturnsLists = std::is_same_v<Return, std::vector<at::Tensor>>;
 
 template <class Signature>
 struct Unboxed;
@@ -131,6 +168,10 @@ struct Unboxed<Return(Args...)> {
 
   // Of the parameters, those that hold tensors.
   static constexpr size_t holders() { return (size_t{kHoldsTensors<Args>} + ... + 0); }
+
+  // Whether what it makes may be of another device than its tensors.
+  static constexpr bool kNamesDevice =
+      (std::is_same_v<std::decay_t<Args>, Optional<at::Device>> || ... || false);
 
   struct Held {
     explicit Held(Args&... arguments) { (add(arguments), ...); }
@@ -149,11 +190,10 @@ struct Unboxed<Return(Args...)> {
 
   class Call final : private Held, public UnboxedCall {
    public:
-    Call(const Handle& op, c10::DispatchKeySet keys, const OpFacts& facts, Args&... arguments)
+    Call(const Handle& op, DispatchKeySet keys, const OpFacts& facts, Args&... arguments)
         : Held(arguments...),
-          UnboxedCall(facts, Held::tensors.data()),
-          op_(op),
-          keys_(keys),
+          UnboxedCall(op, keys, facts, Held::tensors.data()),
+          typed_(op),
           arguments_(arguments...) {
       (note_generator(arguments), ...);
     }
@@ -161,7 +201,7 @@ struct Unboxed<Return(Args...)> {
     void run() override {
       result_.set([&]() -> Return {
         return std::apply(
-            [&](auto&... argument) -> Return { return op_.redispatch(keys_, argument...); },
+            [&](auto&... argument) -> Return { return typed_.redispatch(keys_, argument...); },
             arguments_);
       });
     }
@@ -169,8 +209,18 @@ struct Unboxed<Return(Args...)> {
     Return take() { return result_.take(); }
 
    private:
-    const Handle& op_;
-    const c10::DispatchKeySet keys_;
+    Stack boxed_arguments() const override {
+      return std::apply([](auto&... argument) { return c10::impl::boxArgs<Args...>(argument...); },
+                        arguments_);
+    }
+    // Of calls on lists, which return lists or nothing.
+    void set_boxed_results(Stack* results) override {
+      if constexpr (kReturnsLists<Return>) {
+        result_.set([&] { return c10::impl::PopResult<Return>::call(*results); });
+      }
+    }
+
+    const Handle& typed_;
     const std::tuple<Args&...> arguments_;
     Result<Return> result_;
   };
@@ -180,10 +230,12 @@ struct Unboxed<Return(Args...)> {
     TORCH_CHECK(facts.tensors.size() == holders(), op.operator_name(), " has other operands");
     return torch::CppFunction([handle = op.typed<Return(Args...)>(),
                                facts = std::make_shared<const OpFacts>(std::move(facts))](
-                                  c10::DispatchKeySet keys, Args... arguments) -> Return {
+                                  DispatchKeySet keys, Args... arguments) -> Return {
       (void)kernels_made.load(std::memory_order_acquire);
-      const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
-                                      c10::DispatchKey::BackendSelect);
+      const DispatchKeySet below(DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+      if (!kNamesDevice && all_elsewhere(keys)) {
+        return handle.redispatch(keys & below, std::forward<Args>(arguments)...);
+      }
       Call call(handle, keys & below, *facts, arguments...);
       at_boundary_of(call);
       return call.take();
@@ -246,6 +298,10 @@ template <class T>
 struct Named<T&> {  // is written
   static std::string name() { return Named<T>::name() + "!"; }
 };
+template <class T>
+struct Named<std::vector<T>> {
+  static std::string name() { return Named<T>::name() + "[]"; }
+};
 template <class... Ts>
 std::string names_of() {
   std::string names;
@@ -274,8 +330,11 @@ struct Named<Return(Args...)> {
 inline std::string name_of(const std::vector<c10::Argument>& arguments) {
   std::string names;
   for (const c10::Argument& argument : arguments) {
-    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    names += argument.real_type()->str() + (written ? "!," : ",");
+    const std::string type = argument.real_type()->str();
+    // Lists that are written have the same C++ type as others.
+    const bool written =
+        argument.alias_info() != nullptr && argument.alias_info()->isWrite() && type.back() != ']';
+    names += type + (written ? "!," : ",");
   }
   return names;
 }
@@ -296,6 +355,9 @@ inline const std::unordered_map<std::string, MakeKernel>& unboxed_kernels() {
   using Some = const Optional<at::Tensor>&;
   using Number = const at::Scalar&;
   using Sizes = c10::SymIntArrayRef;
+  using List = at::TensorList;
+  using Numbers = at::ArrayRef<at::Scalar>;
+  using MadeList = std::vector<at::Tensor>;
   using Dtype = Optional<at::ScalarType>;
   using Random = Optional<at::Generator>;
   using Two = std::tuple<at::Tensor, at::Tensor>;
@@ -331,8 +393,21 @@ inline const std::unordered_map<std::string, MakeKernel>& unboxed_kernels() {
           // that write what they are given for the result
           Written(T, Written), Written(T, T, Written), Written(T, Number, Written),
           Written(T, T, Number, Written), Written(T, T, T, Number, Number, Written),
-          Written(T, int64_t, Written), Written(T, Sizes, Written),
-          Written(T, T, int64_t, Written)>());
+          Written(T, int64_t, Written), Written(T, Sizes, Written), Written(T, T, int64_t, Written),
+          // that take lists: optimisers'
+          void(List), void(List, Number), void(List, Numbers), void(List, List), void(List, T),
+          void(List, List, Number), void(List, List, List), void(List, List, List, Number),
+          void(List, List, List, Numbers), void(List, List, List, T), void(List, T, T),
+          void(List, T, Number), void(List, List, Numbers), void(List, List, bool),
+          void(List, Written, T),
+          void(List, List, List, List, List, List, double, double, double, double, double, bool,
+               bool, Some, Some),
+          void(List, List, List, List, List, List, T, double, double, double, double, bool, bool,
+               Some, Some),
+          MadeList(List), MadeList(List, Number), MadeList(List, Numbers), MadeList(List, List),
+          MadeList(List, T), MadeList(List, T, Number), MadeList(List, List, Number),
+          MadeList(List, Number, Dtype), MadeList(List, List, List),
+          MadeList(List, List, List, Number), MadeList(List, List, List, Numbers)>());
   return *kernels;
 }
 
@@ -342,7 +417,8 @@ inline std::optional<torch::CppFunction> unboxed_kernel(const c10::OperatorHandl
   const auto& schema = op.schema();
   const auto found =
       unboxed_kernels().find(name_of(schema.returns()) + " of " + name_of(schema.arguments()));
-  if (facts.kind != OpFacts::Kind::kNormal || found == unboxed_kernels().end()) {
+  const bool can = facts.kind == OpFacts::Kind::kNormal || facts.kind == OpFacts::Kind::kForeach;
+  if (!can || found == unboxed_kernels().end()) {
     return std::nullopt;
   }
   try {

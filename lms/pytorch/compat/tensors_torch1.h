@@ -29,6 +29,12 @@ inline bool elsewhere(const at::Tensor& tensor) {
          !is_sparse_compressed(tensor);
 }
 
+// Whether no tensor is of the device that has any of these keys, as those of a call have together.
+template <class Keys>
+bool all_elsewhere(const Keys& keys) {
+  return !keys.has_backend(c10::BackendComponent::CUDABit) && !keys.has_any(c10::sparse_csr_ks);
+}
+
 template <class F>
 void each_compressed_part(const at::Tensor& tensor, const F& f) {
   const auto* impl = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/List.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <torch/csrc/lms/foreach.h>
+#include <torch/csrc/lms/storages.h>
 
 #include <algorithm>
 #include <iterator>
@@ -14,9 +16,17 @@ using torch::jit::Stack;
 bool is_tensor_list(const c10::IValue& value) { return value.isTensorList(); }
 
 // One number per tensor, in a CPU tensor (the `scalars` overloads).
-bool is_scalar_tensor(const c10::Argument& argument, const c10::IValue& value, size_t length) {
+bool is_scalar_tensor(const c10::Argument& argument, const c10::IValue& value) {
   return argument.name() == "scalars" && value.isTensor() && value.toTensor().defined() &&
-         value.toTensor().dim() == 1 && static_cast<size_t>(value.toTensor().numel()) == length;
+         value.toTensor().dim() == 1;
+}
+
+// Whether there is a number per tensor, where there is one for each. Else the operator says so.
+bool matches(const c10::Argument& argument, const c10::IValue& value, size_t length) {
+  if (is_scalar_tensor(argument, value)) {
+    return static_cast<size_t>(value.toTensor().numel()) == length;
+  }
+  return argument.name() != "scalars" || !value.isList() || value.toListRef().size() == length;
 }
 
 c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_t length,
@@ -30,7 +40,7 @@ c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_
     }
     return part;
   }
-  if (is_scalar_tensor(argument, value, length)) {
+  if (is_scalar_tensor(argument, value)) {
     return value.toTensor().narrow(0, static_cast<int64_t>(begin),
                                    static_cast<int64_t>(end - begin));
   }
@@ -38,6 +48,17 @@ c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_
 }
 
 }  // namespace
+
+size_t bytes_of_item(const at::Tensor& tensor) {
+  if (C10_LIKELY(is_plain(tensor))) {
+    return tensor.nbytes();
+  }
+  size_t bytes = 0;
+  each_storage(tensor, [&bytes](const at::Tensor&, c10::StorageImpl* storage) {
+    bytes += c10::cuda::lms::nbytes_of(*storage);
+  });
+  return bytes;
+}
 
 bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* stack,
                   const std::function<bool(Stack*, Room)>& run) {
@@ -55,6 +76,9 @@ bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* s
   }
   std::vector<size_t> bytes(length, 0);
   for (size_t i = first; i < stack->size(); ++i) {
+    if (!matches(parameters[i - first], (*stack)[i], length)) {
+      return false;
+    }
     if (!is_tensor_list((*stack)[i])) {
       continue;
     }
@@ -63,10 +87,7 @@ bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* s
       return false;  // lists that do not match: the operator says so itself
     }
     for (size_t k = 0; k < items.size(); ++k) {
-      const at::Tensor& tensor = items[k].toTensor();
-      if (tensor.defined() && tensor.is_cuda()) {
-        bytes[k] += tensor.nbytes();
-      }
+      bytes[k] += bytes_of_item(items[k].toTensor());
     }
   }
   size_t total = 0;

@@ -10,6 +10,9 @@
 
 namespace torch::lms {
 
+// Of the device that an item of a list has.
+size_t bytes_of_item(const at::Tensor& tensor);
+
 // What a call does when its operands find no room together: it tells, once all that is idle has
 // left or, sparing that, before; or it throws.
 enum class Room : uint8_t { kSpare, kTell, kThrow };
