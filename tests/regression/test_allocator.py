@@ -148,6 +148,8 @@ def test_lists_that_do_not_match_fail_in_parts_as_without(lms: Any, device: Any)
             mul_(some, numbers)
     with pytest.raises(RuntimeError, match="length 20 but got 1"):
         torch._foreach_addcmul_(some, some, some, torch.tensor([2.0]))
+    with pytest.raises(RuntimeError, match="scalars to be contiguous"):
+        torch._foreach_addcmul_(some, some, some, torch.ones(40)[::2])
     assert lms_device.is_dry or [float(x[0].item()) for x in some] == list(range(20))
 
 

@@ -21,10 +21,12 @@ bool is_scalar_tensor(const c10::Argument& argument, const c10::IValue& value) {
          value.toTensor().dim() == 1;
 }
 
-// Whether there is a number per tensor, where there is one for each. Else the operator says so.
+// Whether there is a number per tensor, where there is one for each, and the operator takes a part
+// of them if it takes them all. Else it says so itself.
 bool matches(const c10::Argument& argument, const c10::IValue& value, size_t length) {
   if (is_scalar_tensor(argument, value)) {
-    return static_cast<size_t>(value.toTensor().numel()) == length;
+    return static_cast<size_t>(value.toTensor().numel()) == length &&
+           value.toTensor().is_contiguous();
   }
   return argument.name() != "scalars" || !value.isList() || value.toListRef().size() == length;
 }
