@@ -1119,6 +1119,41 @@ def test_switched_by_two_threads_at_once(program: Any) -> None:
     assert "agree" in out
 
 
+def test_what_was_made_while_it_was_off_dies_while_it_is_looked_at(program: Any) -> None:
+    out = program(
+        """
+        import random, sys, threading, time, torch
+        sys.setswitchinterval(1e-5)
+        kept = torch.zeros(1 << 18, device="cuda")
+        over = threading.Event()
+
+        def come_and_go(seed):
+            chance = random.Random(seed)
+            while not over.is_set():
+                made = [torch.empty(200, device="cuda") for _ in range(500)]
+                time.sleep(chance.random() * 0.003)
+                while made:
+                    made.pop()
+
+        threads = [threading.Thread(target=come_and_go, args=(i,), daemon=True) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(200):
+            torch.cuda.lms.enable(min_size=0)
+            torch.cuda.lms.reclaim()
+            kept.add_(1)
+            torch.cuda.lms.disable()
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert (kept == 200).all()
+        print("known, or gone")
+        """,
+        memory=256 * MIB,
+    )
+    assert "known, or gone" in out
+
+
 def test_a_look_while_another_thread_moves_it(program: Any) -> None:
     """Whether a storage is managed is asked without a lock, and must never be denied."""
     out = program(

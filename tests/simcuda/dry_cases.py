@@ -183,6 +183,8 @@ def lists() -> Any:
     tensors = [rand(3), rand(2, 2)]
     torch._foreach_mul_(tensors, 2)
     torch._foreach_addcmul_(tensors, tensors, tensors, 0.5)
+    numbers = torch.tensor([1.0] * len(tensors))  # of the CPU
+    torch._foreach_addcdiv_(tensors, tensors, tensors, numbers)
     return [torch._foreach_norm(tensors), torch._foreach_add(tensors, tensors), tensors]
 
 

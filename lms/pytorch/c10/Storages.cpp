@@ -93,7 +93,8 @@ void note_later(StorageImpl* storage) {
   mine.add(storage);
 }
 
-// All that they were used by is over.
+// All that they were used by is over. Other threads go on letting go of them: each is kept alive
+// for as long as it is looked at.
 void note_made_while_off() {
   std::vector<StorageImpl*> made;
   {
@@ -106,7 +107,9 @@ void note_made_while_off() {
     }
   }
   for (StorageImpl* storage : made) {
-    if (!expired(storage) && manageable(storage)) {
+    EngineScope scope;
+    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    if (state().backend.acquire(storage) && manageable(storage)) {
       state().engine.note(nullptr, storage, stream_for(storage));
     }
     drop_weak(storage);

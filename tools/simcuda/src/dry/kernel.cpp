@@ -153,6 +153,8 @@ PlanPtr DryKernel::infer(const c10::OperatorHandle& op, const IValue* values, bo
       stack[i] = IValue();
     } else if (name == "pin_memory" && stack[i].isBool()) {
       stack[i] = false;
+    } else if (name == "scalars" && stack[i].isTensor() && stack[i].toTensor().is_cpu()) {
+      // Its kernel for Meta reads them.
     } else {
       replace_tensors(stack[i], [&](const Tensor& t) { return metas.of(t, written_[i]); });
     }
