@@ -16,6 +16,10 @@ namespace {
 // Address space costs nothing, and holes too small for a request then cost none of the memory. With
 // more, less of it is to be had by others in the process; with less, large ranges find no place.
 constexpr std::size_t kSpacePerMemory = 4;
+// A machine with less gets as much as one with this: a limit may be beyond its memory, which is
+// another machine's where a dry device stands for that. With more, others in the process have less;
+// with less, a limit as high as that is not reached.
+constexpr std::size_t kLeastMemory = std::size_t{1} << 40;
 constexpr std::size_t kLeastSpace = std::size_t{1} << 30;
 
 constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -39,7 +43,7 @@ HostMemory::Space MappedMemory::reserve() {
   const auto memory = static_cast<std::size_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
                       static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
   // Less where the process may not have so much (RLIMIT_AS).
-  for (std::size_t bytes = std::max(kSpacePerMemory * memory, kLeastSpace); bytes >= kLeastSpace;
+  for (std::size_t bytes = kSpacePerMemory * std::max(memory, kLeastMemory); bytes >= kLeastSpace;
        bytes /= 2) {
     void* begin = mmap(nullptr, bytes, PROT_NONE, kReserved, -1, 0);
     if (begin != MAP_FAILED) return {static_cast<char*>(begin), bytes};

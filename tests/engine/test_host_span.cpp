@@ -220,6 +220,13 @@ TEST(mapped_memory_comes_and_goes) {
   memory.unreserve(space);
 }
 
+TEST(address_space_is_not_bound_by_the_machines_memory) {
+  Pinning memory;
+  const lms::HostMemory::Space space = memory.reserve();
+  CHECK(space.bytes >= kMiB << 20);  // the thread sanitizer lets nobody have four times as much
+  memory.unreserve(space);
+}
+
 TEST(nodes_are_told_by_the_machine) {
   const Folder root;
   CHECK_EQ(lms::node_of_pci("0000:3B:00.0", root.path()), lms::HostMemory::kAnyNode);
