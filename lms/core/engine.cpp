@@ -266,7 +266,7 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   for (std::size_t i = 0; i < count; ++i) {
     try {
-      note_(&frame, made[i].key, made[i].stream, frame.when_.lane);
+      pin_made_(&frame, made[i].key, made[i].stream);
     } catch (...) {  // frames are left in destructors; the first op that uses it makes it known
     }
   }
@@ -312,27 +312,37 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count) {
 
 void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  note_(frame, key, stream, lane);
+  if (frame != nullptr) {
+    pin_made_(frame, key, stream);
+  } else {
+    note_unpinned_(key, stream, lane);
+  }
 }
 
-void Engine::note_(Frame* frame, Key key, Stream stream, Lane lane) {
+void Engine::pin_made_(Frame* frame, Key key, Stream stream) {
   Entry* entry = track_(key);
-  if (frame != nullptr) {
-    maybe_trim_(frame);
-    frame->pins_.push_back({entry, stream});
-    pin_(entry);
-    frame->bytes_ += entry->bytes;
-  } else {
-    found_at_(entry, backend_.locate(key));
-  }
-  if (entry->streams.empty()) entry->streams.add({stream, nullptr});  // it was made for that
-  use_on_(entry, stream);
-  note_use_(entry);
-  if (frame != nullptr) return;
+  maybe_trim_(frame);
+  frame->pins_.push_back({entry, stream});
+  pin_(entry);
+  frame->bytes_ += entry->bytes;
+  used_at_once_(entry, stream);
+}
+
+void Engine::note_unpinned_(Key key, Stream stream, Lane lane) {
+  Entry* entry = track_(key);
+  found_at_(entry, backend_.locate(key));
+  used_at_once_(entry, stream);
   forget_last_uses_(entry);
   if (entry->pins > 0) return;
   size_(entry, backend_.locate(key).bytes);  // the op may have given it more
   push_idle_(entry, lane);
+}
+
+// What makes a storage uses it. The first stream to do so is the one that it is made for.
+void Engine::used_at_once_(Entry* entry, Stream stream) {
+  if (entry->streams.empty()) entry->streams.add({stream, nullptr});
+  use_on_(entry, stream);
+  note_use_(entry);
 }
 
 // Null, so that all that is queued is waited for, where it cannot be set: frames are left in

@@ -376,7 +376,9 @@ class Engine {
 
   Entry*& recent_(Key key);
   Entry* find_(Key key);
-  void note_(Frame* frame, Key key, Stream stream, Lane lane);
+  void pin_made_(Frame* frame, Key key, Stream stream);
+  void note_unpinned_(Key key, Stream stream, Lane lane);
+  void used_at_once_(Entry* entry, Stream stream);
   void erase_(Entry* entry);
   void look_ahead_(Key key);
   Entry* track_(Key key);

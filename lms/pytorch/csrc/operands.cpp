@@ -23,7 +23,7 @@ bool covers_its_storage(const at::Tensor& self) {
 }  // namespace
 
 // Of one that does not read, nor write parts.
-Access access_to_tell(const at::Tensor& tensor, Access announced) {
+Access unusual_access_to(const at::Tensor& tensor, Access announced) {
   // Kernels look at the pointers of what they do not access, which chaos mode refuses.
   if (C10_UNLIKELY(announced == Access::kHold && c10::cuda::lms::chaos())) {
     return Access::kWrite;

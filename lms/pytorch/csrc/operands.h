@@ -10,7 +10,8 @@
 
 namespace torch::lms {
 
-c10::cuda::lms::Access access_to_tell(const at::Tensor& tensor, c10::cuda::lms::Access announced);
+c10::cuda::lms::Access unusual_access_to(const at::Tensor& tensor,
+                                         c10::cuda::lms::Access announced);
 
 // How an op uses the storage of `tensor`, of which its facts say `announced`.
 inline c10::cuda::lms::Access access_to(const at::Tensor& tensor,
@@ -18,7 +19,7 @@ inline c10::cuda::lms::Access access_to(const at::Tensor& tensor,
   using c10::cuda::lms::Access;
   return C10_LIKELY(announced == Access::kRead || announced == Access::kWrite)
              ? announced
-             : access_to_tell(tensor, announced);
+             : unusual_access_to(tensor, announced);
 }
 
 inline c10::StorageImpl* storage_of(const c10::cuda::lms::Use& use) {
