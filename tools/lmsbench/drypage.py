@@ -42,8 +42,9 @@ as well."""  # noqa: E501
 _LARGEST = """\
 ## Largest size that trains (modelled devices, true sizes)
 
-In all of the profile's memory, among sizes whose elements (pixels, voxels, samples) grow by a
-tenth; in brackets the elements, by those of the largest size that trains without any method."""
+In all memory of the profile's device and of its machine, among sizes whose elements (pixels,
+voxels, samples) grow by a tenth; in brackets the elements, by those of the largest size that trains
+without any method."""
 
 
 def step(result: Mapping[str, Any]) -> float:
