@@ -1154,6 +1154,76 @@ def test_what_was_made_while_it_was_off_dies_while_it_is_looked_at(program: Any)
     assert "known, or gone" in out
 
 
+@pytest.mark.parametrize("want", ["kept.fill_(rounds % 100)", "end(os.fork())"])
+def test_a_storages_python_object_dies_beside_who_has_the_interpreter(
+    program: Any, want: str
+) -> None:
+    """With its last reference, which may be the engine's, goes the object, which takes the GIL."""
+    out = program(
+        """
+        import os, sys, threading, time, torch
+        sys.setswitchinterval(1e-5)
+        torch.cuda.lms.enable(min_size=0)
+        kept = torch.zeros(1000, device="cuda").untyped_storage()
+
+        def end(child):
+            os._exit(0) if child == 0 else os.waitpid(child, 0)
+
+        def look():
+            while not done:
+                for _ in range(20):
+                    torch.empty(1000, device="cuda").untyped_storage()
+                torch.cuda.lms.stats()
+
+        done = []
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        rounds, until = 0, time.monotonic() + 3
+        while time.monotonic() < until:
+            WANT
+            rounds += 1
+        done.append(True)
+        thread.join()
+        print("ended", rounds)
+        """.replace("WANT", want),
+        timeout=60,
+    )
+    assert "ended" in out
+
+
+def test_what_ends_with_a_storages_python_object_uses_the_engine(program: Any) -> None:
+    """Nothing is half done when it runs, on or off."""
+    out = program(
+        """
+        import torch, weakref
+        lms, ended = torch.cuda.lms, []
+        x = torch.ones(1000, device="cuda")
+
+        def over(i):
+            ended.append(i)
+            some = [x + j for j in range(3)]
+            lms.stats()
+            assert [float(t[0]) for t in some] == [1, 2, 3]
+
+        def make(i):
+            storage = torch.empty(1000, device="cuda").untyped_storage()
+            weakref.finalize(storage, over, i)
+
+        lms.enable(min_size=0)
+        for i in range(1500):
+            make(i)
+        lms.disable()
+        for i in range(1500, 3000):
+            make(i)
+        lms.enable(min_size=0)
+        lms.stats()
+        assert sorted(ended) == list(range(3000)), len(ended)
+        print("all ended")
+        """,
+    )
+    assert "all ended" in out
+
+
 def test_a_look_while_another_thread_moves_it(program: Any) -> None:
     """Whether a storage is managed is asked without a lock, and must never be denied."""
     out = program(

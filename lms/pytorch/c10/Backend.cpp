@@ -309,7 +309,7 @@ void Backend::retain(::lms::Key key) {
 
 void Backend::release(::lms::Key key) {
   guards_.erase(storage_of(key));
-  drop_weak(storage_of(key));
+  drop_weak_later(storage_of(key));
 }
 
 bool Backend::acquire(::lms::Key key) {

@@ -101,5 +101,7 @@ bool resident(const DataPtr& pointer) noexcept;
 
 // Until this thread's outermost ReleaseScope ends, when no lock is held.
 void keep_alive(intrusive_ptr<StorageImpl> storage);
+// A weak reference, then: with the last of a storage goes its Python object.
+void drop_weak_later(StorageImpl* storage);
 
 }  // namespace c10::cuda::lms

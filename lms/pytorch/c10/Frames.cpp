@@ -25,7 +25,11 @@ namespace c10::cuda::lms {
 
 namespace {
 
-using Acquired = std::vector<intrusive_ptr<StorageImpl>>;
+// References to storages that are let go when no lock is held.
+struct Acquired {
+  std::vector<intrusive_ptr<StorageImpl>> strong;
+  std::vector<StorageImpl*> weak;
+};
 
 thread_local detail::Thread thread_of_its_own;
 
@@ -153,18 +157,25 @@ void fill_in_streams(Use* uses, size_t count, const F& f) {
 }  // namespace
 
 void keep_alive(intrusive_ptr<StorageImpl> storage) {
-  acquired().push_back(std::move(storage));
+  acquired().strong.push_back(std::move(storage));
+  detail::this_thread().holds = true;
+}
+
+void drop_weak_later(StorageImpl* storage) {
+  acquired().weak.push_back(storage);
   detail::this_thread().holds = true;
 }
 
 void release_acquired() {
   detail::Thread& mine = detail::this_thread();
   if (C10_UNLIKELY(std::exchange(mine.holds, false))) {
-    Acquired storages = std::move(acquired());
-    acquired().clear();
+    Acquired storages = std::exchange(acquired(), Acquired());
     const bool before = std::exchange(mine.lets_go, true);
-    storages.clear();
+    storages.strong.clear();
     mine.lets_go = before;
+    for (StorageImpl* storage : storages.weak) {
+      drop_weak(storage);
+    }
   }
 }
 

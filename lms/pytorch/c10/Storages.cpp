@@ -39,15 +39,19 @@ class MadeWhileOff {
  private:
   // Each is looked at once, or so, for each that comes.
   void forget_dead() {
-    const auto dead = std::remove_if(storages.begin(), storages.end(), [](StorageImpl* storage) {
-      const bool gone = expired(storage);
-      if (gone) {
-        drop_weak(storage);
+    std::vector<StorageImpl*> dead;
+    const auto end = std::remove_if(storages.begin(), storages.end(), [&dead](StorageImpl* one) {
+      if (!expired(one)) {
+        return false;
       }
-      return gone;
+      dead.push_back(one);
+      return true;
     });
-    storages.erase(dead, storages.end());
+    storages.erase(end, storages.end());
     full_ = 2 * storages.size() + kFew;
+    for (StorageImpl* storage : dead) {  // last: what goes with it may run ops
+      drop_weak(storage);
+    }
   }
 
   // So many are not worth a look: fewer look more often, more keep more of the dead.
@@ -112,7 +116,7 @@ void note_made_while_off() {
     if (state().backend.acquire(storage) && manageable(storage)) {
       state().engine.note(nullptr, storage, stream_for(storage));
     }
-    drop_weak(storage);
+    drop_weak_later(storage);
   }
 }
 
