@@ -1154,38 +1154,42 @@ def test_what_was_made_while_it_was_off_dies_while_it_is_looked_at(program: Any)
     assert "known, or gone" in out
 
 
-@pytest.mark.parametrize("want", ["kept.fill_(rounds % 100)", "end(os.fork())"])
+@pytest.mark.parametrize("who", ["reads", "forks"])
 def test_a_storages_python_object_dies_beside_who_has_the_interpreter(
-    program: Any, want: str
+    program: Any, who: str
 ) -> None:
     """With its last reference, which may be the engine's, goes the object, which takes the GIL."""
     out = program(
         """
-        import os, sys, threading, time, torch
-        sys.setswitchinterval(1e-5)
-        torch.cuda.lms.enable(min_size=0)
-        kept = torch.zeros(1000, device="cuda").untyped_storage()
+        import os, threading, time, torch
+        lms, over = torch.cuda.lms, threading.Event()
+        lms.enable(min_size=0)
+        kept = torch.zeros(1000, device="cuda")
 
-        def end(child):
-            os._exit(0) if child == 0 else os.waitpid(child, 0)
+        def make():
+            for i in range(20):
+                x = kept + i if FORKS else torch.empty(1000, device="cuda")
+                x.untyped_storage()
 
-        def look():
-            while not done:
-                for _ in range(20):
-                    torch.empty(1000, device="cuda").untyped_storage()
-                torch.cuda.lms.stats()
+        def beside():
+            while not over.is_set():
+                make() if FORKS else lms.stats()
 
-        done = []
-        thread = threading.Thread(target=look, daemon=True)
+        thread = threading.Thread(target=beside, daemon=True)
         thread.start()
-        rounds, until = 0, time.monotonic() + 3
+        rounds, until = 0, time.monotonic() + 4
         while time.monotonic() < until:
-            WANT
+            if FORKS:
+                child = os.fork()
+                os._exit(0) if child == 0 else os.waitpid(child, 0)
+            else:
+                make()
+                kept.untyped_storage().fill_(rounds % 100)
             rounds += 1
-        done.append(True)
+        over.set()
         thread.join()
         print("ended", rounds)
-        """.replace("WANT", want),
+        """.replace("FORKS", str(who == "forks")),
         timeout=60,
     )
     assert "ended" in out
