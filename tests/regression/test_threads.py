@@ -1208,6 +1208,8 @@ def test_what_ends_with_a_storages_python_object_uses_the_engine(program: Any) -
             some = [x + j for j in range(3)]
             lms.stats()
             assert [float(t[0]) for t in some] == [1, 2, 3]
+            if i < 3000:
+                make(3000 + i)
 
         def make(i):
             storage = torch.empty(1000, device="cuda").untyped_storage()
@@ -1221,7 +1223,8 @@ def test_what_ends_with_a_storages_python_object_uses_the_engine(program: Any) -
             make(i)
         lms.enable(min_size=0)
         lms.stats()
-        assert sorted(ended) == list(range(3000)), len(ended)
+        lms.stats()
+        assert sorted(ended) == list(range(6000)), len(ended)
         print("all ended")
         """,
     )
