@@ -1212,8 +1212,8 @@ def test_what_ends_with_a_storages_python_object_uses_the_engine(program: Any) -
                 make(3000 + i)
 
         def make(i):
-            storage = torch.empty(1000, device="cuda").untyped_storage()
-            weakref.finalize(storage, over, i)
+            made = torch.empty(1000, device="cuda")  # its storage owns the object, and not Python
+            weakref.finalize(made.untyped_storage(), over, i)
 
         lms.enable(min_size=0)
         for i in range(1500):
