@@ -154,6 +154,23 @@ def test_lists_that_do_not_match_fail_in_parts_as_without(lms: Any, device: Any)
 
 
 @pytest.mark.values
+@pytest.mark.skipif(lms_device.torch_version() < (1, 9), reason="no operator refuses such a list")
+def test_lists_that_an_operator_refuses_change_nothing(lms: Any, device: Any) -> None:
+    """The parts before the one with the tensor of the host would do."""
+    device.limit(40 * MIB)
+    lms.disable()
+    lms.enable()
+    some = [block(2, 4) for _ in range(10)]
+    host = torch.ones(16)
+    found, scale = (torch.full((), x, device="cuda") for x in (0.0, 0.5))
+    with pytest.raises(RuntimeError, match="device"):
+        torch._amp_foreach_non_finite_check_and_unscale_([*some, host], found, scale)
+    assert [float(x[0].item()) for x in (*some, host)] == [4] * 10 + [1]
+    torch._amp_foreach_non_finite_check_and_unscale_(some, found, scale)
+    assert all(float(x[0].item()) == 2 for x in some)
+
+
+@pytest.mark.values
 def test_lists_with_sparse_tensors(lms: Any, device: Any) -> None:
     device.limit(40 * MIB)
     lms.disable()

@@ -317,7 +317,7 @@ def test_what_a_library_keeps_leaves_before_the_operands(child: Any) -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        "ops().begin_capture(); ops().end_capture()",
+        "ops().end_capture(ops().begin_capture())",
         "ops().launches_unseen()",
         "torch.cuda.current_blas_handle()",
     ],

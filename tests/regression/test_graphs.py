@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import warnings
 from typing import Any
@@ -150,6 +151,37 @@ def test_what_could_not_be_captured_keeps_nothing(lms: Any, device: Any, why: st
     assert all((t == i).all().item() for i, t in enumerate(kept))
 
 
+def test_a_signal_while_a_capture_begins_leaves_none(
+    lms: Any, device: Any, monkeypatch: Any
+) -> None:
+    """Seen when it has begun for the engine, and before whoever asked for it knows."""
+
+    class ToldError(Exception):
+        pass
+
+    def tell(*_: Any) -> None:
+        raise ToldError
+
+    def begin() -> Any:
+        capture = real()
+        signal.raise_signal(signal.SIGUSR1)
+        return capture
+
+    device.limit(32 * MIB)
+    operators = lms.library.ops()
+    real = operators.begin_capture
+    before = signal.signal(signal.SIGUSR1, tell)
+    monkeypatch.setattr(operators, "begin_capture", begin)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(ToldError), torch.cuda.graph(graph):
+        pass
+    monkeypatch.undo()
+    signal.signal(signal.SIGUSR1, before)
+    kept = [block(4, i) for i in range(12)]
+    assert lms.stats()["lms.paged_out"] > 0
+    assert all((t == i).all().item() for i, t in enumerate(kept))
+
+
 def test_a_capture_begins_on_a_full_device(lms: Any, device: Any) -> None:
     """What the graph keeps of random numbers has room, which must be made before it begins."""
     device.limit(32 * MIB)
@@ -178,10 +210,11 @@ def test_room_for_a_capture_is_held_until_it_begins(
     """What another thread gives back and takes before that is not it."""
     stream, begin, taken = torch.cuda.Stream(), torch.ops.lms.begin_capture, []
 
-    def begin_capture() -> None:
+    def begin_capture() -> Any:
         torch.cuda.empty_cache()
         device.limit(torch.cuda.memory_reserved())
         taken.append(begin())
+        return taken[0]
 
     monkeypatch.setattr(lms.library.ops(), "begin_capture", begin_capture)
     x = block(1)

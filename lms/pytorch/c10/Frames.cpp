@@ -356,6 +356,9 @@ void end_standstill() {
 }
 
 void abandon_capture() {
+  if (in_child()) {
+    return;
+  }
   std::function<void()> abandon;
   {
     auto& all = Standstills::all();

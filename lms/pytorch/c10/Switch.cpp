@@ -112,13 +112,17 @@ void begin_capture() {
 }
 
 void capture_begun() {
-  hold_for_graph(false);
-  --beginning;
+  if (!in_child()) {
+    hold_for_graph(false);
+    --beginning;
+  }
 }
 
 void end_capture() {
-  --captures;
-  end_standstill();
+  if (!in_child()) {
+    --captures;
+    end_standstill();
+  }
 }
 
 bool enabled() noexcept { return detail::lms_switch.enabled(); }

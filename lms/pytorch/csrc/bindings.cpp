@@ -14,6 +14,7 @@
 #include <torch/csrc/lms/storages.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -137,6 +138,57 @@ void pin(const at::Tensor& by, const std::vector<at::Tensor>& tensors) {
   std::for_each(tensors.begin(), tensors.end(), for_all<&engine::wait_for_arrival>);
 }
 
+// A capture that Python began. It is over when the tensor dies that Python has for it, so that no
+// signal leaves it. Each step is taken once.
+class Capture {
+ public:
+  Capture() { engine::begin_capture(); }
+  ~Capture() {
+    if (goes_on_) {
+      try {
+        abandon();
+      } catch (const c10::Error& error) {
+        TORCH_WARN("Large Model Support: ", error.what());
+      }
+    }
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  void begun() {
+    if (begins_.exchange(false)) {
+      engine::capture_begun();
+    }
+  }
+  void end() {
+    begun();
+    if (goes_on_.exchange(false)) {
+      engine::end_capture();
+    }
+  }
+  void abandon() {
+    try {
+      engine::abandon_capture();
+    } catch (...) {
+      end();
+      throw;
+    }
+    end();
+  }
+
+ private:
+  std::atomic<bool> begins_{true};
+  std::atomic<bool> goes_on_{true};
+};
+
+at::Tensor begin_capture() {
+  install();
+  const auto over = [](void* capture) { delete static_cast<Capture*>(capture); };
+  return at::from_blob(new Capture, {1}, over, at::kByte);
+}
+
+Capture& capture_of(const at::Tensor& tensor) { return *static_cast<Capture*>(tensor.data_ptr()); }
+
 void expose(const at::Tensor& tensor) {
   with_room_for_all<&engine::expose>(tensor);
   for_all<&engine::wait_for_arrival>(tensor);
@@ -179,14 +231,12 @@ LMS_DEFINITIONS(m) {
   m.def("set_enabled(bool enabled, float patience) -> ()", &set_enabled);
   m.def("enabled() -> bool", [] { return engine::enabled(); });
   m.def("active() -> bool", [] { return engine::active(); });
-  m.def("begin_capture() -> ()", [] {
-    install();
-    engine::begin_capture();
-  });
-  m.def("capture_begun() -> ()", [] { engine::capture_begun(); });
+  m.def("begin_capture() -> Tensor", &begin_capture);
+  m.def("capture_begun(Tensor capture) -> ()", [](const at::Tensor& t) { capture_of(t).begun(); });
   m.def("hold_for_graph(bool hold) -> ()", [](bool hold) { engine::hold_for_graph(hold); });
-  m.def("abandon_capture() -> ()", [] { engine::abandon_capture(); });
-  m.def("end_capture() -> ()", [] { engine::end_capture(); });
+  m.def("abandon_capture(Tensor capture) -> ()",
+        [](const at::Tensor& t) { capture_of(t).abandon(); });
+  m.def("end_capture(Tensor capture) -> ()", [](const at::Tensor& t) { capture_of(t).end(); });
   define_collectives(m);
   m.def("set_device_limit(int bytes) -> ()", &set_device_limit);
   m.def("free_bytes() -> int", &free_bytes);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <vector>
 
 namespace torch::lms {
@@ -29,6 +30,22 @@ bool matches(const c10::Argument& argument, const c10::IValue& value, size_t len
            value.toTensor().is_contiguous();
   }
   return argument.name() != "scalars" || !value.isList() || value.toListRef().size() == length;
+}
+
+// Whether an operator would take a part of a list if it takes the list. Those of `_foreach_*` look
+// at each tensor by itself where they are not alike. Others refuse such lists, as a whole.
+bool takes_parts(const c10::FunctionSchema& schema, const c10::IValue& list) {
+  const std::string& name = schema.name();
+  const bool types = name.compare(0, 12, "aten::_fused") == 0;
+  if (name.compare(0, 14, "aten::_foreach") == 0) {
+    return true;
+  }
+  const auto items = list.toListRef();
+  return std::all_of(items.begin(), items.end(), [&](const c10::IValue& item) {
+    const at::Tensor& one = item.toTensor();
+    return one.defined() && one.device() == items[0].toTensor().device() &&
+           (!types || one.scalar_type() == items[0].toTensor().scalar_type());
+  });
 }
 
 c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_t length,
@@ -98,6 +115,11 @@ bool run_in_parts(const c10::FunctionSchema& schema, size_t part_bytes, Stack* s
   }
   if (total <= part_bytes) {
     return false;
+  }
+  for (size_t i = first; i < stack->size(); ++i) {
+    if (is_tensor_list((*stack)[i]) && !takes_parts(schema, (*stack)[i])) {
+      return false;
+    }
   }
   for (const c10::Argument& result : schema.returns()) {
     if (!result.type()->isSubtypeOf(*c10::ListType::ofTensors())) {

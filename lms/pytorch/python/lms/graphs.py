@@ -35,20 +35,18 @@ def watch() -> None:
             _unnoted.add(self)
             return
         room = _make_room()
-        library.ops().begin_capture()
-        del room
-        self._lms_noted = True
         try:
+            self._lms_capture = library.ops().begin_capture()  # it is over when it dies
+            del room
             # A replay would follow pointers that nothing notes.
             fusion.stop("A CUDA graph cannot be captured once Large Model Support was on,")
             begin(self, *args, **kwargs)
+            library.ops().capture_begun(self._lms_capture)
         except BaseException as error:
-            library.ops().capture_begun()
             _abandon(self)
             if versions.is_out_of_memory(error):
                 _keep_for_ever(self)
             raise
-        library.ops().capture_begun()
 
     @functools.wraps(end)
     def capture_end(self: Any) -> None:
@@ -73,8 +71,8 @@ def _held(register: Any) -> Any:
         if not library.loaded():
             register(self, *args, **kwargs)
             return
-        library.ops().hold_for_graph(True)
         try:
+            library.ops().hold_for_graph(True)
             register(self, *args, **kwargs)
         finally:
             library.ops().hold_for_graph(False)
@@ -97,17 +95,20 @@ def _keep_for_ever(graph: Any) -> None:
 
 def _abandon(graph: Any) -> None:
     """PyTorch up to 2.6 leaves its allocator as if the capture went on, and nothing would move."""
-    try:
-        if "_lms_noted" in graph.__dict__:
-            library.ops().abandon_capture()
-    finally:
-        _end(graph)
+    _over(graph, "abandon_capture")
 
 
 def _end(graph: Any) -> None:
-    if graph.__dict__.pop("_lms_noted", False):
-        library.ops().end_capture()
-        fusion.settle()
+    _over(graph, "end_capture")
+
+
+def _over(graph: Any, how: str) -> None:
+    capture = graph.__dict__.pop("_lms_capture", None)
+    if capture is not None:
+        try:
+            getattr(library.ops(), how)(capture)
+        finally:
+            fusion.settle()
 
 
 def check() -> None:
