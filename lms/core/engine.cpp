@@ -157,8 +157,9 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   // Two passes: paging one operand in must not push another one of the same op out. Mostly all are
   // there, and the first is enough.
   if (count == 0) return;
-  std::uint64_t used = 0;
-  std::size_t used_bytes = 0;
+  OpUse first_use;  // of most ops there are no others
+  std::vector<OpUse> others;
+  OpUse* of = &first_use;
   bool all_there = true;
   {
     PinsBegun pinned(*this);
@@ -173,9 +174,10 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
       const Access access = uses[i].access;
       const bool looks = access != Access::kHold && access != Access::kInPlace;
       if (looks && access != Access::kRead) entry->written = true;
+      if (of->device != entry->device) of = use_of_(entry->device, &first_use, &others);
       if (entry->pins == 1 && looks && bytes >= min_bytes_) {
-        ++used;
-        used_bytes += bytes;
+        ++of->count;
+        of->bytes += bytes;
       }
       if (looks && extent.place == Place::kDevice) {
         note_use_(entry);
@@ -185,14 +187,32 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
       }
     }
   }
-  Device& on = on_(frame.pins_[first].entry->device);
-  EngineStats& stats = on.stats;
-  const std::int64_t before = stats.paged_in_bytes;
   if (!all_there) bring_in_operands_(&frame.pins_[first], uses, count, old);
-  stats.used += static_cast<std::int64_t>(used);
-  stats.used_bytes += static_cast<std::int64_t>(used_bytes);
-  const auto brought = static_cast<std::size_t>(stats.paged_in_bytes - before);
-  if (!chaos_ && on.watch.op(used, used_bytes, brought, op)) ++thrashing_;
+  tell_use_(first_use, op);
+  for (const OpUse& use : others) tell_use_(use, op);
+}
+
+Engine::OpUse* Engine::use_of_(int device, OpUse* first, std::vector<OpUse>* others) {
+  if (first->device == device) return first;
+  OpUse* use = first;
+  if (first->device >= 0) {
+    const auto other = std::find_if(others->begin(), others->end(),
+                                    [device](const OpUse& one) { return one.device == device; });
+    if (other != others->end()) return &*other;
+    others->emplace_back();
+    use = &others->back();
+  }
+  use->device = device;
+  use->paged_in_before = stats_of_(device).paged_in_bytes;
+  return use;
+}
+
+inline void Engine::tell_use_(const OpUse& use, const char* op) {
+  Device& on = on_(use.device);
+  on.stats.used += static_cast<std::int64_t>(use.count);
+  on.stats.used_bytes += static_cast<std::int64_t>(use.bytes);
+  const auto brought = static_cast<std::size_t>(on.stats.paged_in_bytes - use.paged_in_before);
+  if (!chaos_ && on.watch.op(use.count, use.bytes, brought, op)) ++thrashing_;
 }
 
 // The op does not run when a page-in fails, so bytes may stay behind only once none can: at the

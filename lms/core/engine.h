@@ -373,6 +373,13 @@ class Engine {
     EngineStats stats;
     ThrashWatch watch;
   };
+  // What an op uses of a device, from the minimum size on.
+  struct OpUse {
+    int device = -1;  // none yet
+    std::uint64_t count = 0;
+    std::size_t bytes = 0;
+    std::int64_t paged_in_before = 0;  // bytes
+  };
 
   Entry*& recent_(Key key);
   Entry* find_(Key key);
@@ -392,6 +399,8 @@ class Engine {
   std::uint64_t age_(const Entry* entry) const;
   std::vector<std::uint64_t> ages_(const std::vector<Entry*>& entries) const;
   void note_use_(Entry* entry);
+  OpUse* use_of_(int device, OpUse* first, std::vector<OpUse>* others);
+  void tell_use_(const OpUse& use, const char* op);
   void bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::size_t count,
                           Overwritten* old);
   void unlink_(Entry* entry);

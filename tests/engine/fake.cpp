@@ -600,7 +600,7 @@ bool Backend::dead(lms::Key key) { return static_cast<Storage*>(key)->strong == 
 
 lms::Extent Backend::locate(lms::Key key) {
   const auto* storage = static_cast<Storage*>(key);
-  return {storage->place, storage->ptr, storage->bytes, 0};
+  return {storage->place, storage->ptr, storage->bytes, second.count(key) > 0 ? 1 : 0};
 }
 
 void Backend::guard(lms::Key key) {

@@ -291,7 +291,8 @@ class Backend final : public lms::Backend {
   std::atomic<int> fail_mark{0};
   std::atomic<bool> immovable{false};
   bool unseen = false;
-  bool blind = false;  // cannot tell of writes: the write barrier never rules one out
+  std::set<lms::Key> second;  // of these it says that they are of a second device
+  bool blind = false;         // cannot tell of writes: the write barrier never rules one out
 
   // Bytes that live blocks and a request may have together; 0: no limit. Under the engine's lock.
   std::size_t limit = 0;

@@ -133,6 +133,37 @@ TEST(thrash_is_not_where_all_fits_nor_in_chaos_mode) {
   CHECK(!chaotic.engine.thrashing());
 }
 
+TEST(thrash_counts_for_each_device) {
+  fake::Device device(1, fake::Backend::streams_needed(1));
+  fake::HostMemory memory(64 * kBytes);
+  lms::HostPool pool(memory, kBytes);
+  fake::Backend backend(device, 1, 8 * kBytes);
+  Engine engine(backend, pool);
+  backend.attach(&engine, &pool);
+  engine.set_min_bytes(0);
+  std::vector<StorageRef> storages;
+  const fake::Scope scope;
+  for (int i = 0; i < 5; ++i) {
+    storages.push_back(backend.create(kBytes, stream(0)));
+    if (i % 2 == 1) backend.second.insert(storages.back().get());
+    engine.note(nullptr, storages.back().get(), stream(0));
+  }
+  CHECK(engine.evict(storages[1].get()));
+  CHECK(engine.evict(storages[4].get()));
+  std::vector<Use> uses;
+  for (const StorageRef& each : storages) uses.push_back({each.get(), Access::kRead, stream(0)});
+  Engine::Frame frame;
+  engine.enter(frame, uses.data(), uses.size(), nullptr, "op");
+  engine.leave(frame);
+  CHECK_EQ(engine.stats(0).used, 3);
+  CHECK_EQ(engine.stats(0).used_bytes, static_cast<std::int64_t>(3 * kBytes));
+  CHECK_EQ(engine.stats(0).paged_in_bytes, static_cast<std::int64_t>(kBytes));
+  CHECK_EQ(engine.stats(1).used, 2);
+  CHECK_EQ(engine.stats(1).used_bytes, static_cast<std::int64_t>(2 * kBytes));
+  CHECK_EQ(engine.stats(1).paged_in_bytes, static_cast<std::int64_t>(kBytes));
+  device.drain();
+}
+
 TEST(thrash_message) {
   Traffic traffic;
   traffic.uses = 4096;

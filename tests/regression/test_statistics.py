@@ -394,6 +394,17 @@ def test_summary(lms: Any) -> None:
     del x
 
 
+def test_summary_of_what_no_operator_has_brought_in(lms: Any) -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    lms.reset_accumulated_stats()
+    for _ in range(2):
+        lms.reclaim()
+        with lms.pin(x):
+            pass
+    assert lms.stats()["lms.paged_in_bytes"] == 8 * MIB
+    assert "operators used 0 B, less than was brought in, which pins" in lms.summary()
+
+
 THRASHING = """
 import warnings, torch
 lms = torch.cuda.lms

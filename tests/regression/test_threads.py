@@ -1231,6 +1231,33 @@ def test_what_ends_with_a_storages_python_object_uses_the_engine(program: Any) -
     assert "all ended" in out
 
 
+@pytest.mark.skipif(lms_device.torch_version() < (1, 13), reason="nothing traces the device")
+def test_a_page_in_runs_no_callback_of_the_programs(program: Any) -> None:
+    """It comes under the engine's lock, which a thread with the interpreter may wait for."""
+    out = program(
+        """
+        import torch
+        try:
+            import torch.cuda._gpu_trace as trace
+            activate = torch._C._activate_gpu_trace
+        except ImportError:  # before PyTorch 2.2
+            import torch.utils._cuda_trace as trace
+            activate = torch._C._activate_cuda_trace
+        torch.cuda.lms.enable(min_size=0)
+        x = torch.ones(1 << 20, device="cuda")
+        told = []
+        trace.register_callback_for_memory_allocation(told.append)
+        activate()
+        torch.cuda.lms.reclaim()
+        before = len(told)
+        x.add_(1)
+        assert torch.cuda.lms.stats()["lms.paged_in"] == 1
+        print("told of", len(told) - before)
+        """
+    )
+    assert "told of 0" in out
+
+
 def test_a_look_while_another_thread_moves_it(program: Any) -> None:
     """Whether a storage is managed is asked without a lock, and must never be denied."""
     out = program(

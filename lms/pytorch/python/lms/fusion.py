@@ -16,7 +16,7 @@ from . import library, objects, versions
 
 _GROUPS = ("TensorExprGroup", "CudaFusionGroup")  # as the graphs call them
 
-_lock = library.over_forks(threading.Lock())
+_lock = library.over_forks(threading.RLock())  # a finalizer may switch meanwhile
 _stopped = False
 _switching = 0  # how many threads turn Large Model Support on or off
 _changes = 0  # how often fusion was stopped, or one of them was done

@@ -38,8 +38,13 @@ def _unknown(size: str) -> str:
     )
 
 
-def _share(n: Dict[str, int]) -> str:
-    return f"{n['lms.paged_in_bytes'] / max(n['lms.used_bytes'], 1):.0%}"
+def _used(n: Dict[str, int]) -> str:
+    used, brought = n["lms.used_bytes"], n["lms.paged_in_bytes"]
+    if brought > used:
+        of_these = "less than was brought in, which pins and small tensors are, too"
+    else:
+        of_these = f"of which {brought / max(used, 1):.0%} had to be brought in first"
+    return f"  operators used {sizes.text(used)}, {of_these}"
 
 
 def _waited(n: Dict[str, int]) -> str:
@@ -72,7 +77,7 @@ def summary(device: Device = None) -> str:
     lines += [
         f"  copied: {s['lms.paged_out_bytes']} out in {n['lms.paged_out']},"
         f" {s['lms.paged_in_bytes']} in in {n['lms.paged_in']}",
-        f"  operators used {s['lms.used_bytes']}, of which {_share(n)} had to be brought in first",
+        _used(n),
         f"  moved without a copy: {s['lms.clean_bytes']} out, {s['lms.overwrite_bytes']} in",
         *([_waited(n)] if any(n[name] for name in n if name.startswith("lms.waited.")) else []),
         f"  now: {s['lms.on_host_bytes']} on the host, {s['lms.idle_bytes']} idle on the device,"
