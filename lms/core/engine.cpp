@@ -336,6 +336,7 @@ void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
     pin_made_(frame, key, stream);
   } else {
     note_unpinned_(key, stream, lane);
+    maybe_purge_();  // no op may ever be over
   }
 }
 

@@ -1251,6 +1251,17 @@ TEST(engine_tells_what_a_frame_has_pinned) {
 }
 
 // An op that runs many others, and is still running.
+TEST(engine_forgets_the_dead_that_no_op_used) {
+  Rig rig;
+  for (int i = 0; i < 3000; ++i) {
+    const fake::Scope scope;
+    StorageRef a = rig.backend.create(kBytes, stream(0));
+    rig.engine->note(nullptr, a.get(), stream(0));
+    CHECK(rig.backend.retained.size() < 600);
+  }
+  rig.check();
+}
+
 TEST(engine_lets_go_of_what_died_under_a_long_op) {
   Rig rig;
   fake::Scope outer;
