@@ -1238,15 +1238,17 @@ def test_a_page_in_runs_no_callback_of_the_programs(program: Any) -> None:
         """
         import torch
         try:
-            import torch.cuda._gpu_trace as trace
+            from torch.cuda._gpu_trace import register_callback_for_memory_allocation as register
             activate = torch._C._activate_gpu_trace
         except ImportError:  # before PyTorch 2.2
-            import torch.utils._cuda_trace as trace
+            from torch.utils._cuda_trace import (
+                register_callback_for_cuda_memory_allocation as register,
+            )
             activate = torch._C._activate_cuda_trace
         torch.cuda.lms.enable(min_size=0)
         x = torch.ones(1 << 20, device="cuda")
         told = []
-        trace.register_callback_for_memory_allocation(told.append)
+        register(told.append)
         activate()
         torch.cuda.lms.reclaim()
         before = len(told)
