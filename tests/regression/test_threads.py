@@ -1232,6 +1232,7 @@ def test_what_ends_with_a_storages_python_object_uses_the_engine(program: Any) -
 
 
 @pytest.mark.skipif(lms_device.torch_version() < (1, 13), reason="nothing traces the device")
+@pytest.mark.skipif(lms_device.is_plugin(), reason="PyTorch's allocator tells of its segments")
 def test_a_page_in_runs_no_callback_of_the_programs(program: Any) -> None:
     """It comes under the engine's lock, which a thread with the interpreter may wait for."""
     out = program(
