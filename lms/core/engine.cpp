@@ -2,6 +2,8 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <unordered_set>
@@ -26,6 +28,9 @@ constexpr std::size_t kPinsBeforeTrim = 256;
 // How many uses ahead of the one that is looked at the next one's entry is asked for. With fewer it
 // has not come by then, with more it has gone again.
 constexpr std::size_t kAhead = 4;
+
+// More than any op uses, so that its mark is shared with none.
+constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max() / 2;
 
 }  // namespace
 
@@ -312,7 +317,9 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count) {
           mark = mark_(device, stream, frame.bytes_);
         }
         for (StreamUse& use : entry->streams) {
-          if (use.stream == stream && use.last != mark) use.last = mark;
+          if (use.stream != stream) continue;
+          if (use.last != mark) use.last = mark;
+          use.unmarked = !mark;
         }
       }
       unpin_(entry, frame.when_.lane, &ended);
@@ -378,7 +385,32 @@ MarkPtr Engine::mark_(int device, Stream stream, std::size_t bytes) {
 
 // Somebody used it of whom no op tells when that is over.
 inline void Engine::forget_last_uses_(Entry* entry) {
-  for (StreamUse& use : entry->streams) use.last.reset();
+  for (StreamUse& use : entry->streams) {
+    use.last.reset();
+    use.unmarked = false;
+  }
+}
+
+// Marks cost every op, so none is set before they are needed. Then one on each stream is after all
+// uses that have ended there.
+void Engine::begin_to_move_() {
+  if (has_moved_) return;
+  has_moved_ = true;
+  backend_.begin_to_move();
+  std::map<std::pair<int, Stream>, MarkPtr> marks;
+  for (const auto& known : entries_) {
+    Entry* entry = known.second;
+    for (StreamUse& use : entry->streams) {
+      if (!use.unmarked) continue;
+      const auto at = std::make_pair(entry->device, use.stream);
+      auto found = marks.find(at);
+      if (found == marks.end()) {
+        found = marks.emplace(at, mark_(entry->device, use.stream, kAnyBytes)).first;
+      }
+      use.last = found->second;
+      use.unmarked = false;
+    }
+  }
 }
 
 // An op that runs others for long, as one written in Python may, pins everything once, and nothing
@@ -571,7 +603,7 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
     bytes += extent.bytes;
     evictions.push_back({extent.bytes, static_cast<bool>(entry->copy), ages[i], oldest, 0});
-    result.push_back({entry->key, extent, 0, entry->last_use});
+    result.push_back({entry->key, extent, 0});
   }
   for (std::size_t i = 0; i < result.size(); ++i) {
     evictions[i].candidates = bytes;
@@ -667,6 +699,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
     }
   }
   try {
+    begin_to_move_();
     backend_.page_out(entry->key, extent, range, !clean, entry->streams);
   } catch (...) {
     // The barrier is off, so from now on neither a copy nor the last uses can be trusted.
@@ -713,7 +746,10 @@ void Engine::page_out_ahead_(Entry* entry) {
   try {  // frames are left in destructors; it may be evicted as if nothing had been tried
     range = host_.allocate(extent.bytes, Growth::kNone, extent.device);
     if (!range) range = host_.allocate(extent.bytes, Growth::kAllowed, extent.device);
-    if (range) copied = backend_.page_out_ahead(entry->key, extent, range, entry->streams);
+    if (range) {
+      begin_to_move_();
+      copied = backend_.page_out_ahead(entry->key, extent, range, entry->streams);
+    }
   } catch (...) {
   }
   if (!copied) {

@@ -80,8 +80,12 @@ class Backend {
   virtual void finish_owed() {}
 
   // What is after all work queued so far on `stream`, where an op ends that has used `bytes`. Null
-  // where that cannot be told: uses are then not known to end before anything that is queued.
+  // where that cannot be told: uses are then not known to end before anything that is queued; or
+  // where nothing has ever moved: it is then asked for when something is about to.
   virtual MarkPtr mark(int, Stream, std::size_t) { return nullptr; }
+
+  // Something is about to move, for the first time.
+  virtual void begin_to_move() {}
 
   // Before host memory comes from the machine, which takes long, for a storage of so many bytes on
   // `device`. What it throws leaves the engine, whose lock can be let go then; when it returns, the
@@ -138,7 +142,6 @@ struct Candidate {
   Key key;
   Extent extent;
   double cost;
-  Moment last_use;
 };
 
 struct Census {
@@ -291,7 +294,8 @@ class Engine {
   bool exposed(Key key);
   bool excluded(Key key);
 
-  // What could be evicted on `device` now, each storage kept alive until the lock is released.
+  // What could be evicted on `device` now, in the order in which it came to be idle, each storage
+  // kept alive until the lock is released.
   std::vector<Candidate> candidates(int device, Sizes sizes, const Cost& cost = default_cost());
   // Moves one candidate out. False when it cannot be (pinned by now, or no host memory).
   bool evict(Key key);
@@ -413,6 +417,7 @@ class Engine {
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
                  Overwritten* old = nullptr);
   bool evict_(Entry* entry, const Extent& extent);
+  void begin_to_move_();
   void page_out_ahead_(Entry* entry);
   void idleness_over_(Entry* entry, bool evicted);
   HostRange host_room_(std::size_t bytes, int device);
@@ -461,6 +466,7 @@ class Engine {
   std::vector<Lane> closed_lanes_;       // to be used again
   std::size_t open_lanes_ = 0;
   bool keep_clean_;
+  bool has_moved_ = false;  // anything, ever
   const bool tells_candidates_;
   const std::unique_ptr<Predictor> predictor_;
   std::atomic<bool> chaos_{false};

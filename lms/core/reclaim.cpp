@@ -33,6 +33,16 @@ std::size_t bytes_of(const std::vector<Segment>& segments) {
   return bytes;
 }
 
+// Evicts so many of the candidates, in the order in which they came to be idle: what one is copied
+// out after is then over when that of the next is, and holds it up no longer. False when one cannot
+// leave, as host memory is full.
+bool evict_in_order(Engine& engine, const std::vector<Candidate>& candidates,
+                    std::vector<std::size_t> victims) {
+  std::sort(victims.begin(), victims.end());
+  return std::all_of(victims.begin(), victims.end(),
+                     [&](std::size_t victim) { return engine.evict(candidates[victim].key); });
+}
+
 // Any storage will do, wherever it lies: what costs least for its bytes goes first.
 Step evict_to_limit(Engine& engine, BlockLists& lists, std::vector<Candidate> candidates) {
   std::stable_sort(candidates.begin(), candidates.end(),
@@ -58,9 +68,7 @@ Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& reques
       policy().choose(segments, {request.bytes, request.whole_segments ? lists.shortfall() : 0,
                                  request.cost->replace_segments(bytes_of(segments))});
   if (choice.kind == Choice::Kind::kNone) return {Route::kNone, false};
-  for (const std::size_t victim : choice.victims) {
-    if (!engine.evict(candidates[victim].key)) return {Route::kNone, false};  // host memory is full
-  }
+  if (!evict_in_order(engine, candidates, choice.victims)) return {Route::kNone, false};
   const bool moved = !choice.victims.empty();  // else another step would find the same
   if (choice.kind == Choice::Kind::kHole) {
     if (lists.take_free_block()) return {route_of(choice.victims.size()), moved};
@@ -110,10 +118,7 @@ bool make_hole_at_end(Engine& engine, BlockLists& lists, int device, std::size_t
   const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
   const auto candidates = engine.candidates(device, Sizes::kAny);
   const LastRun run = last_run(lists.segments(idle_map(candidates)), bytes);
-  for (const std::size_t victim : run.victims) {
-    if (!engine.evict(candidates[victim].key)) return false;
-  }
-  return run.found;
+  return evict_in_order(engine, candidates, run.victims) && run.found;
 }
 
 bool evict_idle(Engine& engine, int device) {

@@ -93,6 +93,7 @@ struct StreamUse {
   Stream stream;
   MarkPtr last;
   bool unordered = false;  // it has yet to wait for copies into and out of the storage's memory
+  bool unmarked = false;  // its last use is over before anything has moved: the first move marks it
 };
 
 // The few streams a storage was used on since it came to the device: mostly one, which is kept in

@@ -775,7 +775,7 @@ void Backend::join(lms::Stream user, const lms::FencePtr& arrival) { device_.wai
 
 lms::MarkPtr Backend::mark(int, lms::Stream user, std::size_t) {
   if (fail_mark > 0 && --fail_mark == 0) throw BackendError();
-  return device_.record(user);
+  return moves ? device_.record(user) : nullptr;
 }
 
 }  // namespace fake

@@ -278,6 +278,7 @@ class Backend final : public lms::Backend {
   void refill(lms::Key key, lms::HostRange host, lms::Stream stream,
               lms::FencePtr* arrival) override;
   void join(lms::Stream stream, const lms::FencePtr& arrival) override;
+  void begin_to_move() override { moves = true; }
   lms::MarkPtr mark(int device, lms::Stream stream, std::size_t bytes) override;
   lms::Marks owed_to_others(const lms::Extent& at) override;
   void before_host_growth(std::size_t bytes, int device) override {
@@ -289,6 +290,7 @@ class Backend final : public lms::Backend {
   std::atomic<int> fail_page_in{0};
   std::atomic<int> fail_page_out{0};
   std::atomic<int> fail_mark{0};
+  bool moves = false;  // something has, or is about to
   std::atomic<bool> immovable{false};
   bool unseen = false;
   std::set<lms::Key> second;  // of these it says that they are of a second device

@@ -603,29 +603,72 @@ TEST(engine_evicts_after_every_stream) {
 
 // What is queued later on the stream of the last use has nothing to do with it.
 TEST(engine_evicts_after_the_last_use_alone) {
-  int before_later_work = 0;
+  int before_later_work[] = {0, 0};  // where moves began before the last use, or after it
   for (std::uint64_t seed = 0; seed < 64; ++seed) {
     Rig rig;
-    StorageRef a = rig.make(1);
+    StorageRef a = rig.make(1), other = rig.make(3);
+    const bool ended_before_moves = seed % 2 == 1;
+    if (!ended_before_moves) CHECK(rig.evict(other));
     rig.device.drain();
     rig.device.set_seed(seed);
     rig.run_op(&a, stream(0), [&] { rig.write(a, 2, stream(0)); });
+    if (ended_before_moves) CHECK(rig.evict(other));
     bool later = false;
     rig.device.launch(stream(0), [&later] { later = true; });
     CHECK(rig.evict(a));
     const lms::MarkPtr copied = *a->written.begin();
     while (!copied->done()) rig.device.run(1);
-    if (!later) ++before_later_work;
+    if (!later) ++before_later_work[ended_before_moves];
     CHECK(rig.has(a, 2));
     rig.check();
   }
-  CHECK(before_later_work > 0);
+  CHECK(before_later_work[false] > 0 && before_later_work[true] > 0);
+}
+
+// Of uses that ended before, each on its stream; it is after them alone.
+TEST(engine_marks_each_stream_when_something_moves_first) {
+  for (std::uint64_t seed = 0; seed < 64; ++seed) {
+    Rig rig;
+    StorageRef a = rig.make(1), b = rig.make(2), first = rig.make(3);
+    rig.use(&first);
+    rig.device.drain();
+    rig.device.set_seed(seed);
+    rig.run_op(&a, stream(0), [&] { rig.read(a, 1, stream(0)); });
+    rig.run_op(&b, stream(0), [] {});
+    rig.run_op(&b, stream(1), [&] { rig.write(b, 4, stream(1)); });
+    CHECK(rig.evict(first) && rig.evict(a) && rig.evict(b));
+    CHECK(rig.backend.knew_last_uses);
+    CHECK(rig.has(a, 1) && rig.has(b, 4) && rig.has(first, 3));
+    rig.check();
+  }
+}
+
+// What is not known of a storage is not known by that either.
+TEST(engine_marks_no_use_that_was_not_an_op_s) {
+  Rig rig;
+  StorageRef noted = rig.make(1), pinned = rig.make(2), exposed = rig.make(3), told = rig.make(4),
+             replaced = rig.make(5), first = rig.make(6);
+  for (StorageRef* used : {&noted, &pinned, &exposed, &told, &replaced, &first}) rig.use(used);
+  rig.engine->note(nullptr, noted.get(), stream(0));
+  rig.engine->pin(pinned.get(), stream(0));
+  rig.engine->unpin(pinned.get());
+  rig.engine->expose(exposed.get(), stream(0));
+  rig.engine->unexpose(exposed.get());
+  rig.engine->written(told.get());
+  rig.backend.replace(replaced.get(), kBytes,
+                      [](const void*, void* to) { fake::fill(to, kBytes, 7); });
+  CHECK(rig.evict(first) && rig.backend.knew_last_uses);
+  for (StorageRef* used : {&noted, &pinned, &exposed, &told, &replaced}) {
+    CHECK(rig.evict(*used) && !rig.backend.knew_last_uses);
+  }
+  rig.check();
 }
 
 TEST(engine_tells_the_last_use_on_each_stream) {
   for (std::uint64_t seed = 0; seed < 64; ++seed) {
     Rig rig(1);
     StorageRef a = rig.make(1);
+    CHECK(rig.evict(a));
     rig.run_op(&a, stream(0), [] {});
     rig.device.drain();
     rig.device.set_seed(seed);

@@ -137,6 +137,23 @@ TEST(reclaim_evicts_neighbours) {
 }
 
 // Only the whole of another pool's segment can go to the device, for a new one of this pool.
+// Wherever they lie: a copy out begins when those before it have.
+TEST(reclaim_evicts_neighbours_in_the_order_of_their_last_uses) {
+  Rig rig(3);
+  rig.make(3);
+  {
+    fake::Scope scope;
+    lms::Engine::Frame frame;
+    const lms::Use again{rig.made[0].get(), lms::Access::kRead, stream(0)};
+    rig.engine.enter(frame, &again, 1);
+    rig.engine.leave(frame);
+  }
+  rig.room(3);
+  rig.check_out({0, 1, 2});
+  const auto host = [&rig](std::size_t index) { return rig.made[index]->range.ptr; };
+  CHECK(host(1) < host(2) && host(2) < host(0));  // given to them in this order
+}
+
 TEST(reclaim_gives_segments_of_other_pools_back) {
   Rig rig(4, 2, 2);
   rig.make(2, 1, stream(1));

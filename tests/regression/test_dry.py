@@ -179,7 +179,7 @@ def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> Non
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
     run_short()
     ready, late = (torch.ones(1 << 28, device="cuda") for _ in range(2))
-    torch.cuda.lms.reclaim()  # ends of uses are known once something has moved
+    torch.cuda.lms.reclaim()
     ready.add_(1), late.add_(1), torch.cuda.synchronize()
     start = simcuda.device.times()["now"]
     ready.add_(1)
@@ -195,6 +195,29 @@ def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> Non
         dry=True,
     )
     assert took == pytest.approx(2 * GIB / 15.75, rel=0.05)
+
+
+def test_what_moves_first_does_not_wait_for_what_was_queued_later(child: Any) -> None:
+    """Ends of uses are known that were over before anything had moved."""
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    run_short()
+    first, second = (torch.ones(1 << 28, device="cuda") for _ in range(2))
+    first.add_(1), second.add_(1), torch.cuda.synchronize()
+    start = simcuda.device.times()["now"]
+    torch.ops.lms.evict(first)
+    torch.cuda._sleep(10**9)
+    torch.ops.lms.evict(second)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side), torch.cuda.lms.pin(second):
+        side.synchronize()
+    print(json.dumps(simcuda.device.times()["now"] - start))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+    )
+    assert took == pytest.approx(3 * GIB / 15.75, rel=0.05)
 
 
 def test_a_small_page_in_waits_for_the_last_use_of_its_block_alone(child: Any) -> None:

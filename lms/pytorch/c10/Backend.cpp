@@ -395,7 +395,6 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   StorageImpl* storage = storage_of(key);
   const auto device = static_cast<DeviceIndex>(from.device);
   CUDAGuard guard(device);
-  has_moved_ = true;
   BlockInfo block = block_info(from.ptr);
   const bool unseen = unseen_kernels();
   // What the block owes from now on. The page-in that it came with, its users have waited for.
@@ -460,7 +459,6 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     return nullptr;
   }
   CUDAGuard guard(device);
-  has_moved_ = true;
   BlockInfo block = block_info(from.ptr);
   std::vector<MarkPtr> ends;
   for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
@@ -558,6 +556,8 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   return owned->range;
 }
 
+void Backend::begin_to_move() { has_moved_ = true; }
+
 void Backend::before_host_growth(size_t bytes, int device) {
   if (GrowthScope::active()) {
     throw HostMemoryLacking{bytes, device};
@@ -608,7 +608,7 @@ void Backend::finish_owed() {
   left_.clear();
 }
 
-// Costs nothing while nothing has ever moved: then all that is queued will be waited for.
+// Costs nothing while nothing has ever moved: the engine asks for it when something is about to.
 ::lms::MarkPtr Backend::mark(int device, ::lms::Stream stream, size_t bytes) {
   const auto index = static_cast<DeviceIndex>(device);
   if (!has_moved_ && usable(index, stream_of(stream))) {

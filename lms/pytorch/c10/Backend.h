@@ -77,6 +77,7 @@ class Backend final : public ::lms::Backend {
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
   ::lms::Marks owed_to_others(const ::lms::Extent& at) override;
   void finish_owed() override;
+  void begin_to_move() override;
   void before_host_growth(size_t bytes, int device) override;
   ::lms::MarkPtr mark(int device, ::lms::Stream stream, size_t bytes) override;
 
