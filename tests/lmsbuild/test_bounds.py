@@ -6,6 +6,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,6 +194,51 @@ def test_a_call_on_lists_needs_one_of_them_at_a_time() -> None:
     assert found.time <= 8 * SECOND
     with pytest.raises(SimcudaError, match="step 2 needs 2 MiB at once"):
         bounds(Problem(one.steps[2:], one.sizes, 1, 1), MIB)
+
+
+def test_what_two_calls_on_lists_use_is_there_between_them_or_comes_in() -> None:
+    one = problem((0, "0m"), (0, "1m"), (0, "0w1w"), (0, "0w1w"), sizes={0: 2, 1: 2})
+    one.steps[2].divisible = one.steps[3].divisible = True
+    found = bounds(one, 2 * MIB)
+    # "0m 1m 1w 0w 0w 1w", and what comes in has left: 0 before the first call, 1 before the second.
+    assert (found.bytes_in, found.bytes_out) == (4 * MIB, 4 * MIB)
+
+
+def one_at_a_time(one: Problem) -> Iterator[Problem]:
+    """Each order in which the storages of divisible steps can be used one after the other. The
+    first of them has the step's time, which is 0."""
+    orders = [
+        list(itertools.permutations(step.uses.items())) if step.divisible
+        else [tuple([*step.uses.items()])]
+        for step in one.steps
+    ]  # fmt: skip
+    for chosen in itertools.product(*orders):
+        steps: list[Step] = []
+        for step, uses in zip(one.steps, chosen, strict=True):
+            if step.divisible:
+                steps += [Step(step.name, 0, {n: access}) for n, access in uses]
+            else:
+                steps.append(step)
+        yield replace(one, steps=steps)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_order_within_calls_on_lists_is_below_the_bounds(seed: int) -> None:
+    dice = random.Random(seed)
+    both = "".join(f"{n}{dice.choice('rw')}" for n in (0, 1))
+    one = problem(
+        *[(0, "0m"), (dice.randrange(3), "1m2m"), (0, both), (0, both), (0, both),
+          (dice.randrange(3), dice.choice(("2w", "0r", "1w")))],
+        sizes={n: dice.randrange(1, 4) for n in range(3)},
+    )  # fmt: skip
+    for step in one.steps[2:5]:
+        step.divisible = True
+    least = (one.sizes[1] + one.sizes[2]) // MIB
+    for capacity in range(max(least, one.sizes[0] // MIB), sum(one.sizes.values()) // MIB):
+        found = bounds(one, capacity * MIB)
+        orders = list(one_at_a_time(one))
+        assert found.bytes <= min(least_bytes(each, capacity) for each in orders) * MIB
+        assert found.time <= min(least_time(each, capacity) for each in orders) * SECOND + 1000
 
 
 def test_what_was_there_before_can_have_been_saved_before() -> None:

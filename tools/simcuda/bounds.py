@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -99,10 +99,21 @@ class TooSmallError(SimcudaError):
 
 def bounds(problem: Problem, capacity: int) -> Bounds:
     """Raises TooSmallError."""
-    model = _Model(problem, capacity)
+    model = _Model(_with_instants(problem), capacity)
     moved = model.least_bytes()
     compute = sum(step.time for step in problem.steps)
     return Bounds(capacity, model.peak, *moved, compute, compute + model.least_wait())
+
+
+def _with_instants(problem: Problem) -> Problem:
+    """With a step that uses nothing between two that are divisible: each of those needs little at a
+    time, but what is used by both and does not come in for the second is all there between them."""
+    steps: list[Step] = []
+    for step in problem.steps:
+        if step.divisible and steps and steps[-1].divisible:
+            steps.append(Step(f"before {step.name}", 0, {}))
+        steps.append(step)
+    return replace(problem, steps=steps)
 
 
 @dataclass
