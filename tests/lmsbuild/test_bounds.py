@@ -209,7 +209,7 @@ def one_at_a_time(one: Problem) -> Iterator[Problem]:
     first of them has the step's time, which is 0."""
     orders = [
         list(itertools.permutations(step.uses.items())) if step.divisible
-        else [tuple([*step.uses.items()])]
+        else [tuple(step.uses.items())]
         for step in one.steps
     ]  # fmt: skip
     for chosen in itertools.product(*orders):
@@ -256,6 +256,26 @@ def test_copies_of_one_iteration_are_not_hidden_in_another() -> None:
     iteration = [(0, "0m"), (0, "1m"), (0, "1r"), (0, "0r"), (20, "2m")]
     one = problem(*iteration * 3, sizes={0: 2, 1: 2, 2: 1})
     assert bounds(one, 3 * MIB).time == 3 * 22 * SECOND
+
+
+def test_what_an_optimiser_writes_is_saved_in_its_own_iteration() -> None:
+    """In each it comes in, which takes 2 s, and goes out before the next peak."""
+    iteration = [(0, "1m2m"), (3, "1r"), (0, "0w")]
+    one = problem((0, "0m"), *iteration * 30, sizes={0: 2, 1: 2, 2: 2})
+    for step in one.steps[3::3]:
+        step.divisible = True
+    assert bounds(one, 4 * MIB).time == 30 * 5 * SECOND
+
+
+def test_the_highest_step_is_looked_at() -> None:
+    """Among a thousand for which a MiB is away, it needs 4 more."""
+    around = [(0, "1r")] * 501  # the highest is not among those that are looked at anyway
+    made, used = [(0, f"{n}m") for n in (0, 1, 2, 4)], [(0, f"{n}r") for n in (0, 2, 4)]
+    steps = [*made, *around, (0, "1r3m"), *around, *used]
+    one = problem(*steps, sizes={0: 1, 1: 1, 2: 4, 3: 4, 4: 1})
+    found = bounds(one, 6 * MIB)
+    assert found.bytes == 10 * MIB
+    assert found.time == 10 * SECOND
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def _with_instants(problem: Problem) -> Problem:
     steps: list[Step] = []
     for step in problem.steps:
         if step.divisible and steps and steps[-1].divisible:
-            steps.append(Step(f"before {step.name}", 0, {}))
+            steps.append(Step("", 0, {}))
         steps.append(step)
     return replace(problem, steps=steps)
 
@@ -180,6 +180,7 @@ class _Linear:
 _UNIT = float(1 << 20)  # numbers near 1 suit the solver
 _TIMES = 400  # steps at which time is looked at, so many at most
 _VALLEYS = 16  # steps from which, and until which, and highest ones; so many of each at most
+_CALLS = 32  # on lists, before which are such steps, too; so many at most
 
 
 class _Model:
@@ -286,7 +287,8 @@ class _Model:
             return linear.sums(changes[:-1])
 
         whole = [k for k, step in enumerate(steps) if not step.divisible]
-        valleys = [whole[at] for at in _valleys([self._loads[k] for k in whole])]
+        valleys = {whole[at] for at in _valleys([self._loads[k] for k in whole])}
+        valleys.update(self._before_lists())
         points = sorted({*chosen, *valleys})
         waited = linear.sums({linear.variable(): 1.0} for _ in points)
         last = linear.sums([{linear.variable(): 1.0, waited[-1]: 1.0}])[0]
@@ -315,6 +317,16 @@ class _Model:
                 valley, [k for k in chosen[at:] if k != valley], linear, brought, saved, waits
             )
         return max(0, round(float(linear.solve()[last]) * 1e6))
+
+    def _before_lists(self) -> list[int]:
+        """Those before the calls on lists that use most, so many at most. An optimiser makes them:
+        what they write is kept for long, and saved before the next peak."""
+        steps, sizes = self.problem.steps, self.problem.sizes
+        calls = [
+            k for k in range(1, len(steps)) if steps[k].divisible and not steps[k - 1].divisible
+        ]
+        calls.sort(key=lambda k: sum(sizes[n] for n in steps[k].uses), reverse=True)
+        return [k - 1 for k in calls[:_CALLS]]
 
     def _brought_by(
         self, valley: int, within: list[int], linear: _Linear, brought: dict[int, int],
@@ -385,7 +397,8 @@ def _valleys(loads: Sequence[int]) -> list[int]:
             first, last = min(first, span[near]), max(last, span[near])
         span |= {first: last, last: first}
         lowest |= {first: low, last: low}
-    return sorted(depths, key=depths.__getitem__, reverse=True)[:_VALLEYS]
+    deepest = [min(range(len(loads)), key=loads.__getitem__)] if loads else []
+    return [*deepest, *sorted(depths, key=depths.__getitem__, reverse=True)][:_VALLEYS]
 
 
 class _Spans:
