@@ -4,7 +4,9 @@ generator: what would be fused runs as its operators do, and its graph says what
 
 from __future__ import annotations
 
+import functools
 import io
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -226,3 +228,37 @@ assert not Watch.seen and (x + 1 == 2).all().item()
 """,
         timeout=60,
     )
+
+
+def test_a_finalizer_that_switches_while_it_is_switched(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector may run one anywhere, also in the thread that turns fusion off."""
+    switched = []
+
+    class Switches:
+        def __del__(self) -> None:
+            torch.cuda.lms.enable()
+            torch.cuda.lms.disable()
+            switched.append(True)
+
+    garbage = [Switches()]
+
+    def turn(native: Any, on: bool) -> None:
+        garbage.clear()
+        native(on)
+
+    for fuser in torch.cuda.lms.fusion._fusers:
+        monkeypatch.setattr(fuser, "turn", functools.partial(turn, fuser.turn))
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    try:
+        torch.cuda.lms.enable()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert switched

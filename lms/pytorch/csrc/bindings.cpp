@@ -106,16 +106,24 @@ void with_room_for_all(const at::Tensor& tensor) {
   with_room([&tensor] { for_all<F>(tensor); });
 }
 
-// What Python holds. It dies with the tensor that Python has for it, so that no signal leaves it.
+// A tensor whose data is a T, which dies with it. Python has it for what must end: a signal between
+// two lines of Python may leave out a call, but not the end of an object.
+template <class T>
+at::Tensor ends_with_tensor() {
+  auto owned = std::make_unique<T>();
+  at::Tensor tensor =
+      at::from_blob(owned.get(), {1}, [](void* ends) { delete static_cast<T*>(ends); }, at::kByte);
+  (void)owned.release();
+  return tensor;
+}
+
+// What Python holds.
 struct Held {
   std::mutex mutex;
   std::vector<std::unique_ptr<engine::Hold>> holds;
 };
 
-at::Tensor new_hold() {
-  const auto let_go = [](void* held) { delete static_cast<Held*>(held); };
-  return at::from_blob(new Held, {1}, let_go, at::kByte);
-}
+at::Tensor new_hold() { return ends_with_tensor<Held>(); }
 
 // All or none.
 void hold(const at::Tensor& by, const std::vector<at::Tensor>& tensors) {
@@ -138,8 +146,7 @@ void pin(const at::Tensor& by, const std::vector<at::Tensor>& tensors) {
   std::for_each(tensors.begin(), tensors.end(), for_all<&engine::wait_for_arrival>);
 }
 
-// A capture that Python began. It is over when the tensor dies that Python has for it, so that no
-// signal leaves it. Each step is taken once.
+// A capture that Python began. Each step is taken once.
 class Capture {
  public:
   Capture() { engine::begin_capture(); }
@@ -183,8 +190,7 @@ class Capture {
 
 at::Tensor begin_capture() {
   install();
-  const auto over = [](void* capture) { delete static_cast<Capture*>(capture); };
-  return at::from_blob(new Capture, {1}, over, at::kByte);
+  return ends_with_tensor<Capture>();
 }
 
 Capture& capture_of(const at::Tensor& tensor) { return *static_cast<Capture*>(tensor.data_ptr()); }
