@@ -45,7 +45,10 @@ def random_problem(seed: int, storages: int = 3, steps: int = 6) -> Problem:
             seen.add(storage)
             uses += f"{storage}{access}"
         made.append((dice.randrange(3), uses))
-    return problem(*made, sizes={n: dice.randrange(1, 4) for n in range(storages)})
+    one = problem(*made, sizes={n: dice.randrange(1, 4) for n in range(storages)})
+    if seed % 2:  # the program holds some beyond their last use
+        one.ends = {n: dice.randrange(1, steps + 1) for n in range(storages)}
+    return one
 
 
 def capacities(one: Problem) -> range:
@@ -56,6 +59,7 @@ def capacities(one: Problem) -> range:
 def least_bytes(one: Problem, capacity: int) -> int:
     """MiB, by trying for each time between two uses whether the storage stays."""
     gaps: list[tuple[int, int, int, int]] = []  # after, before, storage, version
+    kept_to_end: list[tuple[int, int, int, int]] = []
     last: dict[int, tuple[int, int]] = {}
     for k, step in enumerate(one.steps):
         for storage, access in step.uses.items():
@@ -63,6 +67,10 @@ def least_bytes(one: Problem, capacity: int) -> int:
             if access != "make":
                 gaps.append((after, k, storage, version))
             last[storage] = k, version if access == "read" else k
+    for storage, (after, version) in last.items():
+        if one.ends.get(storage, 0) > after + 1:
+            kept_to_end.append((after, one.ends[storage], storage, version))
+    gaps += kept_to_end
     best = 1 << 60
     for choice in itertools.product((False, True), repeat=len(gaps)):
         gone = {gap for gap, away in zip(gaps, choice, strict=True) if away}
@@ -72,7 +80,8 @@ def least_bytes(one: Problem, capacity: int) -> int:
                 break
         else:
             saved = {(n, version) for _, _, n, version in gone}
-            cost = sum(one.sizes[n] for _, _, n, _ in gone) + sum(one.sizes[n] for n, _ in saved)
+            back = gone - set(kept_to_end)
+            cost = sum(one.sizes[n] for _, _, n, _ in back) + sum(one.sizes[n] for n, _ in saved)
             best = min(best, cost // MIB)
     return best
 
@@ -131,7 +140,7 @@ def least_time(one: Problem, capacity: int) -> int:
                 else:
                     push(0, k + 1, 0, coming, going, *after)
         for n in here - busy - {going[0]}:
-            if n in saved or n not in needed[k]:
+            if n in saved or (n not in needed[k] and one.ends.get(n, 0) <= k):
                 push(0, k, left, coming, going, here - {n}, saved)
         if going[0] is None:
             for n in here - saved:
@@ -178,6 +187,18 @@ def test_what_was_saved_is_not_saved_again() -> None:
     steps[2] = (1, "0m")
     made = bounds(problem(*steps, sizes={0: 2, 1: 2}), 2 * MIB)
     assert (made.bytes_in, made.bytes_out) == (2 * MIB, 2 * MIB)
+
+
+def test_what_the_program_holds_is_not_lost() -> None:
+    """Whether or not it is used again: 0 leaves for 2, and need not come back."""
+    one = problem((0, "0m"), (0, "1m"), (0, "2m"), (0, "1r"), sizes={0: 2, 1: 2, 2: 2})
+    assert bounds(one, 4 * MIB).bytes == 0
+    for end, out in ((2, 0), (3, 2), (4, 2)):
+        one.ends = {0: end}
+        found = bounds(one, 4 * MIB)
+        assert (found.bytes_in, found.bytes_out) == (0, out * MIB)
+        assert found.time == out * SECOND
+        assert found.peak == (4 if end == 2 else 6) * MIB
 
 
 def test_a_step_that_does_not_fit_is_named() -> None:
@@ -276,6 +297,22 @@ def test_the_highest_step_is_looked_at() -> None:
     found = bounds(one, 6 * MIB)
     assert found.bytes == 10 * MIB
     assert found.time == 10 * SECOND
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_program_lets_go_of_what_is_freed(moves: bool) -> None:
+    """What moves is freed, too, and held on."""
+    storage = trace.Storage(0, MIB)
+    rates = {"link_in": 1.0, "link_out": 1.0, "efficiency": {"link": 1.0}}
+    moved = trace.Copy(0, "copy", "out", 0, 1, 0, 1, MIB, 7, storage)
+    events: list[trace.Event] = [
+        trace.Op(0, "a", "compute", 0, 0, 0, 1, [trace.Use(storage, "make", 7)]),
+        trace.Op(0, "b", "compute", 0, 0, 1, 2),
+        *([moved] if moves else []),
+        trace.Freed(0, 7),
+        trace.Op(0, "c", "compute", 0, 0, 2, 3),
+    ]
+    assert problem_of(trace.Trace({"profile": rates}, events)).ends == ({} if moves else {0: 2})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import SimcudaError
 from .sizes import format_bytes
-from .trace import Copy, Op, Trace
+from .trace import Copy, Freed, Op, Trace
 
 # Operators that overwrite what they write without having read it: until then it need be nowhere.
 _OVERWRITE = frozenset(
@@ -44,12 +44,14 @@ class Step:
 
 @dataclass
 class Problem:
-    """Steps in their order, and the bytes of each storage. Rates are bytes a second."""
+    """Steps in their order, and the bytes of each storage. Rates are bytes a second. `ends`: how
+    many steps there had been when the program let go of a storage; else its last use is its end."""
 
     steps: list[Step]
     sizes: dict[int, int]
     rate_in: float
     rate_out: float
+    ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,28 @@ def problem_of(trace: Trace, device: int = 0, minimum: int = 0) -> Problem:
     lower the bounds."""
     steps: list[Step] = []
     sizes: dict[int, int] = {}
-    for event in trace.of(Op, Copy):
+    lies_in: dict[int, int | None] = {}  # storage -> allocation, and the other way round
+    holds: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for event in trace.of(Op, Copy, Freed):
+        if isinstance(event, Freed):
+            storage = holds.pop(event.allocation, None)
+            if storage is not None and lies_in[storage] == event.allocation:
+                ends[storage] = len(steps)
+            continue
         if event.device != device:
             continue
+        if isinstance(event, Copy) and event.storage and not event.of_op:
+            lies_in[event.storage.number] = None  # it moves: what is freed then is not its end
         if isinstance(event, Op):
             uses = {}
             for use in event.uses:
                 if use.storage.bytes < minimum:
                     continue
                 sizes[use.storage.number] = use.storage.bytes
+                lies_in[use.storage.number] = use.allocation
+                if use.allocation is not None:
+                    holds[use.allocation] = use.storage.number
                 over = use.access == "write" and event.name in _OVERWRITE
                 uses[use.storage.number] = "make" if over else use.access
             lists = event.name.startswith("aten::_foreach_") or event.name in _ON_LISTS
@@ -90,7 +105,7 @@ def problem_of(trace: Trace, device: int = 0, minimum: int = 0) -> Problem:
             steps[-1].time += event.duration
     profile = trace.about["profile"]
     link = profile["efficiency"]["link"]
-    return Problem(steps, sizes, profile["link_in"] * link, profile["link_out"] * link)
+    return Problem(steps, sizes, profile["link_in"] * link, profile["link_out"] * link, ends)
 
 
 class TooSmallError(SimcudaError):
@@ -109,21 +124,27 @@ def _with_instants(problem: Problem) -> Problem:
     """With a step that uses nothing between two that are divisible: each of those needs little at a
     time, but what is used by both and does not come in for the second is all there between them."""
     steps: list[Step] = []
+    places = []
     for step in problem.steps:
         if step.divisible and steps and steps[-1].divisible:
             steps.append(Step("", 0, {}))
+        places.append(len(steps))
         steps.append(step)
-    return replace(problem, steps=steps)
+    places.append(len(steps))
+    ends = {storage: places[end] for storage, end in problem.ends.items()}
+    return replace(problem, steps=steps, ends=ends)
 
 
 @dataclass
 class _Interval:
-    """Between two uses of a storage, from after step `after` until before step `before`."""
+    """Between two uses of a storage, from after step `after` until before step `before`; or, if it
+    does not return, between the last one and its end."""
 
     after: int
     before: int
     size: int
     version: int  # of the contents, which a page-out saves once
+    returns: bool = True
 
 
 @dataclass
@@ -216,7 +237,8 @@ class _Model:
         return loads
 
     def _moves(self, linear: _Linear, cost: float) -> tuple[dict[int, int], dict[int, int]]:
-        """Variables of what each interval moves in, and each version out."""
+        """Variables of what is away in each interval, which comes in if it returns, and of what of
+        each version goes out."""
         starts: dict[int, dict[int, float]] = defaultdict(dict)
         ends: dict[int, dict[int, float]] = defaultdict(dict)
         brought, saved = {}, {}
@@ -225,7 +247,7 @@ class _Model:
             if first == len(self._tight) or self._tight[first] >= interval.before:
                 continue  # it never need go
             size = interval.size / _UNIT
-            brought[number] = linear.variable(cost, 0, size)
+            brought[number] = linear.variable(cost if interval.returns else 0, 0, size)
             if interval.version not in saved:
                 saved[interval.version] = linear.variable(cost, 0, size)
             linear.at_most.append(({brought[number]: 1.0, saved[interval.version]: -1.0}, 0))
@@ -245,7 +267,7 @@ class _Model:
         brought, saved = self._moves(linear, cost=1)
         found = linear.solve()
         return (
-            round(sum(found[v] for v in brought.values()) * _UNIT),
+            round(sum(found[v] for n, v in brought.items() if self._intervals[n].returns) * _UNIT),
             round(sum(found[v] for v in saved.values()) * _UNIT),
         )
 
@@ -271,12 +293,19 @@ class _Model:
             # What no step has made was there before, and can have been saved then.
             begins[-1 if version in self._found else first].append(saved[version])
         came, left = defaultdict(list), defaultdict(list)
+        gone = _Spans()
         for number, variable in brought.items():
-            came[self._intervals[number].before].append(variable)
-            left[self._intervals[number].after].append(variable)
+            interval = self._intervals[number]
+            if interval.returns:
+                came[interval.before].append(variable)
+                left[interval.after].append(variable)
+            else:
+                gone.add(variable, interval.after + 1, interval.before - 1)
         total_in, total_out = (
-            linear.sums([dict.fromkeys(of.values(), 1.0)])[0] for of in (brought, saved)
+            linear.sums([dict.fromkeys(of, 1.0)])[0]
+            for of in ([variable for each in came.values() for variable in each], saved.values())
         )
+        never_back = gone.sums(linear, chosen)
 
         def cumulated(at: dict[int, list[int]], through: bool) -> list[int]:
             """Of what has its place before each chosen step, or at it."""
@@ -304,11 +333,13 @@ class _Model:
                 (self.problem.rate_out, out_before, out_after, total_out),
             ):
                 fast = rate / 1e9 / _UNIT  # a nanosecond
-                gone, back = (excess, 0.0) if total == total_out else (0.0, excess)
+                out, back = (excess, 0.0) if total == total_out else (0.0, excess)
                 linear.at_most.append(
-                    ({sum_before[i]: 1.0, waits[k]: -fast * 1e6}, fast * early - gone)
+                    ({sum_before[i]: 1.0, waits[k]: -fast * 1e6}, fast * early - out)
                 )
                 row = {total: 1.0, sum_after[i]: -1.0, last: -fast * 1e6, waits[k]: fast * 1e6}
+                if back:
+                    row[never_back[i]] = -1.0
                 linear.at_most.append((row, fast * late - back))
         for valley in valleys:
             at = bisect_left(chosen, valley)
@@ -336,7 +367,7 @@ class _Model:
         stays, comes = _Spans(), _Spans()
         for number, variable in brought.items():
             interval = self._intervals[number]
-            if interval.before > valley:
+            if interval.before > valley or not interval.returns:
                 stays.add(variable, interval.after + 1, interval.before - 1)
             else:
                 comes.add(variable, 0, interval.after)
@@ -440,4 +471,10 @@ def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]],
                     found.add(count)
             else:
                 last[storage] = k, last[storage][1]
+    for storage, (after, version) in last.items():
+        end = problem.ends.get(storage, 0)
+        if end > after + 1:
+            versions[version].append(len(intervals))
+            size = problem.sizes[storage]
+            intervals.append(_Interval(after, end, size, version, returns=False))
     return intervals, versions, found
