@@ -248,7 +248,9 @@ def test_a_finalizer_that_switches_while_it_is_switched(
         garbage.clear()
         native(on)
 
-    for fuser in torch.cuda.lms.fusion._fusers:
+    torch.cuda.lms.enable()
+    torch.cuda.lms.disable()
+    for fuser in torch.cuda.lms.fusion._fusers:  # known by now
         monkeypatch.setattr(fuser, "turn", functools.partial(turn, fuser.turn))
 
     def give_up(*_: object) -> None:
