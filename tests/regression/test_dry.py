@@ -35,6 +35,12 @@ TRAIN = f"""
         tensors = [torch.ones(1 << 28, device="cuda") for _ in range(3)]
         del tensors
         torch.cuda.empty_cache()
+
+    def until_there(tensor):  # for a stream that nothing else is queued on
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side), torch.cuda.lms.pin(tensor):
+            side.synchronize()
+        return simcuda.device.times()["now"]
     """
 
 # What the allocator did, where, and what was copied; dry, also what time it was.
@@ -186,10 +192,7 @@ def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> Non
     torch.cuda._sleep(10**9)
     late.add_(1)
     torch.ops.lms.evict(late), torch.ops.lms.evict(ready)
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side), torch.cuda.lms.pin(ready):
-        side.synchronize()
-    print(json.dumps(simcuda.device.times()["now"] - start))
+    print(json.dumps(until_there(ready) - start))
     """,
         int(2.5 * GIB),
         dry=True,
@@ -209,10 +212,7 @@ def test_what_moves_first_does_not_wait_for_what_was_queued_later(child: Any) ->
     torch.ops.lms.evict(first)
     torch.cuda._sleep(10**9)
     torch.ops.lms.evict(second)
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side), torch.cuda.lms.pin(second):
-        side.synchronize()
-    print(json.dumps(simcuda.device.times()["now"] - start))
+    print(json.dumps(until_there(second) - start))
     """,
         int(2.5 * GIB),
         dry=True,
@@ -237,10 +237,7 @@ def test_a_small_page_in_waits_for_the_last_use_of_its_block_alone(child: Any) -
     torch.cuda.synchronize()
     start = simcuda.device.times()["now"]
     torch.cuda._sleep(10**9)
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side), torch.cuda.lms.pin(small):
-        side.synchronize()
-    print(json.dumps(simcuda.device.times()["now"] - start))
+    print(json.dumps(until_there(small) - start))
     """,
         int(2.5 * GIB),
         dry=True,
