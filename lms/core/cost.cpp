@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cost.h"
 
+#include <limits>
+
 namespace lms {
 namespace {
 
@@ -25,7 +27,12 @@ constexpr double kOfCandidates = 1.0 / 1024;
 // took 1.2% less, with 1/2 0.3%.
 constexpr double kOfMemory = 1.0 / 6;
 
-class CopyCost final : public Cost {
+// What the last ops used, so many of them, does not leave early: the next ones may need it, and its
+// memory would be ready no earlier than what there is. With more, less can leave early, with 2 much
+// of what left came back at once.
+constexpr std::uint64_t kLastOps = 8;
+
+class CopyCost : public Cost {
  public:
   double evict(const Eviction& eviction) const override {
     const double copies = eviction.clean ? 1 : 2;  // back, and out unless a copy is kept
@@ -40,7 +47,20 @@ class CopyCost final : public Cost {
   }
 };
 
+class EarlyCost final : public CopyCost {
+ public:
+  double evict(const Eviction& eviction) const override {
+    if (eviction.age < kLastOps) return std::numeric_limits<double>::infinity();
+    return CopyCost::evict(eviction);
+  }
+};
+
 }  // namespace
+
+const Cost& early_cost() {
+  static const EarlyCost cost;
+  return cost;
+}
 
 const Cost& default_cost() {
   static const CopyCost cost;

@@ -28,5 +28,8 @@ class Cost {
 
 // By what is copied out now and back later, and the least recently used first.
 const Cost& default_cost();
+// The same for room that is made while there is some: what the last ops used is not to leave for
+// that, and costs an infinite amount.
+const Cost& early_cost();
 
 }  // namespace lms

@@ -612,6 +612,11 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
   return result;
 }
 
+bool Engine::out_is_free(int device) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return on_(device).link.out_is_free();
+}
+
 bool Engine::evict(Key key) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Entry* entry = find_(key);
@@ -728,6 +733,7 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   } else {
     ++stats.paged_out;
     stats.paged_out_bytes += bytes;
+    on_(extent.device).link.copied_out(extent.bytes, clock_);
   }
   return true;
 }
@@ -786,6 +792,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
     if (copy) {
       ++stats.paged_in;
       stats.paged_in_bytes += bytes;
+      on_(extent.device).link.copied_in(extent.bytes, clock_);
     } else {
       ++stats.overwrites;
       stats.overwrite_bytes += bytes;

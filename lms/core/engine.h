@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -204,6 +205,41 @@ class ThrashWatch {
   bool thrashes_ = false, told_ = false;
 };
 
+// What each way of a link has had to copy of late: what is older counts less. Time is in ops.
+class LinkLoad {
+ public:
+  void copied_in(std::size_t bytes, std::uint64_t now) {
+    fade_(now);
+    in_ += static_cast<double>(bytes);
+  }
+  void copied_out(std::size_t bytes, std::uint64_t now) {
+    fade_(now);
+    out_ += static_cast<double>(bytes);
+  }
+  // Whether the way out has little to do beside the way in, so that what is copied out as well
+  // holds up nobody who waits for memory. Both fade alike.
+  bool out_is_free() const { return out_ < kLittle * in_; }
+
+ private:
+  // After so many ops a copy counts half. With more, a backward pass that copies nothing out is
+  // known late; with 64, a few ops of others looked like one, and steps of two models at a seventh
+  // of their peak took a tenth longer.
+  static constexpr double kHalfLife = 128;
+  // As a part of what is copied in. With more, what leaves early holds up what has to leave, with
+  // less hardly anything leaves early.
+  static constexpr double kLittle = 0.5;
+
+  void fade_(std::uint64_t now) {
+    const double left = std::exp2(-static_cast<double>(now - last_) / kHalfLife);
+    last_ = now;
+    in_ *= left;
+    out_ *= left;
+  }
+
+  double in_ = 0, out_ = 0;  // bytes
+  std::uint64_t last_ = 0;
+};
+
 // Which storages are in use, which may leave, and what it costs: the state machine of Large Model
 // Support, without a framework. Invariants:
 //  - a storage with a pin is on the device, and no pinned storage is ever a victim;
@@ -297,6 +333,8 @@ class Engine {
   // What could be evicted on `device` now, in the order in which it came to be idle, each storage
   // kept alive until the lock is released.
   std::vector<Candidate> candidates(int device, Sizes sizes, const Cost& cost = default_cost());
+  // Whether what is copied out now, though it could stay, holds up nothing that has to leave.
+  bool out_is_free(int device);
   // Moves one candidate out. False when it cannot be (pinned by now, or no host memory).
   bool evict(Key key);
   // Moves out all that can be. Returns bytes.
@@ -376,6 +414,7 @@ class Engine {
     IdleLists idle;
     EngineStats stats;
     ThrashWatch watch;
+    LinkLoad link;
   };
   // What an op uses of a device, from the minimum size on.
   struct OpUse {

@@ -243,6 +243,11 @@ inline std::size_t largest_choice(std::size_t best_fit, Taker taker) {
              : static_cast<std::size_t>(static_cast<double>(best_fit) * kLargestForOps);
 }
 
+// A copy in goes on beside the ops that come before its own only in memory that went idle before
+// those: by so many marks. With more, storages leave early that need not, with fewer more copies
+// wait for the end of an op, and the next op for them.
+constexpr std::uint64_t kMarksAhead = 4;
+
 // Where there is room for `bytes` that is ready first, in a free block of `size` that owes this: at
 // its beginning, at its end, or where a part begins.
 inline Spot first_ready(const Owed& owed, std::size_t size, std::size_t bytes, Taker taker) {

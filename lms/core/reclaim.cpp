@@ -2,6 +2,7 @@
 #include "reclaim.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <utility>
 
@@ -17,9 +18,11 @@ struct Step {
   bool moved;  // something did: it may be worth another step
 };
 
+// Without those that are not to leave at any cost.
 IdleMap idle_map(const std::vector<Candidate>& candidates) {
   IdleMap idle;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (std::isinf(candidates[i].cost)) continue;
     idle[candidates[i].extent.ptr] = {candidates[i].cost, i};
   }
   return idle;
@@ -99,6 +102,16 @@ Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request) {
     if (take_any(lists)) return Route::kEvictAll;
   }
   return Route::kNone;
+}
+
+Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {
+  if (!policy().makes_room_early() || !engine.out_is_free(device)) return Route::kNone;
+  RoomRequest request;
+  request.device = device;
+  request.bytes = bytes;
+  request.whole_segments = request.everything = false;
+  request.cost = &early_cost();
+  return make_room(engine, lists, request);
 }
 
 bool make_hole(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {

@@ -113,6 +113,11 @@ struct RoomRequest {
 // engine's lock, so it is to be called with none that comes after it.
 Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request);
 
+// The same for a page-in for which there is room, but only where an op has just let go of it: its
+// copy would have to wait for that op's end. What was used before then leaves for it, if copies out
+// have little to do. kNone when they have much, or nothing may leave, or the policy never does so.
+Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes);
+
 // The same for a hole that is to be there and not taken yet: `lists` says that it took a block when
 // there is one to be taken. Of what is idle only what a choice needs goes, and what is below the
 // minimum size when the rest does not suffice. False when idle storages are not all that is in the

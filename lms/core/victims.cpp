@@ -124,6 +124,7 @@ class Cheapest final : public Policy {
     return choose_victims(segments, request);
   }
   bool keeps_copies() const override { return true; }
+  bool makes_room_early() const override { return true; }
 };
 
 }  // namespace

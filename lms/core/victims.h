@@ -74,6 +74,8 @@ class Policy {
   // Whether a storage that came in to be read keeps its host copy: it can leave again without a
   // page-out.
   virtual bool keeps_copies() const = 0;
+  // Whether storages may leave so that a page-in need not wait for the end of an op.
+  virtual bool makes_room_early() const { return false; }
   // Of an engine's own. Null: nothing is paged out ahead.
   virtual std::unique_ptr<Predictor> predictor() const { return nullptr; }
 };

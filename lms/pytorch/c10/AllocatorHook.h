@@ -70,11 +70,29 @@ class LeastSegments {
   static bool active() noexcept;
 };
 
+// While one lives, allocations of this thread take no block that went idle after the mark of this
+// number. Where there is only such, others make way if that costs little; where there is none, or
+// they do not, the allocation ends by NoFreeRoom.
+class EarlyRoomOnly {
+ public:
+  explicit EarlyRoomOnly(uint64_t latest) noexcept;
+  ~EarlyRoomOnly();
+  EarlyRoomOnly(const EarlyRoomOnly&) = delete;
+  EarlyRoomOnly& operator=(const EarlyRoomOnly&) = delete;
+
+  static bool active() noexcept;
+};
+
+// Whether an EarlyRoomOnly refuses what was found to be ready first.
+bool too_late(const Spot& first) noexcept;
+// Whether any of a free block is such that it would.
+bool too_late(const Owed& owed, size_t size);
+
 // Whether a hole is looked for before a segment is taken.
 inline bool over_soft_limit(size_t reserved) noexcept {
   const size_t limit = detail::soft_limit.load(std::memory_order_relaxed);
-  return reclaiming() &&
-         ((C10_UNLIKELY(limit != 0) && reserved > limit) || LeastSegments::active());
+  return reclaiming() && ((C10_UNLIKELY(limit != 0) && reserved > limit) ||
+                          LeastSegments::active() || EarlyRoomOnly::active());
 }
 
 // Bytes that may still be reserved under the device limit.

@@ -7,6 +7,7 @@
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/State.h>
+#include <c10/cuda/lms/compat/allocator.h>
 #include <c10/cuda/lms/compat/cuda.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/cuda/lms/compat/write_barrier.h>
@@ -141,6 +142,25 @@ void* alloc_free(size_t bytes, cudaStream_t stream) {
     return alloc(bytes, stream);
   } catch (const NoFreeRoom&) {
   } catch (const OutOfMemoryError&) {  // of a pool that has no part in this
+  }
+  return nullptr;
+}
+
+// Into what an op has just let go of a copy cannot begin before that op is over, and the next one
+// waits for all of it. Null when there is no other room, or it would cost too much.
+void* alloc_early(size_t bytes, cudaStream_t stream, DeviceIndex device) {
+  if (!kRefusesLate || !has_choice(bytes) || capture_underway() || stands_still()) {
+    return nullptr;
+  }
+  const MarkPtr next = next_mark(device, stream);
+  if (!next || next->number() <= ::lms::kMarksAhead) {
+    return nullptr;
+  }
+  const EarlyRoomOnly scope(next->number() - 1 - ::lms::kMarksAhead);
+  try {
+    return alloc(bytes, stream);
+  } catch (const NoFreeRoom&) {
+  } catch (const OutOfMemoryError&) {  // it was switched off meanwhile
   }
   return nullptr;
 }
@@ -498,10 +518,17 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   TORCH_CHECK(!captured, kRefusal);
   // From the pool of the stream it was made on: freed by the user it goes back there, and what
   // follows on that stream is ordered after the user's own work only if it is that stream's block.
-  void* ptr = reclaim == ::lms::Reclaim::kNone ? alloc_free(host->bytes, host->home)
-                                               : alloc(host->bytes, host->home);
-  if (ptr == nullptr) {
-    return {};
+  void* ptr = nullptr;
+  if (reclaim == ::lms::Reclaim::kNone) {
+    ptr = alloc_free(host->bytes, host->home);
+    if (ptr == nullptr) {
+      return {};
+    }
+  } else {
+    ptr = copy ? alloc_early(host->bytes, host->home, host->device) : nullptr;
+    if (ptr == nullptr) {
+      ptr = alloc(host->bytes, host->home);
+    }
   }
   DataPtr pointer(ptr, ptr, block_deleter(), Device(kCUDA, host->device));
 

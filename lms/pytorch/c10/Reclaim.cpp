@@ -32,6 +32,8 @@ namespace {
 
 thread_local bool free_room_only = false;
 thread_local bool for_page_in = false;
+thread_local uint64_t latest_mark = UINT64_MAX;
+thread_local bool refused_late = false;
 thread_local bool least_segments = false;
 thread_local bool borrow_first = false;
 thread_local DeviceIndex short_device = 0;
@@ -89,6 +91,25 @@ LeastSegments::~LeastSegments() { least_segments = borrow_first = false; }
 
 bool LeastSegments::active() noexcept { return least_segments; }
 
+EarlyRoomOnly::EarlyRoomOnly(uint64_t latest) noexcept {
+  latest_mark = latest;
+  refused_late = false;
+}
+
+EarlyRoomOnly::~EarlyRoomOnly() { latest_mark = UINT64_MAX; }
+
+bool EarlyRoomOnly::active() noexcept { return latest_mark != UINT64_MAX; }
+
+bool too_late(const Spot& first) noexcept {
+  const bool late = first.idle_since > latest_mark;
+  refused_late = refused_late || late;
+  return late;
+}
+
+bool too_late(const Owed& owed, size_t size) {
+  return EarlyRoomOnly::active() && owed.idle_since(0, size) > latest_mark;
+}
+
 FreeRoomOnly::FreeRoomOnly() noexcept { free_room_only = true; }
 
 FreeRoomOnly::~FreeRoomOnly() { free_room_only = false; }
@@ -105,6 +126,14 @@ ReclaimScope::~ReclaimScope() { state().engine.mutex().unlock(); }
 bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   if (!reclaiming()) {  // switched off while no lock was held
     return false;
+  }
+  if (EarlyRoomOnly::active()) {
+    const Route early =
+        refused_late ? ::lms::make_room_early(state().engine, lists, device_, bytes) : Route::kNone;
+    if (early == Route::kNone) {
+      throw NoFreeRoom();
+    }
+    return count(device_, early);
   }
   ::lms::RoomRequest request;
   request.device = device_;

@@ -23,6 +23,7 @@ size_t allocated_bytes(DeviceIndex device, Pool pool);
 // What its users have asked for, with what they have freed and other streams still use. SIZE_MAX
 // where it does not count them.
 size_t requested_bytes(DeviceIndex device);
+// constexpr bool kRefusesLate: whether it takes nothing that is too late for an EarlyRoomOnly.
 
 }  // namespace c10::cuda::lms
 

@@ -8,6 +8,8 @@
 
 namespace c10::cuda::lms {
 
+constexpr bool kRefusesLate = false;
+
 inline size_t requested_bytes(DeviceIndex) { return SIZE_MAX; }  // it does not count them
 
 inline bool lacks_expandable_segments() { return false; }  // there is no such thing

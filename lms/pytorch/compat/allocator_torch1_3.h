@@ -6,6 +6,8 @@
 
 namespace c10::cuda::lms {
 
+constexpr bool kRefusesLate = false;
+
 inline double memory_fraction(DeviceIndex) { return 1; }
 
 inline size_t requested_bytes(DeviceIndex) { return SIZE_MAX; }  // it does not count them
