@@ -166,10 +166,10 @@ TEST(reclaim_gives_segments_of_other_pools_back) {
 
 // To give one back stops the device: that is as dear as to copy a part of its memory.
 TEST(reclaim_gives_segments_back_when_that_is_cheaper) {
-  Rig rig(80, 2, 2);
-  rig.make(78);
+  Rig rig(16, 2, 2);
+  rig.make(14);
   rig.make(2, 1, stream(1));
-  rig.made.resize(78);  // a segment of the other pool is free now
+  rig.made.resize(14);  // a segment of the other pool is free now
   CHECK(rig.room(1) != nullptr);
   CHECK(rig.route == Route::kEvictOne);
   rig.check_out({0});
@@ -464,4 +464,94 @@ TEST(reclaim_judges_what_has_no_rhythm_by_its_age) {
     last = cycle.rig.engine.stats(0).paged_in - before;
   }
   CHECK(last <= 30 - 20 + 4);
+}
+
+namespace {
+
+void use(Rig* rig, std::size_t index, lms::Access access = lms::Access::kRead) {
+  fake::Scope scope;
+  lms::Engine::Frame frame;
+  const lms::Use use{rig->made[index].get(), access, stream(0)};
+  rig->engine.enter(frame, &use, 1);
+  rig->engine.leave(frame);
+}
+
+// Copies in outweigh those out, of one storage that leaves and comes back, and ends clean.
+void bring_in(Rig* rig, std::size_t index, int times) {
+  for (int i = 0; i < times; ++i) {
+    {
+      fake::Scope scope;
+      CHECK(rig->engine.evict(rig->made[index].get()));
+    }
+    use(rig, index);
+  }
+  rig->check_out({});
+}
+
+void pass_ops(Rig* rig, int count) {
+  for (int i = 0; i < count; ++i) {
+    fake::Scope scope;
+    lms::Engine::Frame frame;
+    rig->engine.leave(frame);
+  }
+}
+
+Route room_early(Rig* rig, std::size_t units) {
+  fake::Scope scope;
+  Row row(*rig, units);
+  return lms::make_room_early(rig->engine, row, 0, units * kUnit);
+}
+
+}  // namespace
+
+TEST(reclaim_early_evicts_what_was_not_used_of_late) {
+  Rig rig(4);
+  rig.make(4);
+  bring_in(&rig, 3, 8);
+  pass_ops(&rig, 8);
+  use(&rig, 0);
+  CHECK(room_early(&rig, 1) == Route::kEvictOne);
+  CHECK_EQ(rig.out().size(), 1u);
+  CHECK(rig.out()[0] != 0);  // the oldest, but for this
+}
+
+TEST(reclaim_early_evicts_nothing_that_the_last_ops_used) {
+  Rig rig(4);
+  rig.make(4);
+  bring_in(&rig, 3, 8);
+  pass_ops(&rig, 4);
+  for (const std::size_t index : {0, 1, 2, 3}) use(&rig, index);
+  CHECK(room_early(&rig, 1) == Route::kNone);
+  rig.check_out({});
+  pass_ops(&rig, 8);
+  CHECK(room_early(&rig, 1) != Route::kNone);
+}
+
+TEST(reclaim_early_evicts_nothing_while_much_is_copied_out) {
+  Rig rig(4);
+  rig.make(4);
+  CHECK(room_early(&rig, 1) == Route::kNone);  // nothing comes in
+  for (int i = 0; i < 4; ++i) {
+    bring_in(&rig, 3, 1);
+    use(&rig, 3, lms::Access::kWrite);  // as much goes out as comes in
+  }
+  pass_ops(&rig, 8);
+  CHECK(room_early(&rig, 1) == Route::kNone);
+  rig.check_out({});
+}
+
+TEST(reclaim_early_makes_no_other_room) {
+  Rig rig(4);
+  rig.make(4);
+  bring_in(&rig, 3, 8);
+  pass_ops(&rig, 8);
+  {
+    fake::Scope scope;
+    rig.engine.pin(rig.made[1].get(), stream(0));
+    rig.engine.pin(rig.made[3].get(), stream(0));
+  }
+  CHECK(room_early(&rig, 2) == Route::kNone);  // two neighbours are nowhere
+  rig.check_out({});
+  rig.unpin(1);
+  rig.unpin(3);
 }

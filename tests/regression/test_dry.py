@@ -247,6 +247,43 @@ def test_a_small_page_in_waits_for_the_last_use_of_its_block_alone(child: Any) -
     assert took < 1e6
 
 
+@pytest.mark.skipif(
+    is_plugin() or torch_version() < (2, 6), reason="their allocator refuses nothing that is free"
+)
+def test_a_page_in_does_not_wait_for_the_operator_before_it(child: Any) -> None:
+    """As in a backward pass: all that is free is what the last operator has let go of."""
+    took = child(
+        """
+    def now():
+        torch.cuda.synchronize()
+        return simcuda.device.times()["now"]
+
+    torch.cuda.lms.enable(host_limit="30G")
+    run_short()
+    used, kept = ([torch.ones(8192, 8192, device="cuda") for _ in range(n)] for n in (5, 6))
+    weight, small = torch.ones(8192, 8192, device="cuda"), torch.ones(1, device="cuda")
+    torch.cuda.lms.reclaim()
+    for _ in range(2000):
+        small.add_(1)  # copies out are long ago then
+    alone = now()
+    weight @ weight
+    alone = now() - alone
+    for tensor in kept:
+        tensor.sum()
+    for _ in range(20):
+        small.add_(1)
+    start = now()
+    while used:
+        used.pop() @ weight
+    print(json.dumps([now() - start, alone]))
+    """,
+        9 * 256 * MIB + 64 * MIB,
+        dry=True,
+    )
+    copy = 256 * MIB / 15.75
+    assert took[0] == pytest.approx(5 * (took[1] - copy) + copy, rel=0.1), took
+
+
 def test_true_sizes_train_beyond_memory(child: Any) -> None:
     """ResNet-50 on an image of 7500 x 7500, which needs 91 GiB, with every wait that it needs."""
     out = child(
