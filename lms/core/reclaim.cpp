@@ -104,8 +104,11 @@ Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request) {
   return Route::kNone;
 }
 
+bool worth_room_early(Engine& engine, int device) {
+  return policy().makes_room_early() && engine.out_is_free(device);
+}
+
 Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {
-  if (!policy().makes_room_early() || !engine.out_is_free(device)) return Route::kNone;
   RoomRequest request;
   request.device = device;
   request.bytes = bytes;

@@ -114,9 +114,12 @@ struct RoomRequest {
 Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request);
 
 // The same for a page-in for which there is room, but only where an op has just let go of it: its
-// copy would have to wait for that op's end. What was used before then leaves for it, if copies out
-// have little to do. kNone when they have much, or nothing may leave, or the policy never does so.
+// copy would have to wait for that op's end. What the last ops did not use leaves for it. kNone
+// when no choice of that makes room.
 Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes);
+
+// Whether that is worth it: copies out have little to do, and the policy does so at all.
+bool worth_room_early(Engine& engine, int device);
 
 // The same for a hole that is to be there and not taken yet: `lists` says that it took a block when
 // there is one to be taken. Of what is idle only what a choice needs goes, and what is below the

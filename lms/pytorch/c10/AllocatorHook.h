@@ -70,9 +70,9 @@ class LeastSegments {
   static bool active() noexcept;
 };
 
-// While one lives, allocations of this thread take no block that went idle after the mark of this
-// number. Where there is only such, others make way if that costs little; where there is none, or
-// they do not, the allocation ends by NoFreeRoom.
+// While one lives, an allocation of this thread takes no block that went idle after the mark of
+// this number. Where all that is free is such, others make way, or it ends by NoFreeRoom. Where
+// nothing is free it is like any other, and the scope is over.
 class EarlyRoomOnly {
  public:
   explicit EarlyRoomOnly(uint64_t latest) noexcept;
@@ -81,6 +81,9 @@ class EarlyRoomOnly {
   EarlyRoomOnly& operator=(const EarlyRoomOnly&) = delete;
 
   static bool active() noexcept;
+  // Whether something was.
+  static bool refused() noexcept;
+  static void end() noexcept;
 };
 
 // Whether an EarlyRoomOnly refuses what was found to be ready first.
@@ -92,7 +95,7 @@ bool too_late(const Owed& owed, size_t size);
 inline bool over_soft_limit(size_t reserved) noexcept {
   const size_t limit = detail::soft_limit.load(std::memory_order_relaxed);
   return reclaiming() && ((C10_UNLIKELY(limit != 0) && reserved > limit) ||
-                          LeastSegments::active() || EarlyRoomOnly::active());
+                          LeastSegments::active() || EarlyRoomOnly::refused());
 }
 
 // Bytes that may still be reserved under the device limit.

@@ -147,9 +147,10 @@ void* alloc_free(size_t bytes, cudaStream_t stream) {
 }
 
 // Into what an op has just let go of a copy cannot begin before that op is over, and the next one
-// waits for all of it. Null when there is no other room, or it would cost too much.
+// waits for all of it. Null when there is no other, or that is not worth looking for.
 void* alloc_early(size_t bytes, cudaStream_t stream, DeviceIndex device) {
-  if (!kRefusesLate || !has_choice(bytes) || capture_underway() || stands_still()) {
+  if (!kRefusesLate || !has_choice(bytes) || capture_underway() || stands_still() ||
+      !::lms::worth_room_early(state().engine, device)) {
     return nullptr;
   }
   const MarkPtr next = next_mark(device, stream);
@@ -160,7 +161,10 @@ void* alloc_early(size_t bytes, cudaStream_t stream, DeviceIndex device) {
   try {
     return alloc(bytes, stream);
   } catch (const NoFreeRoom&) {
-  } catch (const OutOfMemoryError&) {  // it was switched off meanwhile
+  } catch (const OutOfMemoryError&) {
+    if (!EarlyRoomOnly::refused()) {
+      throw;
+    }  // else it was switched off meanwhile
   }
   return nullptr;
 }

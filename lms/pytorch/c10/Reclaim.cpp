@@ -91,14 +91,18 @@ LeastSegments::~LeastSegments() { least_segments = borrow_first = false; }
 
 bool LeastSegments::active() noexcept { return least_segments; }
 
-EarlyRoomOnly::EarlyRoomOnly(uint64_t latest) noexcept {
-  latest_mark = latest;
-  refused_late = false;
-}
+EarlyRoomOnly::EarlyRoomOnly(uint64_t latest) noexcept { latest_mark = latest; }
 
-EarlyRoomOnly::~EarlyRoomOnly() { latest_mark = UINT64_MAX; }
+EarlyRoomOnly::~EarlyRoomOnly() { end(); }
 
 bool EarlyRoomOnly::active() noexcept { return latest_mark != UINT64_MAX; }
+
+bool EarlyRoomOnly::refused() noexcept { return refused_late; }
+
+void EarlyRoomOnly::end() noexcept {
+  latest_mark = UINT64_MAX;
+  refused_late = false;
+}
 
 bool too_late(const Spot& first) noexcept {
   const bool late = first.idle_since > latest_mark;
@@ -127,14 +131,14 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   if (!reclaiming()) {  // switched off while no lock was held
     return false;
   }
-  if (EarlyRoomOnly::active()) {
-    const Route early =
-        refused_late ? ::lms::make_room_early(state().engine, lists, device_, bytes) : Route::kNone;
+  if (EarlyRoomOnly::refused()) {
+    const Route early = ::lms::make_room_early(state().engine, lists, device_, bytes);
     if (early == Route::kNone) {
       throw NoFreeRoom();
     }
     return count(device_, early);
   }
+  EarlyRoomOnly::end();
   ::lms::RoomRequest request;
   request.device = device_;
   request.bytes = bytes;
