@@ -27,12 +27,11 @@ constexpr double kOfCandidates = 1.0 / 1024;
 // took 1.2% less, with 1/2 0.3%.
 constexpr double kOfMemory = 1.0 / 6;
 
-// What the last ops used, so many of them, does not leave early: the next ones may need it, and its
-// memory would be ready no earlier than what there is. With more, less can leave early, with 2 much
-// of what left came back at once.
-constexpr std::uint64_t kLastOps = 8;
+// What is used again within so many ops does not leave early: it would have to come back at once.
+// With more, less can leave early, with less what is used in a short cycle leaves for each other.
+constexpr std::uint64_t kSoon = 128;
 
-class CopyCost : public Cost {
+class CopyCost final : public Cost {
  public:
   double evict(const Eviction& eviction) const override {
     const double copies = eviction.clean ? 1 : 2;  // back, and out unless a copy is kept
@@ -47,24 +46,16 @@ class CopyCost : public Cost {
   }
 };
 
-class EarlyCost final : public CopyCost {
- public:
-  double evict(const Eviction& eviction) const override {
-    if (eviction.age < kLastOps) return std::numeric_limits<double>::infinity();
-    return CopyCost::evict(eviction);
-  }
-};
-
 }  // namespace
-
-const Cost& early_cost() {
-  static const EarlyCost cost;
-  return cost;
-}
 
 const Cost& default_cost() {
   static const CopyCost cost;
   return cost;
+}
+
+double EarlyCost::evict(const Eviction& eviction) const {
+  const bool leaves = eviction.last_mark <= mark_ && eviction.until >= kSoon;
+  return leaves ? default_cost().evict(eviction) : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace lms

@@ -36,6 +36,15 @@ constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max() / 2;
 
 constexpr std::uint64_t ThrashWatch::kUses;
 
+namespace {
+
+std::uint64_t last_mark(const StreamSet& uses) {
+  const bool known = uses.size() == 1 && uses.begin()->last;
+  return known ? uses.begin()->last->number() : std::numeric_limits<std::uint64_t>::max();
+}
+
+}  // namespace
+
 // What every op reads and writes comes first, so that it is in few lines of the cache.
 struct Engine::Entry {
   Key key = nullptr;
@@ -602,7 +611,10 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
     const Extent extent = backend_.locate(entry->key);
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
     bytes += extent.bytes;
-    evictions.push_back({extent.bytes, static_cast<bool>(entry->copy), ages[i], oldest, 0});
+    const std::uint64_t until = entry->rhythm.until_next(clock_);
+    evictions.push_back({extent.bytes, static_cast<bool>(entry->copy), ages[i], oldest, 0,
+                         until == Rhythm::kUnknown ? age_(entry) : until,
+                         last_mark(entry->streams)});
     result.push_back({entry->key, extent, 0});
   }
   for (std::size_t i = 0; i < result.size(); ++i) {
@@ -612,9 +624,14 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
   return result;
 }
 
-bool Engine::out_is_free(int device) {
+bool Engine::may_evict_early(int device) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  return on_(device).link.out_is_free();
+  return on_(device).link.is_worth_more();
+}
+
+void Engine::evicted_early(int device, std::size_t bytes) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  on_(device).link.evicted_early(bytes, clock_);
 }
 
 bool Engine::evict(Key key) {

@@ -205,20 +205,15 @@ class ThrashWatch {
   bool thrashes_ = false, told_ = false;
 };
 
-// What each way of a link has had to copy of late: what is older counts less. Time is in ops.
+// What a link has had to copy of late: what is older counts less. Time is in ops.
 class LinkLoad {
  public:
-  void copied_in(std::size_t bytes, std::uint64_t now) {
-    fade_(now);
-    in_ += static_cast<double>(bytes);
-  }
-  void copied_out(std::size_t bytes, std::uint64_t now) {
-    fade_(now);
-    out_ += static_cast<double>(bytes);
-  }
-  // Whether the way out has little to do beside the way in, so that what is copied out as well
-  // holds up nobody who waits for memory. Both fade alike.
-  bool out_is_free() const { return out_ < kLittle * in_; }
+  void copied_in(std::size_t bytes, std::uint64_t now) { add_(&in_, bytes, now); }
+  void copied_out(std::size_t bytes, std::uint64_t now) { add_(&out_, bytes, now); }
+  void evicted_early(std::size_t bytes, std::uint64_t now) { add_(&early_, bytes, now); }
+  // Whether more may be evicted early: what is copied out for it holds up nothing that has to
+  // leave, and what comes back for it is little beside what comes in anyway. All fade alike.
+  bool is_worth_more() const { return out_ < kLittle * in_ && early_ < kLess * in_; }
 
  private:
   // After so many ops a copy counts half. With more, a backward pass that copies nothing out is
@@ -228,15 +223,18 @@ class LinkLoad {
   // As a part of what is copied in. With more, what leaves early holds up what has to leave, with
   // less hardly anything leaves early.
   static constexpr double kLittle = 0.5;
+  // The same of what leaves early. With more, a program whose tensors would almost all stay copies
+  // more to no end, with less more copies wait for an op.
+  static constexpr double kLess = 0.25;
 
-  void fade_(std::uint64_t now) {
+  void add_(double* to, std::size_t bytes, std::uint64_t now) {
     const double left = std::exp2(-static_cast<double>(now - last_) / kHalfLife);
     last_ = now;
-    in_ *= left;
-    out_ *= left;
+    for (double* one : {&in_, &out_, &early_}) *one *= left;
+    *to += static_cast<double>(bytes);
   }
 
-  double in_ = 0, out_ = 0;  // bytes
+  double in_ = 0, out_ = 0, early_ = 0;  // bytes
   std::uint64_t last_ = 0;
 };
 
@@ -333,8 +331,10 @@ class Engine {
   // What could be evicted on `device` now, in the order in which it came to be idle, each storage
   // kept alive until the lock is released.
   std::vector<Candidate> candidates(int device, Sizes sizes, const Cost& cost = default_cost());
-  // Whether what is copied out now, though it could stay, holds up nothing that has to leave.
-  bool out_is_free(int device);
+  // Whether the link has so much to bring in, and so little else, that storages may leave so that
+  // page-ins need not wait for an op; and that so many bytes did.
+  bool may_evict_early(int device);
+  void evicted_early(int device, std::size_t bytes);
   // Moves one candidate out. False when it cannot be (pinned by now, or no host memory).
   bool evict(Key key);
   // Moves out all that can be. Returns bytes.

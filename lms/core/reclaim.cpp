@@ -104,17 +104,27 @@ Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request) {
   return Route::kNone;
 }
 
-bool worth_room_early(Engine& engine, int device) {
-  return policy().makes_room_early() && engine.out_is_free(device);
+bool may_make_room_early(Engine& engine, int device) {
+  return policy().makes_room_early() && engine.may_evict_early(device);
 }
 
-Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {
+Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes,
+                      std::uint64_t mark) {
+  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  if (lists.take_free_block()) return Route::kFreeBlock;  // made by another thread meanwhile
+  const bool fits = lists.shortfall() == 1;  // the least that is said: no try is made in vain
+  if (fits && lists.take_new_segment()) return Route::kNewSegment;
+  const EarlyCost cost(mark);
   RoomRequest request;
   request.device = device;
   request.bytes = bytes;
-  request.whole_segments = request.everything = false;
-  request.cost = &early_cost();
-  return make_room(engine, lists, request);
+  request.whole_segments = false;
+  request.cost = &cost;
+  const std::int64_t before = engine.stats(device).reclaimed_bytes;
+  const Route route = evict_cheapest(engine, lists, request).route;  // once: it makes what it says
+  engine.evicted_early(device,
+                       static_cast<std::size_t>(engine.stats(device).reclaimed_bytes - before));
+  return route;
 }
 
 bool make_hole(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {

@@ -91,8 +91,8 @@ class BlockLists {
   virtual void release_segments(const std::vector<std::size_t>& indices) = 0;
   // Completes frees that wait for the device, and gives it back all segments that are wholly free.
   virtual void settle_and_release() = 0;
-  // Bytes to give back to the device before a new segment for the request fits; 0 if none ever
-  // will.
+  // Bytes to give back to the device before a new segment for the request fits: 1 where it does; 0
+  // if none ever will.
   virtual std::size_t shortfall() = 0;
   // Bytes by which blocks in use and the request exceed a limit on both: so many must leave,
   // wherever they are, before a block may be taken.
@@ -113,13 +113,14 @@ struct RoomRequest {
 // engine's lock, so it is to be called with none that comes after it.
 Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request);
 
-// The same for a page-in for which there is room, but only where an op has just let go of it: its
-// copy would have to wait for that op's end. What the last ops did not use leaves for it. kNone
-// when no choice of that makes room.
-Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes);
-
-// Whether that is worth it: copies out have little to do, and the policy does so at all.
-bool worth_room_early(Engine& engine, int device);
+// The same for a page-in for which there is room, but only such as went idle after the mark of this
+// number: its copy would have to wait for that op's end. One choice of storages that went idle
+// before and are not used again soon leaves for it, where the device has no more memory. kNone when
+// none makes room.
+Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes,
+                      std::uint64_t mark);
+// Whether that may be done at all: the policy does so, and it is worth it.
+bool may_make_room_early(Engine& engine, int device);
 
 // The same for a hole that is to be there and not taken yet: `lists` says that it took a block when
 // there is one to be taken. Of what is idle only what a choice needs goes, and what is below the

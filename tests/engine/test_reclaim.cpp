@@ -496,54 +496,99 @@ void pass_ops(Rig* rig, int count) {
   }
 }
 
-Route room_early(Rig* rig, std::size_t units) {
+constexpr std::uint64_t kAnyMark = UINT64_MAX - 1;
+
+Route room_early(Rig* rig, std::size_t units, std::uint64_t mark = kAnyMark) {
   fake::Scope scope;
   Row row(*rig, units);
-  return lms::make_room_early(rig->engine, row, 0, units * kUnit);
+  return lms::make_room_early(rig->engine, row, 0, units * kUnit, mark);
+}
+
+// Each used, by ops that are long ago, and copies in that outweigh those out.
+void make_early(Rig* rig) {
+  rig->make(4);
+  for (const std::size_t index : {0, 1, 2}) use(rig, index);
+  bring_in(rig, 3, 8);
+  pass_ops(rig, 128);
 }
 
 }  // namespace
 
-TEST(reclaim_early_evicts_what_was_not_used_of_late) {
+TEST(reclaim_early_evicts_what_is_not_used_soon) {
   Rig rig(4);
-  rig.make(4);
-  bring_in(&rig, 3, 8);
-  CHECK(lms::worth_room_early(rig.engine, 0));
-  pass_ops(&rig, 8);
+  make_early(&rig);
   use(&rig, 0);
+  CHECK(lms::may_make_room_early(rig.engine, 0));
   CHECK(room_early(&rig, 1) == Route::kEvictOne);
   CHECK_EQ(rig.out().size(), 1u);
   CHECK(rig.out()[0] != 0);  // the oldest, but for this
 }
 
-TEST(reclaim_early_evicts_nothing_that_the_last_ops_used) {
+TEST(reclaim_early_evicts_nothing_that_was_just_used) {
   Rig rig(4);
-  rig.make(4);
-  bring_in(&rig, 3, 8);
-  pass_ops(&rig, 4);
+  make_early(&rig);
   for (const std::size_t index : {0, 1, 2, 3}) use(&rig, index);
   CHECK(room_early(&rig, 1) == Route::kNone);
   rig.check_out({});
-  pass_ops(&rig, 8);
-  CHECK(room_early(&rig, 1) != Route::kNone);
+}
+
+TEST(reclaim_early_evicts_nothing_that_is_used_in_a_short_cycle) {
+  Rig rig(4);
+  make_early(&rig);
+  for (int round = 0; round < 8; ++round) {
+    for (const std::size_t index : {0, 1, 2, 3}) use(&rig, index);
+    pass_ops(&rig, 110);
+  }
+  CHECK(room_early(&rig, 1) == Route::kNone);
+  rig.check_out({});
+  pass_ops(&rig, 200);  // the cycle is over
+  CHECK(room_early(&rig, 1) == Route::kEvictOne);
+}
+
+TEST(reclaim_early_evicts_nothing_that_went_idle_too_late) {
+  Rig rig(4);
+  make_early(&rig);
+  CHECK(room_early(&rig, 1, /*mark=*/0) == Route::kNone);
+  rig.check_out({});
+}
+
+TEST(reclaim_early_evicts_nothing_whose_last_use_is_not_known) {
+  Rig rig(4);
+  make_early(&rig);
+  for (const std::size_t index : {0, 1, 2, 3}) {
+    fake::Scope scope;
+    rig.engine.written(rig.made[index].get());
+  }
+  CHECK(room_early(&rig, 1) == Route::kNone);
+  rig.check_out({});
 }
 
 TEST(reclaim_early_is_not_worth_it_while_much_is_copied_out) {
   Rig rig(4);
   rig.make(4);
-  CHECK(!lms::worth_room_early(rig.engine, 0));  // nothing comes in
+  CHECK(!lms::may_make_room_early(rig.engine, 0));  // nothing comes in
   for (int i = 0; i < 4; ++i) {
     bring_in(&rig, 3, 1);
     use(&rig, 3, lms::Access::kWrite);  // as much goes out as comes in
   }
-  CHECK(!lms::worth_room_early(rig.engine, 0));
+  CHECK(!lms::may_make_room_early(rig.engine, 0));
+}
+
+TEST(reclaim_early_is_a_little_of_what_comes_in) {
+  Rig rig(4);
+  make_early(&rig);
+  int times = 0;
+  for (; lms::may_make_room_early(rig.engine, 0); ++times) {
+    CHECK(times < 4);
+    if (room_early(&rig, 1) == Route::kNone) break;
+  }
+  CHECK(times > 0);
+  CHECK(!lms::may_make_room_early(rig.engine, 0));
 }
 
 TEST(reclaim_early_makes_no_other_room) {
   Rig rig(4);
-  rig.make(4);
-  bring_in(&rig, 3, 8);
-  pass_ops(&rig, 8);
+  make_early(&rig);
   {
     fake::Scope scope;
     rig.engine.pin(rig.made[1].get(), stream(0));
@@ -553,4 +598,26 @@ TEST(reclaim_early_makes_no_other_room) {
   rig.check_out({});
   rig.unpin(1);
   rig.unpin(3);
+}
+
+TEST(reclaim_early_takes_what_the_device_has) {
+  Rig rig(4);
+  make_early(&rig);
+  struct Roomy final : lms::BlockLists {
+    explicit Roomy(Row& owner) : row(owner) {}
+    bool take_free_block() override { return false; }
+    bool take_new_segment() override { return true; }
+    std::vector<lms::Segment> segments(const lms::IdleMap& idle) override {
+      return row.segments(idle);
+    }
+    void release_segments(const std::vector<std::size_t>&) override {}
+    void settle_and_release() override {}
+    std::size_t shortfall() override { return 1; }
+    Row& row;
+  };
+  fake::Scope scope;
+  Row row(rig, 1);
+  Roomy roomy(row);
+  CHECK(lms::make_room_early(rig.engine, roomy, 0, kUnit, kAnyMark) == Route::kNewSegment);
+  rig.check_out({});
 }

@@ -150,7 +150,7 @@ void* alloc_free(size_t bytes, cudaStream_t stream) {
 // waits for all of it. Null when there is no other, or that is not worth looking for.
 void* alloc_early(size_t bytes, cudaStream_t stream, DeviceIndex device) {
   if (!kRefusesLate || !has_choice(bytes) || capture_underway() || stands_still() ||
-      !::lms::worth_room_early(state().engine, device)) {
+      !::lms::may_make_room_early(state().engine, device)) {
     return nullptr;
   }
   const MarkPtr next = next_mark(device, stream);

@@ -132,7 +132,7 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
     return false;
   }
   if (EarlyRoomOnly::refused()) {
-    const Route early = ::lms::make_room_early(state().engine, lists, device_, bytes);
+    const Route early = ::lms::make_room_early(state().engine, lists, device_, bytes, latest_mark);
     if (early == Route::kNone) {
       throw NoFreeRoom();
     }
