@@ -579,8 +579,9 @@ inline void Engine::note_use_(Entry* entry) {
 // Of those whose next use is known, the age that each would have if the one used latest from now
 // on had been used first: what is used in a cycle would else leave just before it is used. Against
 // the others, of which the future is as long as the past, they stand as before.
-std::vector<std::uint64_t> Engine::ages_(const std::vector<Entry*>& entries) const {
-  std::vector<std::uint64_t> ages, known_ages;
+std::vector<Engine::Age> Engine::ages_(const std::vector<Entry*>& entries) const {
+  std::vector<Age> ages;
+  std::vector<std::uint64_t> known_ages;
   std::vector<std::pair<std::uint64_t, std::size_t>> known;  // until the next use, whose
   ages.reserve(entries.size());
   for (const Entry* entry : entries) {
@@ -589,11 +590,11 @@ std::vector<std::uint64_t> Engine::ages_(const std::vector<Entry*>& entries) con
       known.emplace_back(until, ages.size());
       known_ages.push_back(age);
     }
-    ages.push_back(age);
+    ages.push_back({age, until == Rhythm::kUnknown ? age : until});
   }
   std::sort(known.begin(), known.end());
   std::sort(known_ages.begin(), known_ages.end());
-  for (std::size_t i = 0; i < known.size(); ++i) ages[known[i].second] = known_ages[i];
+  for (std::size_t i = 0; i < known.size(); ++i) ages[known[i].second].age = known_ages[i];
   return ages;
 }
 
@@ -601,8 +602,9 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   std::vector<Candidate> result;
   const std::vector<Entry*> idle = idle_on_(device, sizes);
-  const std::vector<std::uint64_t> ages = ages_(idle);
-  const std::uint64_t oldest = idle.empty() ? 0 : *std::max_element(ages.begin(), ages.end());
+  const std::vector<Age> ages = ages_(idle);
+  std::uint64_t oldest = 0;
+  for (const Age& age : ages) oldest = std::max(oldest, age.age);
   std::vector<Eviction> evictions;
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < idle.size(); ++i) {
@@ -611,10 +613,8 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
     const Extent extent = backend_.locate(entry->key);
     if (extent.place != Place::kDevice || extent.device != device || extent.bytes == 0) continue;
     bytes += extent.bytes;
-    const std::uint64_t until = entry->rhythm.until_next(clock_);
-    evictions.push_back({extent.bytes, static_cast<bool>(entry->copy), ages[i], oldest, 0,
-                         until == Rhythm::kUnknown ? age_(entry) : until,
-                         last_mark(entry->streams)});
+    evictions.push_back({extent.bytes, static_cast<bool>(entry->copy), ages[i].age, oldest, 0,
+                         ages[i].until, last_mark(entry->streams)});
     result.push_back({entry->key, extent, 0});
   }
   for (std::size_t i = 0; i < result.size(); ++i) {

@@ -416,6 +416,10 @@ class Engine {
     ThrashWatch watch;
     LinkLoad link;
   };
+  // Of an idle storage, in ops: as Eviction has them.
+  struct Age {
+    std::uint64_t age, until;
+  };
   // What an op uses of a device, from the minimum size on.
   struct OpUse {
     int device = -1;  // none yet
@@ -440,7 +444,7 @@ class Engine {
   void link_idle_(Entry* entry);
   std::vector<Entry*> idle_on_(int device, Sizes sizes);
   std::uint64_t age_(const Entry* entry) const;
-  std::vector<std::uint64_t> ages_(const std::vector<Entry*>& entries) const;
+  std::vector<Age> ages_(const std::vector<Entry*>& entries) const;
   void note_use_(Entry* entry);
   OpUse* use_of_(int device, OpUse* first, std::vector<OpUse>* others);
   void tell_use_(const OpUse& use, const char* op);

@@ -177,6 +177,29 @@ def test_waits_are_measured(child: Any) -> None:
     assert "copies in 0.068 s, copies out 0.000 s" in line[0]
 
 
+def test_a_copy_out_does_not_share_the_link_with_one_that_is_needed_later(child: Any) -> None:
+    """All three can begin at nearly the same time. What leaves first has a stream; what was used
+    before it another; and the third, used last, follows the first, and not beside the second."""
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    run_short()
+    small, soon, later = (torch.ones(n << 20, device="cuda") for n in (16, 256, 256))
+    torch.cuda.lms.reclaim()
+    small.add_(1), soon.add_(1), later.add_(1), torch.cuda.synchronize()
+    start = simcuda.device.times()["now"]
+    torch.cuda._sleep(10**9)
+    soon.add_(1), small.add_(1), later.add_(1)
+    torch.ops.lms.evict(small), torch.ops.lms.evict(soon), torch.ops.lms.evict(later)
+    print(json.dumps(until_there(soon) - start))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+    )
+    copies = (2 * GIB + 64 * MIB) / 15.75  # nanoseconds, of two out, and one in
+    assert copies < took - 1e9 < 1.1 * copies
+
+
 def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> None:
     """What is not used for the last time for a second leaves first; what leaves after it, and comes
     back, takes as long as its copies."""

@@ -448,7 +448,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     if (copy) {
       copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
     }
-    const MarkPtr over = set_mark(device, out);
+    const MarkPtr over = end_copy_out(device, out, ends.front());
     ready.out.add(over);
     if (copy) {
       written = over;
@@ -492,7 +492,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   wait_for_ends(device, out, ends);
   DrainOnError drain(out);
   copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
-  MarkPtr copied = set_mark(device, out);
+  MarkPtr copied = end_copy_out(device, out, ends.front());
   block.ready.out.add(copied);
   set_ready(from.ptr, block.ready);
   drain.dismiss();
