@@ -80,9 +80,9 @@ FIGURES = {
     ),
     "docs/architecture.md": (
         (
-            "one into each device and five out of it",
+            "one into each device and three out of it",
             "lms/pytorch/c10/Fences.cpp",
-            "kOutStreams = 5",
+            "kOutStreams = 3",
         ),
         ("one below 1 MiB", "lms/pytorch/c10/State.h", "kSmallBytes = size_t{1} << 20"),
         ("a 1024th of all that could leave", "lms/core/cost.cpp", "kOfCandidates = 1.0 / 1024"),
