@@ -200,6 +200,33 @@ def test_a_copy_out_does_not_share_the_link_with_one_that_is_needed_later(child:
     assert copies < took - 1e9 < 1.1 * copies
 
 
+def test_a_copy_out_does_not_wait_for_another_stream_that_used_what_left_before(child: Any) -> None:
+    """Though that was used before it on the stream of both."""
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    run_short()
+    moved = torch.ones(1, device="cuda")
+    torch.ops.lms.evict(moved)  # there are marks from now on
+    # Of two sizes, so that it does not come back to where the other one was.
+    other, ready = (torch.ones(n << 20, device="cuda") for n in (64, 128))
+    torch.cuda.synchronize()
+    start = simcuda.device.times()["now"]
+    other.add_(1), ready.add_(1)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**9)
+        other.add_(1)
+    torch.ops.lms.evict(other), torch.ops.lms.evict(ready)
+    print(json.dumps(until_there(ready) - start))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+    )
+    assert took < 1e9
+
+
 def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> None:
     """What is not used for the last time for a second leaves first; what leaves after it, and comes
     back, takes as long as its copies."""

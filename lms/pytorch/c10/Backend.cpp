@@ -442,13 +442,13 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   }
   ::lms::Marks written = ready.out = block.ready.out;  // if it was paged out ahead
   if (!ends.empty()) {
-    const cudaStream_t out = out_stream(device, ends.front());
+    const cudaStream_t out = out_stream(device, ends);
     wait_for_ends(device, out, ends);
     DrainOnError drain(out);
     if (copy) {
       copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
     }
-    const MarkPtr over = end_copy_out(device, out, ends.front());
+    const MarkPtr over = end_copy_out(device, out, ends);
     ready.out.add(over);
     if (copy) {
       written = over;
@@ -488,11 +488,11 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
     ends.push_back(user.last ? user.last : set_mark(user.device, user.stream));
   }
-  const cudaStream_t out = out_stream(device, ends.front());
+  const cudaStream_t out = out_stream(device, ends);
   wait_for_ends(device, out, ends);
   DrainOnError drain(out);
   copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
-  MarkPtr copied = end_copy_out(device, out, ends.front());
+  MarkPtr copied = end_copy_out(device, out, ends);
   block.ready.out.add(copied);
   set_ready(from.ptr, block.ready);
   drain.dismiss();

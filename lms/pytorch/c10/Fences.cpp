@@ -43,12 +43,44 @@ constexpr size_t kOutStreams = 3;
 // host that is further ahead, copies go before such as are needed sooner.
 constexpr size_t kCopiesKept = 64;
 
+// When a copy can begin: with the mark of this number of a stream.
+struct Begin {
+  ::lms::Stream stream = nullptr;
+  std::uint64_t number = UINT64_MAX;  // not known, or later than another stream's mark
+
+  bool known() const { return number != UINT64_MAX; }
+  // Marks of several streams tell nothing of each other.
+  bool comparable(const Begin& other) const {
+    return known() && other.known() && stream == other.stream;
+  }
+  bool no_later_than(const Begin& other) const {
+    return comparable(other) && number <= other.number;
+  }
+};
+
+Begin begin_after(const std::vector<MarkPtr>& ends) {
+  return ends.size() == 1 ? Begin{ends[0]->stream(), ends[0]->number()} : Begin();
+}
+
 struct OutStream {
   struct Copy {
-    MarkPtr after, over;
+    Begin begin;
+    MarkPtr over;
   };
   cudaStream_t stream = nullptr;
   std::deque<Copy> copies;  // the last of them
+
+  // When one can begin that is queued now and need not wait otherwise.
+  Begin next_begin(const Begin& alone) const {
+    if (copies.empty()) {
+      return alone;
+    }
+    const Copy& last = copies.back();
+    if (last.begin.comparable(alone)) {
+      return last.begin.no_later_than(alone) ? alone : last.begin;
+    }
+    return last.over->done() ? alone : Begin();
+  }
 };
 
 struct DeviceState {
@@ -372,19 +404,18 @@ cudaStream_t copy_stream(DeviceIndex device, const Which& which) {
   return stream;
 }
 
-// Where what comes `after` waits least for copies that wait for a later use: behind the latest of
-// those before it. Marks of several streams tell nothing of each other.
-size_t place_after(const std::array<OutStream, kOutStreams>& streams, const Mark& after) {
-  const auto rank = [&after](const OutStream& one) -> std::pair<int, std::int64_t> {
+// Where a copy waits least for copies that begin later: behind the latest of those that do not.
+size_t place_of(const Begin& begin, const std::array<OutStream, kOutStreams>& streams) {
+  const auto rank = [&begin](const OutStream& one) -> std::pair<int, std::int64_t> {
     if (one.copies.empty()) {
       return {1, 0};
     }
-    const Mark& last = *one.copies.back().after;
-    const auto number = static_cast<std::int64_t>(last.number());
-    if (last.stream() != after.stream()) {
+    const Begin& last = one.copies.back().begin;
+    if (!last.comparable(begin)) {
       return {2, 0};
     }
-    return last.number() <= after.number() ? std::make_pair(0, -number) : std::make_pair(3, number);
+    const auto number = static_cast<std::int64_t>(last.number);
+    return last.no_later_than(begin) ? std::make_pair(0, -number) : std::make_pair(3, number);
   };
   const auto first = std::min_element(
       streams.begin(), streams.end(),
@@ -392,12 +423,11 @@ size_t place_after(const std::array<OutStream, kOutStreams>& streams, const Mark
   return static_cast<size_t>(first - streams.begin());
 }
 
-// The last copy there that can begin no later than one `after` a mark, if that is known.
-MarkPtr last_before(const OutStream& stream, const Mark& after) {
-  const auto last = std::find_if(
-      stream.copies.rbegin(), stream.copies.rend(), [&after](const OutStream::Copy& copy) {
-        return copy.after->stream() == after.stream() && copy.after->number() <= after.number();
-      });
+// What is after the last copy there that can begin no later, if there is one.
+MarkPtr last_before(const Begin& begin, const OutStream& stream) {
+  const auto last =
+      std::find_if(stream.copies.rbegin(), stream.copies.rend(),
+                   [&](const OutStream::Copy& copy) { return copy.begin.no_later_than(begin); });
   return last == stream.copies.rend() ? nullptr : last->over;
 }
 
@@ -571,17 +601,18 @@ DeviceIndex device_of(const ::lms::FencePtr& fence) {
   return static_cast<EventMark&>(*fence).device();
 }
 
-cudaStream_t out_stream(DeviceIndex device, const MarkPtr& after) {
+cudaStream_t out_stream(DeviceIndex device, const std::vector<MarkPtr>& ends) {
+  const Begin begin = begin_after(ends);
   size_t place = 0;
   std::vector<MarkPtr>
       sooner;  // let go without the lock, which a mark takes to give its event back
   {
     const std::lock_guard<std::mutex> lock(state().mutex);
     const auto& streams = state().of(device).out;
-    place = place_after(streams, *after);
+    place = place_of(begin, streams);
     for (size_t other = 0; other < streams.size(); ++other) {
       if (other != place) {
-        sooner.push_back(last_before(streams[other], *after));
+        sooner.push_back(last_before(begin, streams[other]));
       }
     }
   }
@@ -595,14 +626,14 @@ cudaStream_t out_stream(DeviceIndex device, const MarkPtr& after) {
   return stream;
 }
 
-MarkPtr end_copy_out(DeviceIndex device, cudaStream_t stream, const MarkPtr& after) {
+MarkPtr end_copy_out(DeviceIndex device, cudaStream_t stream, const std::vector<MarkPtr>& ends) {
   const MarkPtr over = set_mark(device, stream);
   OutStream::Copy oldest;  // as above
   const std::lock_guard<std::mutex> lock(state().mutex);
   auto& streams = state().of(device).out;
   const auto its = std::find_if(streams.begin(), streams.end(),
                                 [stream](const OutStream& one) { return one.stream == stream; });
-  its->copies.push_back({after, over});
+  its->copies.push_back({its->next_begin(begin_after(ends)), over});
   if (its->copies.size() > kCopiesKept) {
     std::swap(oldest, its->copies.front());
     its->copies.pop_front();

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 // The engine's events. They are pooled; whoever asks for one that is done, waits for nothing.
 namespace c10::cuda::lms {
@@ -113,12 +114,12 @@ DeviceIndex device_of(const ::lms::FencePtr& fence);
 // The streams of the engine's own copies, made on first use: one for those into the device, several
 // for those out of it.
 cudaStream_t in_stream(DeviceIndex device);
-// For a copy that comes `after` a mark: that of the streams where it waits least for copies that
+// For a copy that comes after these marks: that of the streams where it waits least for copies that
 // begin later. It comes after what was asked for before and can begin no later, on whichever
 // stream: that is needed sooner, and the link is shared.
-cudaStream_t out_stream(DeviceIndex device, const MarkPtr& after);
+cudaStream_t out_stream(DeviceIndex device, const std::vector<MarkPtr>& ends);
 // Ends that copy, which is queued there: sets the mark after it.
-MarkPtr end_copy_out(DeviceIndex device, cudaStream_t stream, const MarkPtr& after);
+MarkPtr end_copy_out(DeviceIndex device, cudaStream_t stream, const std::vector<MarkPtr>& ends);
 // The host waits for all that is queued on them.
 void finish_copy_streams();
 
