@@ -183,7 +183,7 @@ bench-survey: $(STAMP)
 DRY_PROFILES := v100-32gb-pcie3 v100-32gb-nvlink2 h200-141gb-pcie5
 DRY_RESULTS := --minutes 60 --results docs/benchmarks/dry/results.jsonl
 
-# The plug-in and IBM's choice on the first alone, to end within half an hour.
+# The plug-in and IBM's choice on the first alone, to end within 35 minutes.
 # The bounds need scipy.
 bench-dry: $(DEVELOP)
 	$(BIN)/lmsbuild bench $(TAG) --dry --compared --profile $(firstword $(DRY_PROFILES)) $(DRY_RESULTS) -- --parts factors

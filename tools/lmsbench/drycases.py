@@ -11,7 +11,7 @@ METHODS = ("lms", "plugin", "ibm", "ibm-ahead", "save_on_cpu", "checkpoint", "bo
 ELSEWHERE = {"plugin": "plugin", "ibm": "ibm", "ibm-ahead": "ibm"}
 # What it is told there: lms/baseline/ibm.cpp.
 VARIABLES = {"ibm-ahead": {"LMS_IBM_SPECULATE": "1"}}
-WARMUP, STEPS = 1, 2
+WARMUP, STEPS = 2, 6  # it learns in the first ones when its weights are used again
 _RATIO = 1.1  # of the elements of a size that is tried, to those of the next smaller one
 
 
