@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
@@ -175,6 +177,33 @@ def test_options_of_graph_rewriting_are_those_of_the_page() -> None:
     for name, default in taken.items():  # those of the rest are words
         if isinstance(default, int) and not isinstance(default, bool) and name != "debug_level":
             assert told[name].partition(":")[0] == str(default), name
+
+
+def test_where_no_swapper_is_as_fast_is_that_of_the_benchmark() -> None:
+    """docs/bounds.md counts the runs in which doing without is faster, and even than the bound."""
+    lines = (REPOSITORY / "docs/benchmarks/dry/results.jsonl").read_text().splitlines()
+    times: dict[tuple[object, ...], dict[str, float]] = defaultdict(dict)
+    for run in map(json.loads, lines):
+        case, result = run["case"], run["result"]
+        if result["status"] == "ok" and (case["factor"] or 0) >= 2:
+            of = times[case["profile"], case["model"], case["factor"]]
+            of[case["method"]] = result["all_seconds"]
+
+    def counts(method: str) -> tuple[int, int, int]:
+        both = [of for of in times.values() if method in of and "lms" in of]
+        faster = [of for of in both if of[method] < of["lms"]]
+        return len(faster), len(both), sum(of[method] < of["bound"] for of in faster)
+
+    slower, runs, never = counts("checkpoint")
+    with_both, runs_of_both, never_of_both = counts("both")
+    saving, runs_of_saving, _ = counts("save_on_cpu")
+    told = " ".join((REPOSITORY / "docs/bounds.md").read_text().split())
+    assert (
+        f"is slower than checkpointing in {slower} of {runs}, and the bound is in {never} of "
+        f"these; slower than checkpointing with `save_on_cpu` in {with_both} of {runs_of_both}, "
+        f"and the bound in {never_of_both} of these; and slower than `save_on_cpu` in {saving} of "
+        f"{runs_of_saving}."
+    ) in told
 
 
 def test_the_plug_ins_speed_is_that_of_the_benchmark() -> None:
