@@ -200,20 +200,30 @@ def test_a_copy_out_does_not_share_the_link_with_one_that_is_needed_later(child:
     assert copies < took - 1e9 < 1.1 * copies
 
 
-def test_a_copy_out_does_not_wait_for_another_stream_that_used_what_left_before(child: Any) -> None:
-    """Though that was used before it on the stream of both."""
+@pytest.mark.parametrize("over", [0, 3], ids=["first", "after others"])
+def test_a_copy_out_does_not_wait_for_another_stream_that_used_what_left_before(
+    child: Any, over: int
+) -> None:
+    """Though that was used before it on the stream of both; also where such have left on each
+    stream of copies out before, and are over."""
     took = child(
-        """
+        f"""
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
     run_short()
     moved = torch.ones(1, device="cuda")
     torch.ops.lms.evict(moved)  # there are marks from now on
+    side = torch.cuda.Stream()
+    for _ in range({over}):
+        shared = torch.ones(1 << 20, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            shared.add_(1)
+        torch.ops.lms.evict(shared), torch.cuda.synchronize()
     # Of two sizes, so that it does not come back to where the other one was.
     other, ready = (torch.ones(n << 20, device="cuda") for n in (64, 128))
     torch.cuda.synchronize()
     start = simcuda.device.times()["now"]
     other.add_(1), ready.add_(1)
-    side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.cuda._sleep(10**9)

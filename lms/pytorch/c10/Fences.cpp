@@ -412,7 +412,7 @@ size_t place_of(const Begin& begin, const std::array<OutStream, kOutStreams>& st
     }
     const Begin& last = one.copies.back().begin;
     if (!last.comparable(begin)) {
-      return {2, 0};
+      return {one.copies.back().over->done() ? 1 : 2, 0};
     }
     const auto number = static_cast<std::int64_t>(last.number);
     return last.no_later_than(begin) ? std::make_pair(0, -number) : std::make_pair(3, number);
