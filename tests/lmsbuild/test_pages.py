@@ -82,9 +82,9 @@ FIGURES = {
     ),
     "docs/architecture.md": (
         (
-            "one into each device and three out of it",
+            "one into each device and five out of it",
             "lms/pytorch/c10/Fences.cpp",
-            "kOutStreams = 3",
+            "kOutStreams = 5",
         ),
         ("one below 1 MiB", "lms/pytorch/c10/State.h", "kSmallBytes = size_t{1} << 20"),
         ("a 1024th of all that could leave", "lms/core/cost.cpp", "kOfCandidates = 1.0 / 1024"),
