@@ -204,8 +204,8 @@ def test_a_copy_out_does_not_share_the_link_with_one_that_is_needed_later(child:
 def test_a_copy_out_does_not_wait_for_another_stream_that_used_what_left_before(
     child: Any, over: int
 ) -> None:
-    """Though that was used before it on the stream of both; also where such have left on each
-    stream of copies out before, and are over."""
+    """Though that was used before it on the stream of both; also where such have left before,
+    and are over."""
     took = child(
         f"""
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
