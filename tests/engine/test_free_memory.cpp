@@ -69,6 +69,25 @@ TEST(free_memory_owes_what_is_owed_for_its_parts) {
   CHECK_EQ(number_of(free.take(range(50, 100))), 2u);
 }
 
+TEST(free_memory_is_a_hole_as_far_as_it_is_known) {
+  FreeMemory free;
+  free.set_segments(listed({range(0, 100), range(100, 200)}));
+  CHECK(free.put(range(0, 40), owing(1)));
+  CHECK(free.put(range(40, 60), owing(2)));
+  CHECK(free.put(range(70, 100), owing(3)));
+  CHECK(free.put(range(100, 150), owing(4)));
+  const FreeMemory::Hole whole = free.hole(memory), part = free.hole(memory + 10);
+  CHECK_EQ(whole.bytes, 60u);
+  CHECK_EQ(whole.owed.idle_since(0, 40), 1u);
+  CHECK_EQ(whole.owed.idle_since(30, 50), 2u);
+  CHECK_EQ(part.bytes, 50u);
+  CHECK_EQ(part.owed.idle_since(0, 30), 1u);
+  CHECK_EQ(part.owed.idle_since(0, 31), 2u);
+  CHECK_EQ(free.hole(memory + 70).bytes, 30u);  // another segment begins behind it
+  CHECK_EQ(free.hole(memory + 60).bytes, 0u);
+  CHECK_EQ(free.hole(memory + 300).bytes, 0u);
+}
+
 TEST(free_memory_of_other_segments_is_not_kept) {
   FreeMemory free;
   CHECK(!free.put(range(0, 10), owing(1)));

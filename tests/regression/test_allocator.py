@@ -960,6 +960,28 @@ def test_memory_snapshot_and_history(lms: Any, device: Any) -> None:
         torch.cuda.memory._record_memory_history(enabled=None)
 
 
+def test_no_more_segments_are_given_back_than_is_needed(lms: Any, sim: Any) -> None:
+    """Of those that are free, large ones and small ones; and nothing of that is counted as used."""
+    sim.capacity = 56 * MIB
+    idle, *free = (block(10, i) for i in range(5))
+    small = torch.ones(MIB // 4, device="cuda")
+    torch.cuda.synchronize()
+    del free[1:], small
+    free.clear()
+    before = torch.cuda.memory_stats()
+    assert before["reserved_bytes.all.current"] == 52 * MIB
+    large = block(14, 5)
+    after = torch.cuda.memory_stats()
+    assert after["reserved_bytes.all.current"] == 56 * MIB
+    assert after["segment.all.freed"] == before["segment.all.freed"] + 1
+    assert after["reserved_bytes.all.freed"] == before["reserved_bytes.all.freed"] + 10 * MIB
+    assert after["allocation.all.allocated"] == before["allocation.all.allocated"] + 1
+    assert after["allocation.all.freed"] == before["allocation.all.freed"]
+    assert after["allocated_bytes.all.peak"] == before["allocated_bytes.all.peak"]
+    assert lms.stats()["reclaimed"] == 0
+    assert intact([idle]) and (large == 5).all()
+
+
 def test_segment_no_larger_than_needed(lms: Any, device: Any) -> None:
     """Requests of 1 to 10 MiB usually get a segment of 20 MiB; what fits must not fail of it."""
     device.limit(24 * MIB)

@@ -526,7 +526,7 @@ def test_a_page_in_takes_the_block_that_went_idle_first(pressed: Any) -> None:
 
 
 def test_a_page_in_takes_what_went_idle_first_of_many(pressed: Any) -> None:
-    """Of as many as are looked at, behind the plug-in: it is the last that the allocator takes."""
+    """The last that the allocator would take, behind the plug-in, too."""
     out = large(0)
     evict(out)
     torch.cuda.synchronize()
@@ -538,7 +538,22 @@ def test_a_page_in_takes_what_went_idle_first_of_many(pressed: Any) -> None:
     assert address(out) == places[-1]
 
 
-@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
+def test_a_page_in_looks_at_large_blocks_as_at_small_ones(pressed: Any) -> None:
+    """Behind the plug-in, which takes what it passes over: not bit by bit."""
+    out = large(0)
+    evict(out)
+    torch.cuda.synchronize()
+    other, *kept = (large(i) for i in range(4))  # where it was, too
+    early, late = (torch.empty(size * N, device="cuda") for size in (350, 340))
+    place = address(early)
+    other.add_(1)  # sets the mark that it is freed with
+    del early
+    other.add_(1)
+    del late
+    assert address(out) == place
+    assert len(kept) == 3
+
+
 def test_what_computes_takes_a_block_without_a_pending_copy(pressed: Any) -> None:
     a, b, c, d = (large(i) for i in range(4))
     places = [address(a), address(c)]
@@ -550,7 +565,6 @@ def test_what_computes_takes_a_block_without_a_pending_copy(pressed: Any) -> Non
     assert b.numel() == d.numel()
 
 
-@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
 def test_what_computes_takes_no_block_that_is_far_too_large(pressed: Any) -> None:
     huge = torch.full((64 * N,), 1.0, device="cuda")
     a, b, c, d = (large(i) for i in range(4))
@@ -627,6 +641,23 @@ def test_a_page_in_takes_the_part_of_a_block_that_went_idle_first(
     assert torch.cuda.memory_stats()["inactive_split_bytes.large_pool.current"] == 0
 
 
+def test_a_page_in_takes_a_part_though_what_lies_before_it_fits_elsewhere(pressed: Any) -> None:
+    out = large(0)
+    evict(out)
+    torch.cuda.synchronize()
+    sizes = (3, 5, 5, 7, 4, 5, 5, 6)  # MiB, of two whole segments
+    kept = [torch.full((size * N,), 1.0, device="cuda") for size in sizes]
+    place, before = address(kept[1]), address(kept[0])
+    assert before + 3 * MIB == place
+    kept[4] = kept[1] = kept[2]
+    kept[3].add_(1)  # sets the mark that the others were freed with
+    kept[0] = kept[2]
+    assert address(out) == place
+    assert address(torch.ones(3 * N, device="cuda")) == before
+    assert (out.cpu() == 0).all()
+    assert pressed.races() == []
+
+
 def test_what_lies_before_the_part_owes_what_it_owed(pressed: Any) -> None:
     out = large(0)
     evict(out)
@@ -646,7 +677,6 @@ def test_what_lies_before_the_part_owes_what_it_owed(pressed: Any) -> None:
     assert pressed.races() == []
 
 
-@pytest.mark.native  # behind the plug-in PyTorch's own allocator chooses
 def test_what_computes_takes_the_part_of_a_block_without_a_pending_copy(pressed: Any) -> None:
     kept = [large(i) for i in range(4)]
     place = address(kept[1])

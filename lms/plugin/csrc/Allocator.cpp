@@ -42,9 +42,10 @@ constexpr size_t kExabyte = size_t{1} << 60;
 
 constexpr size_t kNoRoom = std::numeric_limits<size_t>::max();
 
-// So many free blocks are looked at for a page-in beside the one that fits best. On the dry device
-// steps took 16% less time with 15 than with none, 12% with 3, and 17% with 31.
-constexpr size_t kOtherBlocks = 15;
+// So many free blocks are looked at, and so many taken out of the way. On the dry device steps of
+// DeepLabv3 take a fifth longer with 16, and with 256 as long; more is more work where there are
+// many.
+constexpr size_t kMostBlocks = 64;
 
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -65,6 +66,11 @@ size_t segment_bytes(size_t block) {
   return block < kMinLarge ? large_segment(config) : round_up(block, kRoundLarge);
 }
 
+template <class Segment>
+FreeMemory::Range range_of(const Segment& segment) {
+  return FreeMemory::range(reinterpret_cast<void*>(segment.address), segment.total_size);
+}
+
 // How far an attempt to allocate may go.
 enum class Reach : uint8_t {
   kPool,  // a cached block
@@ -81,6 +87,7 @@ struct Request {
   Reach reach = Reach::kFits;
   bool last = false;       // its out-of-memory error reaches the user
   bool missed = false;     // no cached block was found
+  int64_t segments = 0;    // that had been made by then
   bool over_soft = false;  // only the soft limit was in the way
 };
 
@@ -176,8 +183,12 @@ class Allocator final : public Forward {
   bool reaches(Request* request);
   // The block, or null when it is out of reach or the device refuses.
   void* attempt(Request* request, Reach reach);
-  // That cached block, or another.
-  void* choose(const Request& request, void* ptr);
+  // A cached block. Null where there is none, or only such as are too late for an EarlyRoomOnly.
+  void* take_cached(Request* request);
+  // A block of a new segment, whatever is cached.
+  void* take_new(Request* request);
+  // Gives these segments back to the device.
+  void release(const Request& request, const std::vector<FreeMemory::Range>& segments);
   // Bytes that a new segment may measure.
   size_t room(DeviceIndex device, size_t reserved);
   // Bytes that a new segment for the request measures beyond that.
@@ -192,11 +203,15 @@ class Allocator final : public Forward {
   void adopt(StorageImpl* storage);
   void set_ready(void* ptr, const Ready& ready) { blocks_.set_ready(ptr, ready); }
   void free_settled(void* ptr, const Ready& ready);
-  // The same, and what is free.
-  CA::SnapshotInfo learn_free();
-  void learn_new_segment() {
+  Ready owed_by_free(void* ptr, size_t bytes) { return free_.look(FreeMemory::range(ptr, bytes)); }
+  // The same, and what is free. Nobody has used the segment that begins at `fresh`.
+  CA::SnapshotInfo learn_free(void* fresh = nullptr);
+  // The request was given the block at `ptr`, of a new segment or of one that another callback,
+  // such as PyTorch's own for memory of other processes, has found something in.
+  void learn_new_segment(const Request& request, void* ptr) {
     if (under_pressure()) {
-      learn_free();
+      const auto stats = base()->getDeviceStats(request.device);
+      learn_free(request.missed && stats.segment[0].allocated > request.segments ? ptr : nullptr);
     }
   }
 
@@ -216,6 +231,8 @@ class Allocator final : public Forward {
   bool routed(DeviceIndex device);
   bool private_pool(DeviceIndex device, cudaStream_t stream);
   void leave_pool(DeviceIndex device, MempoolId_t pool);
+  class Search;
+  bool may_search(size_t bytes) const;
   void* allocate_cached(size_t bytes, cudaStream_t stream);
   void* pass(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain(DeviceIndex device, size_t bytes, cudaStream_t stream);
@@ -281,10 +298,7 @@ class SnapshotLists final : public BlockLists {
   void* taken() const { return taken_; }
 
   bool take_free_block() override {
-    taken_ = allocator_.attempt(request_, Reach::kPool);
-    if (taken_ != nullptr) {
-      taken_ = allocator_.choose(*request_, taken_);
-    }
+    taken_ = allocator_.take_cached(request_);
     return taken_ != nullptr;
   }
 
@@ -323,6 +337,7 @@ class SnapshotLists final : public BlockLists {
     const CA::SnapshotInfo snapshot = allocator_.learn_free();
     const bool large = is_large();
     std::vector<::lms::Segment> result;
+    listed_.clear();
     for (const auto& listed : snapshot.segments) {
       if (listed.device != request_->device) {
         continue;
@@ -334,17 +349,23 @@ class SnapshotLists final : public BlockLists {
       segment.blocks.reserve(listed.blocks.size());
       auto* ptr = reinterpret_cast<char*>(listed.address);
       for (const auto& block : listed.blocks) {
-        segment.blocks.push_back(block.active ? ::lms::used_block(ptr, block.size, idle)
-                                              : ::lms::free_block(block.size));
+        segment.blocks.push_back(listed_block(block, ptr, idle));
         ptr += block.size;
       }
       result.push_back(std::move(segment));
+      listed_.push_back(range_of(listed));
     }
     return result;
   }
 
   // There is no way to name them: everything cached goes.
-  void release_segments(const std::vector<size_t>& /*indices*/) override { release_cached(); }
+  void release_segments(const std::vector<size_t>& indices) override {
+    std::vector<FreeMemory::Range> named;
+    for (const size_t index : indices) {
+      named.push_back(listed_[index]);
+    }
+    allocator_.release(*request_, named);
+  }
 
   void settle_and_release() override { release_cached(); }
 
@@ -352,6 +373,16 @@ class SnapshotLists final : public BlockLists {
 
  private:
   bool is_large() const { return allocator_.block_bytes(request_->bytes) > kSmall; }
+
+  template <class Listed>
+  ::lms::Block listed_block(const Listed& block, void* ptr, const IdleMap& idle) {
+    if (block.active) {
+      return ::lms::used_block(ptr, block.size, idle);
+    }
+    const bool late = EarlyRoomOnly::active() &&
+                      too_late(Owed(allocator_.owed_by_free(ptr, block.size)), block.size);
+    return late ? ::lms::busy_block(block.size) : ::lms::free_block(block.size);
+  }
 
   // Where the device has room. To be refused by it would take time, and some releases warn of it.
   void* new_segment(Request* request) {
@@ -361,9 +392,9 @@ class SnapshotLists final : public BlockLists {
         return nullptr;
       }
     }
-    void* ptr = allocator_.attempt(request, Reach::kAll);
+    void* ptr = allocator_.take_new(request);
     if (ptr != nullptr) {
-      allocator_.learn_new_segment();
+      allocator_.learn_new_segment(*request, ptr);
     }
     return ptr;
   }
@@ -371,6 +402,7 @@ class SnapshotLists final : public BlockLists {
   Allocator& allocator_;
   Request* const request_;
   void* taken_ = nullptr;
+  std::vector<FreeMemory::Range> listed_;  // the segments last listed
   bool small_segment_ = false;
 };
 
@@ -451,12 +483,17 @@ void* Allocator::pass(DeviceIndex device, size_t bytes, cudaStream_t stream) {
 
 void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
   Request request{device, bytes, stream};
-  if (void* ptr = attempt(&request, Reach::kFits)) {
-    count(device, request.missed ? Route::kNewSegment : Route::kFreeBlock);
-    if (!request.missed) {
-      return choose(request, ptr);
+  if (may_search(block_bytes(bytes))) {
+    if (void* ptr = take_cached(&request)) {
+      count(device, Route::kFreeBlock);
+      return ptr;
     }
-    learn_new_segment();
+  }
+  if (void* ptr = EarlyRoomOnly::refused() ? nullptr : attempt(&request, Reach::kFits)) {
+    count(device, request.missed ? Route::kNewSegment : Route::kFreeBlock);
+    if (request.missed) {
+      learn_new_segment(request, ptr);
+    }
     return ptr;
   }
   const ReleaseScope release;
@@ -489,47 +526,185 @@ void* Allocator::attempt(Request* request, Reach reach) {
   return nullptr;
 }
 
-// There is no way to say which block to take. But those that the allocator would take one after the
-// other can be had, and all but one given back: the one that went idle first, because the copy into
-// it can begin first.
-void* Allocator::choose(const Request& request, void* ptr) {
-  const size_t bytes = block_bytes(request.bytes);
-  if (!PageInScope::active() || !has_choice(bytes) || expandable_ || base()->isHistoryEnabled()) {
+// There is no way to say which block to take. But what the allocator would take one after the other
+// can be had, and all but one given back: then nobody has seen it.
+class Allocator::Search {
+ public:
+  // Of what is taken already, if that is to be given back.
+  Search(Allocator& allocator, const Request& request, void* taken = nullptr)
+      : allocator_(allocator),
+        request_(request),
+        lock_(allocator.statistics_mutex_),
+        before_(allocator.base()->getDeviceStats(request.device)) {
+    if (taken != nullptr) {
+      held_.push_back(taken);
+    }
+  }
+  ~Search() {
+    give_back([](void*) { return true; });
+    const auto after = allocator_.base()->getDeviceStats(request_.device);
+    bool raised = false;
+    allocator_.correct(request_.device, [&](Unseen* unseen) {
+      raised = unseen->add_blocks(before_, after, taken_, given_back_);
+    });
+    if (raised) {
+      allocator_.base()->resetPeakStats(request_.device);
+    }
+  }
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
+
+  // The smallest cached block that is large enough, or its beginning. Null where there is none.
+  void* take(size_t bytes, cudaStream_t stream) {
+    Request request{request_.device, bytes, stream};
+    void* ptr = allocator_.attempt(&request, Reach::kPool);
+    if (ptr != nullptr) {
+      held_.push_back(ptr);
+      ++taken_;
+    }
     return ptr;
   }
-  const auto owed = [&](void* at) { return free_.look(FreeMemory::range(at, bytes)); };
-  Ready first = owed(ptr);
-  if (first.over()) {
+  void* take(size_t bytes) { return take(bytes, request_.stream); }
+  void* take() { return take(request_.bytes); }
+
+  template <class Which>
+  void give_back(const Which& which) {
+    const auto others =
+        std::partition(held_.begin(), held_.end(), [&](void* held) { return !which(held); });
+    for (auto ptr = others; ptr != held_.end(); ++ptr) {
+      allocator_.base()->raw_delete(*ptr);
+      ++given_back_;
+    }
+    held_.erase(others, held_.end());
+  }
+
+  void* keep(void* ptr) {
+    held_.erase(std::remove(held_.begin(), held_.end(), ptr), held_.end());
     return ptr;
   }
-  const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);
-  const auto before = base()->getDeviceStats(request.device);
-  Request again = request;
-  std::vector<void*> others;
-  while (others.size() < kOtherBlocks && !first.over()) {
-    void* other = attempt(&again, Reach::kPool);
-    if (other == nullptr) {
+
+  // So many bytes behind `ptr`, in the block that is held there; another place where something is
+  // in the way.
+  void* keep_behind(void* ptr, size_t block, size_t bytes) {
+    const FreeMemory::Range place = FreeMemory::range(ptr, block);
+    give_back([&](void* held) { return place.begin <= held && held < place.end; });
+    for (size_t i = 0; i < kMostBlocks && take(bytes) != ptr; ++i) {  // what fits better is held
+    }
+    void* found = take();
+    if (found == nullptr) {
+      give_back([](void*) { return true; });
+      found = take();
+    }
+    return keep(found);
+  }
+
+ private:
+  Allocator& allocator_;
+  const Request request_;
+  const std::lock_guard<std::recursive_mutex> lock_;
+  const CachingDeviceAllocator::DeviceStats before_;
+  std::vector<void*> held_;
+  std::int64_t taken_ = 0, given_back_ = 0;
+};
+
+// A history would have all that in it, and expandable segments would be mapped for it.
+bool Allocator::may_search(size_t bytes) const {
+  return has_choice(bytes) && !expandable_ && !base()->isHistoryEnabled();
+}
+
+// What is ready first.
+void* Allocator::take_cached(Request* request) {
+  const size_t bytes = block_bytes(request->bytes);
+  if (!may_search(bytes)) {
+    return attempt(request, Reach::kPool);
+  }
+  std::optional<Search> search;
+  if (EarlyRoomOnly::active()) {  // which may keep none
+    search.emplace(*this, *request);
+  }
+  void* ptr = search ? search->take() : attempt(request, Reach::kPool);
+  if (ptr == nullptr) {
+    return nullptr;
+  }
+  if (!PageInScope::active() && owed_by_free(ptr, bytes).copies_done()) {
+    return ptr;
+  }
+  if (!search) {
+    search.emplace(*this, *request, ptr);
+  }
+  struct {
+    void* ptr = nullptr;
+    size_t block = 0;
+    Spot spot;
+  } best;
+  size_t largest = SIZE_MAX;
+  for (size_t looked = 0; ptr != nullptr && looked < kMostBlocks; ++looked, ptr = search->take()) {
+    const FreeMemory::Hole hole = free_.hole(ptr);
+    const bool known = hole.bytes >= bytes;
+    const size_t block = known ? hole.bytes : bytes;
+    if (looked == 0) {
+      largest = largest_choice(block);
+    } else if (block > largest) {
       break;
     }
-    Ready ready = owed(other);
-    if (ready.idle_since < first.idle_since) {
-      std::swap(other, ptr);
-      first = std::move(ready);
+    const Spot spot = first_ready(known ? hole.owed : Owed(owed_by_free(ptr, bytes)), block, bytes);
+    if (looked == 0 || spot.before(best.spot)) {
+      best = {ptr, block, spot};
     }
-    others.push_back(other);
+    if (block - bytes > kSmall) {  // else it was not split; the next one is to be another block
+      search->take(block - bytes);
+    }
   }
-  for (void* other : others) {
-    base()->raw_delete(other);
+  if (PageInScope::active() && too_late(best.spot)) {
+    return nullptr;
   }
-  const auto after = base()->getDeviceStats(request.device);
-  bool raised = false;
-  correct(request.device, [&](Unseen* unseen) {
-    raised = unseen->add_blocks(before, after, static_cast<std::int64_t>(others.size()));
+  return best.spot.begin == 0 ? search->keep(best.ptr)
+                              : search->keep_behind(best.ptr, best.block, best.spot.begin);
+}
+
+void* Allocator::take_new(Request* request) {
+  if (!EarlyRoomOnly::refused()) {
+    return attempt(request, Reach::kAll);
+  }
+  Search search(*this, *request);
+  while (search.take() != nullptr) {  // it would be had first
+  }
+  return attempt(request, Reach::kAll);
+}
+
+// There is no way to name them: everything cached goes that is not held meanwhile.
+void Allocator::release(const Request& request, const std::vector<FreeMemory::Range>& segments) {
+  if (expandable_ || base()->isHistoryEnabled()) {
+    release_cached();
+    return;
+  }
+  const CA::SnapshotInfo snapshot = blocks();
+  Search search(*this, request);
+  std::set<cudaStream_t> small;  // that have a segment of small blocks
+  for (const auto& segment : snapshot.segments) {
+    const bool whole = std::none_of(segment.blocks.begin(), segment.blocks.end(),
+                                    [](const auto& block) { return block.active; });
+    const auto stream = static_cast<cudaStream_t>(segment.stream);
+    if (segment.device != request.device || !whole ||
+        kind_of(segment.owner_private_pool_id) != PoolKind::kCommon) {
+      continue;
+    }
+    if (segment.is_large) {
+      search.take(segment.total_size, stream);
+    } else {
+      small.insert(stream);
+    }
+  }
+  for (const cudaStream_t stream : small) {
+    while (search.take(kSmall, stream) != nullptr) {
+    }
+  }
+  search.give_back([&](void* held) {
+    return std::any_of(segments.begin(), segments.end(), [held](const auto& segment) {
+      return segment.begin <= held && held < segment.end;
+    });
   });
-  if (raised) {
-    base()->resetPeakStats(request.device);
-  }
-  return ptr;
+  release_cached();
 }
 
 void* Allocator::obtain_last(Request* request) {
@@ -553,7 +728,9 @@ bool Allocator::reaches(Request* request) {
   if (request->reach == Reach::kAny) {
     return true;
   }
-  const size_t held = reserved(request->device);
+  const auto stats = base()->getDeviceStats(request->device);
+  request->segments = stats.segment[0].allocated;
+  const auto held = static_cast<size_t>(stats.reserved_bytes[0].current);
   const size_t need = segment_bytes(block_bytes(request->bytes));
   if (over_limit(held + need)) {
     return false;
@@ -612,7 +789,7 @@ CA::SnapshotInfo Allocator::learn() {
 
 // Of a segment in the common pool that does not expand: what is free in it, and what its blocks
 // have over, was used by nobody since the mark that comes next.
-CA::SnapshotInfo Allocator::learn_free() {
+CA::SnapshotInfo Allocator::learn_free(void* fresh) {
   const auto keeps = [](const auto& segment) {
     return kind_of(segment.owner_private_pool_id) == PoolKind::kCommon && !expands(segment);
   };
@@ -622,12 +799,12 @@ CA::SnapshotInfo Allocator::learn_free() {
     std::vector<FreeMemory::Range> segments;
     for (const auto& segment : snapshot.segments) {
       if (keeps(segment)) {
-        segments.push_back(
-            FreeMemory::range(reinterpret_cast<void*>(segment.address), segment.total_size));
+        segments.push_back(range_of(segment));
       }
     }
     return segments;
   });
+  free_.fill_segment(fresh, {});
   for (const auto& segment : snapshot.segments) {
     if (!keeps(segment) || !segment.is_large) {
       continue;

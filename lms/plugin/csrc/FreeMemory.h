@@ -80,6 +80,40 @@ class FreeMemory {
     note_size_();
   }
 
+  // The same from there to the end of the segment, if it is one.
+  void fill_segment(void* ptr, const Ready& ready) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    char* const begin = static_cast<char*>(ptr);
+    if (char* const end = end_of_segment_(begin)) {
+      fill_({begin, end}, ready);
+    }
+    note_size_();
+  }
+
+  // What is known to be free from there on, in one segment.
+  struct Hole {
+    std::size_t bytes = 0;
+    ::lms::Owed owed;
+  };
+  Hole hole(void* ptr) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    char* const begin = static_cast<char*>(ptr);
+    char* const last = end_of_segment_(begin);
+    char* end = begin;
+    Hole hole;
+    for (auto piece = first_({begin, begin + 1});
+         end < last && piece != pieces_.end() && piece->first <= end; ++piece) {
+      if (hole.bytes == 0) {
+        hole.owed = ::lms::Owed(piece->second.ready);
+      } else {
+        hole.owed.append(piece->second.ready, hole.bytes);
+      }
+      end = std::min(piece->second.end, last);
+      hole.bytes = static_cast<std::size_t>(end - begin);
+    }
+    return hole;
+  }
+
   // What the range owes; all, where that is not known of every byte.
   Ready look(Range range) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -165,9 +199,13 @@ class FreeMemory {
     }
   }
 
-  bool covered_(Range range) const {
-    auto segment = std::upper_bound(segments_.begin(), segments_.end(), range);
-    return segment != segments_.begin() && range.end <= std::prev(segment)->end;
+  bool covered_(Range range) const { return range.end <= end_of_segment_(range.begin); }
+
+  // Null outside of all.
+  char* end_of_segment_(char* at) const {
+    const auto after = std::upper_bound(segments_.begin(), segments_.end(), Range{at, at});
+    return after == segments_.begin() || std::prev(after)->end <= at ? nullptr
+                                                                     : std::prev(after)->end;
   }
 
   void note_size_() { size_.store(pieces_.size(), std::memory_order_relaxed); }

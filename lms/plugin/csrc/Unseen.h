@@ -16,20 +16,27 @@ namespace c10::cuda::lms {
 class Unseen {
   using DeviceStats = CachingDeviceAllocator::DeviceStats;
   static constexpr std::size_t kTypes = std::tuple_size<decltype(DeviceStats::allocation)>::value;
-  static constexpr std::size_t kStats = 9 * kTypes + 2;
+  static constexpr std::size_t kOfBlocks = 7 * kTypes + 1;
+  static constexpr std::size_t kStats = kOfBlocks + 2 * kTypes + 1;
 
+  // Those of blocks, then those of segments, which are what they are told to be.
   template <class Stats>
   static auto stats_of(Stats& stats) {
     std::array<decltype(&stats.oversize_segments), kStats> all{};
     auto* next = all.begin();
-    for (auto* array : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
-                        &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
-                        &stats.inactive_split_bytes, &stats.requested_bytes}) {
-      for (auto& stat : *array) {
+    const auto add = [&next](auto& array) {
+      for (auto& stat : array) {
         *next++ = &stat;
       }
+    };
+    for (auto* array :
+         {&stats.allocation, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
+          &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
+      add(*array);
     }
     *next++ = &stats.oversize_allocations;
+    add(stats.segment);
+    add(stats.reserved_bytes);
     *next++ = &stats.oversize_segments;
     return all;
   }
@@ -41,17 +48,20 @@ class Unseen {
   // Between the two, so many blocks were taken and given back. Whether that has raised a peak: the
   // allocator's must be reset then, and those that were before are kept here. Where others have
   // taken or freed as well, what was whose cannot be told, and everything stays counted.
-  bool add_blocks(const DeviceStats& before, const DeviceStats& after, std::int64_t blocks) {
+  bool add_blocks(const DeviceStats& before, const DeviceStats& after, std::int64_t taken,
+                  std::int64_t given_back) {
     for (const auto counted : {&DeviceStats::allocation, &DeviceStats::active}) {
       const auto &old = (before.*counted)[0], &now = (after.*counted)[0];  // of all sizes
-      if (now.allocated - old.allocated != blocks || now.freed - old.freed != blocks) {
+      if (now.allocated - old.allocated != taken || now.freed - old.freed != given_back) {
         return false;
       }
     }
     const auto old = stats_of(before), now = stats_of(after);
     bool raised = false;
-    for (std::size_t i = 0; i < kStats; ++i) {
+    for (std::size_t i = 0; i < kOfBlocks; ++i) {
       freed_[i] += now[i]->freed - old[i]->freed;
+    }
+    for (std::size_t i = 0; i < kStats; ++i) {
       raised = raised || now[i]->peak > old[i]->peak;
     }
     if (raised) {
@@ -66,9 +76,11 @@ class Unseen {
   DeviceStats correct(DeviceStats stats) const {
     stats.num_ooms += ooms_;
     const auto each = stats_of(stats);
-    for (std::size_t i = 0; i < kStats; ++i) {
+    for (std::size_t i = 0; i < kOfBlocks; ++i) {
       each[i]->allocated -= freed_[i];
       each[i]->freed -= freed_[i];
+    }
+    for (std::size_t i = 0; i < kStats; ++i) {
       each[i]->peak = std::max(each[i]->peak, peaks_[i]);
     }
     return stats;
@@ -83,8 +95,8 @@ class Unseen {
 
  private:
   std::int64_t ooms_ = 0;
-  std::array<std::int64_t, kStats> freed_{};  // of blocks that were given back
-  std::array<std::int64_t, kStats> peaks_{};  // that were, at the last reset of the allocator's
+  std::array<std::int64_t, kOfBlocks> freed_{};  // of blocks that were given back
+  std::array<std::int64_t, kStats> peaks_{};     // that were, at the last reset of the allocator's
 };
 
 }  // namespace c10::cuda::lms

@@ -9,11 +9,7 @@
 
 namespace c10::cuda::lms {
 
-#ifdef LMS_PLUGIN
-constexpr bool kRefusesLate = false;  // there is no way to say which block to take
-#else
 constexpr bool kRefusesLate = true;
-#endif
 
 inline double memory_fraction(DeviceIndex device) {
   return CUDACachingAllocator::getMemoryFraction(device);
