@@ -232,7 +232,8 @@ class Allocator final : public Forward {
   bool private_pool(DeviceIndex device, cudaStream_t stream);
   void leave_pool(DeviceIndex device, MempoolId_t pool);
   class Search;
-  bool may_search(size_t bytes) const;
+  bool may_search(DeviceIndex device);
+  bool chooses(DeviceIndex device, size_t bytes) { return has_choice(bytes) && may_search(device); }
   void* allocate_cached(size_t bytes, cudaStream_t stream);
   void* pass(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void* obtain(DeviceIndex device, size_t bytes, cudaStream_t stream);
@@ -483,7 +484,7 @@ void* Allocator::pass(DeviceIndex device, size_t bytes, cudaStream_t stream) {
 
 void* Allocator::obtain(DeviceIndex device, size_t bytes, cudaStream_t stream) {
   Request request{device, bytes, stream};
-  if (may_search(block_bytes(bytes))) {
+  if (chooses(device, block_bytes(bytes))) {
     if (void* ptr = take_cached(&request)) {
       count(device, Route::kFreeBlock);
       return ptr;
@@ -607,15 +608,17 @@ class Allocator::Search {
   std::int64_t taken_ = 0, given_back_ = 0;
 };
 
-// A history would have all that in it, and expandable segments would be mapped for it.
-bool Allocator::may_search(size_t bytes) const {
-  return has_choice(bytes) && !expandable_ && !base()->isHistoryEnabled();
+// A history would have all that in it, expandable segments would be mapped for it, and another pool
+// might want what is held.
+bool Allocator::may_search(DeviceIndex device) {
+  return !expandable_ && !base()->isHistoryEnabled() && !routed(device);
 }
 
 // What is ready first.
 void* Allocator::take_cached(Request* request) {
   const size_t bytes = block_bytes(request->bytes);
-  if (!may_search(bytes)) {
+  if (!chooses(request->device, bytes)) {
+    const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);  // else it may be held
     return attempt(request, Reach::kPool);
   }
   std::optional<Search> search;
@@ -674,7 +677,7 @@ void* Allocator::take_new(Request* request) {
 
 // There is no way to name them: everything cached goes that is not held meanwhile.
 void Allocator::release(const Request& request, const std::vector<FreeMemory::Range>& segments) {
-  if (expandable_ || base()->isHistoryEnabled()) {
+  if (!may_search(request.device)) {
     release_cached();
     return;
   }
@@ -962,6 +965,7 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
     releasePool(device, pool);
   });
   {
+    const std::lock_guard<std::recursive_mutex> searched(statistics_mutex_);
     std::lock_guard<std::mutex> lock(pools_mutex_);
     pools_.push_back({device, pool, filter});
     pool_count_ = pools_.size();
