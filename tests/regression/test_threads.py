@@ -1232,6 +1232,50 @@ def test_what_ends_with_a_storages_python_object_uses_the_engine(program: Any) -
 
 
 @pytest.mark.skipif(lms_device.torch_version() < (1, 13), reason="nothing traces the device")
+@pytest.mark.skipif(not lms_device.is_plugin(), reason="their allocator holds nothing to look at it")
+def test_what_another_thread_looks_at_is_waited_for(program: Any) -> None:
+    """All memory that is free: a callback, of each block that is taken, makes that last."""
+    out = program(
+        """
+        import threading, time, torch, simcuda
+        from torch.cuda._gpu_trace import register_callback_for_memory_allocation as register
+
+        def blocks(count):
+            return [torch.empty(5 << 18, device="cuda") for _ in range(count)]
+
+        torch.cuda.init()
+        torch.cuda.lms.enable(min_size=0)
+        torch.ops.lms.set_unseen_kernels("none")
+        simcuda.device.capacity = 24 << 20
+        blocks(6)
+        torch.cuda.empty_cache()
+        simcuda.device.capacity = 42 << 20
+        assert all([torch.ops.lms.evict(block) for block in blocks(8)])  # copies out are pending
+        looked, taken = threading.Event(), []
+
+        def note(pointer):
+            if threading.current_thread() is thread:
+                taken.append(pointer)
+                if len(taken) == 4:
+                    looked.set()
+                    time.sleep(0.3)
+
+        thread = threading.Thread(target=blocks, args=(1,))
+        register(note)
+        torch._C._activate_gpu_trace()
+        thread.start()
+        assert looked.wait(60)
+        torch.cuda.caching_allocator_alloc(5 << 20)  # of no operator, which would try again
+        thread.join()
+        print("taken", len(taken))
+        """,
+        memory=64 * MIB,
+        mode="lazy",
+        fresh=True,
+    )
+    assert "taken" in out
+
+
 @pytest.mark.skipif(lms_device.is_plugin(), reason="PyTorch's allocator tells of its segments")
 def test_a_page_in_runs_no_callback_of_the_programs(program: Any) -> None:
     """It comes under the engine's lock, which a thread with the interpreter may wait for."""

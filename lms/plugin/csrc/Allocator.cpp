@@ -568,6 +568,13 @@ class Allocator::Search {
   void* take(size_t bytes) { return take(bytes, request_.stream); }
   void* take() { return take(request_.bytes); }
 
+  // So much lies behind what was taken: the next one is of another block.
+  void skip(size_t bytes) {
+    if (bytes > kSmall) {  // else the block was not split
+      take(bytes);
+    }
+  }
+
   template <class Which>
   void give_back(const Which& which) {
     const auto others =
@@ -625,12 +632,18 @@ void* Allocator::take_cached(Request* request) {
   if (EarlyRoomOnly::active()) {  // which may keep none
     search.emplace(*this, *request);
   }
-  void* ptr = search ? search->take() : attempt(request, Reach::kPool);
+  void* ptr = search ? nullptr : attempt(request, Reach::kPool);
+  if (ptr == nullptr) {
+    if (!search) {  // another thread's may have held it
+      search.emplace(*this, *request);
+    }
+    ptr = search->take();
+  }
   if (ptr == nullptr) {
     return nullptr;
   }
   if (!PageInScope::active() && owed_by_free(ptr, bytes).copies_done()) {
-    return ptr;
+    return search ? search->keep(ptr) : ptr;
   }
   if (!search) {
     search.emplace(*this, *request, ptr);
@@ -654,9 +667,7 @@ void* Allocator::take_cached(Request* request) {
     if (looked == 0 || spot.before(best.spot)) {
       best = {ptr, block, spot};
     }
-    if (block - bytes > kSmall) {  // else it was not split; the next one is to be another block
-      search->take(block - bytes);
-    }
+    search->skip(block - bytes);
   }
   if (PageInScope::active() && too_late(best.spot)) {
     return nullptr;
@@ -670,7 +681,10 @@ void* Allocator::take_new(Request* request) {
     return attempt(request, Reach::kAll);
   }
   Search search(*this, *request);
-  while (search.take() != nullptr) {  // it would be had first
+  const size_t bytes = block_bytes(request->bytes);
+  while (void* cached = search.take()) {  // it would be had first
+    const size_t block = free_.hole(cached).bytes;
+    search.skip(block > bytes ? block - bytes : 0);
   }
   return attempt(request, Reach::kAll);
 }
