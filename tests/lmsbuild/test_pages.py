@@ -95,7 +95,7 @@ FIGURES = {
         ("best fit at 512 bytes", "lms/core/host_pool.h", "kAlignment = 512"),
         ("a sixteenth above the high-water mark", "lms/core/host_pool.cpp", "mark + mark / 16"),
         ("an eighth above what others held", "lms/core/host_pool.cpp", "mark + mark / 8"),
-        ("up to 16 are taken", "lms/plugin/csrc/Allocator.cpp", "kOtherBlocks = 15"),
+        ("up to 64 are looked at", "lms/plugin/csrc/Allocator.cpp", "kMostBlocks = 64"),
         ("fails after 30 seconds", "lms/pytorch/python/lms/api.py", "PATIENCE = 30.0"),
         ("longer than 10 seconds", "lms/core/turns.h", "kLongest{10000}"),
         ("or 30 when an op of `aten` ran", "lms/core/admission.h", "kStuck{30000}"),
@@ -118,7 +118,7 @@ FIGURES = {
         ("of 8 MiB at most", "lms/core/slabs.cpp", "kMostSlab = std::size_t{8} << 20"),
     ),
     "docs/plugin.md": (
-        ("of up to 16 that fit", "lms/plugin/csrc/Allocator.cpp", "kOtherBlocks = 15"),
+        ("of up to 64 that fit", "lms/plugin/csrc/Allocator.cpp", "kMostBlocks = 64"),
         ("| 10 MiB |", "lms/plugin/csrc/Allocator.cpp", "kMinLarge = size_t{10} << 20"),
     ),
     "docs/statistics.md": (("over 4096 uses", "lms/core/engine.h", "kUses = 4096"),),
