@@ -88,19 +88,6 @@ TEST(free_memory_is_a_hole_as_far_as_it_is_known) {
   CHECK_EQ(free.hole(memory + 300).bytes, 0u);
 }
 
-TEST(free_memory_of_a_new_segment_owes_nothing_but_what_is_known) {
-  FreeMemory free;
-  free.set_segments(listed({range(0, 100), range(100, 200)}));
-  CHECK(free.put(range(60, 80), owing(3)));
-  free.fill_segment(memory, {});
-  CHECK(free.look(range(0, 60)) == Ready());
-  CHECK_EQ(number_of(free.look(range(0, 100))), 3u);
-  CHECK(free.look(range(100, 110)).all);  // of another one
-  free.fill_segment(memory + 300, {});
-  free.fill_segment(nullptr, {});
-  CHECK(free.look(range(300, 310)).all);
-}
-
 TEST(free_memory_of_other_segments_is_not_kept) {
   FreeMemory free;
   CHECK(!free.put(range(0, 10), owing(1)));

@@ -960,26 +960,35 @@ def test_memory_snapshot_and_history(lms: Any, device: Any) -> None:
         torch.cuda.memory._record_memory_history(enabled=None)
 
 
-def test_no_more_segments_are_given_back_than_is_needed(lms: Any, sim: Any) -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["", "a block waits for a stream"])
+def test_no_more_segments_are_given_back_than_is_needed(lms: Any, sim: Any, waits: bool) -> None:
     """Of those that are free, large ones and small ones; and nothing of that is counted as used."""
-    sim.capacity = 56 * MIB
+    sim.capacity = 58 * MIB
     idle, *free = (block(10, i) for i in range(5))
-    small = torch.ones(MIB // 4, device="cuda")
+    small, used = torch.ones(MIB // 4, device="cuda"), torch.ones(MIB // 8, device="cuda")
+    side = torch.cuda.Stream()
     torch.cuda.synchronize()
+    kept = torch.ones(MIB // 4, device="cuda")  # with the one that is used
     del free[1:], small
     free.clear()
+    if waits:
+        used.record_stream(side)
+        with torch.cuda.stream(side):
+            used.add_(1)
+        del used
+    torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()
-    assert before["reserved_bytes.all.current"] == 52 * MIB
+    assert before["reserved_bytes.all.current"] == 54 * MIB
     large = block(14, 5)
     after = torch.cuda.memory_stats()
-    assert after["reserved_bytes.all.current"] == 56 * MIB
+    assert after["reserved_bytes.all.current"] == 58 * MIB
     assert after["segment.all.freed"] == before["segment.all.freed"] + 1
     assert after["reserved_bytes.all.freed"] == before["reserved_bytes.all.freed"] + 10 * MIB
     assert after["allocation.all.allocated"] == before["allocation.all.allocated"] + 1
     assert after["allocation.all.freed"] == before["allocation.all.freed"]
-    assert after["allocated_bytes.all.peak"] == before["allocated_bytes.all.peak"]
+    assert after["allocated_bytes.all.peak"] == after["allocated_bytes.all.current"]
     assert lms.stats()["reclaimed"] == 0
-    assert intact([idle]) and (large == 5).all()
+    assert intact([idle]) and (large == 5).all() and (kept == 1).all()
 
 
 def test_segment_no_larger_than_needed(lms: Any, device: Any) -> None:

@@ -334,16 +334,20 @@ def test_a_page_in_does_not_wait_for_the_operator_before_it(child: Any, roomy: b
     for _ in range(150):
         small.add_(1)
     torch.cuda.empty_cache()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
     start = now()
     while used:
         used.pop() @ weight
-    print(json.dumps([now() - start, alone]))
+    took = now() - start
+    made = torch.cuda.memory_stats()["allocation.all.allocated"] - before
+    print(json.dumps([took, alone, made]))
     """,
         (16 if roomy else 9) * 256 * MIB + 64 * MIB,
         dry=True,
     )
     copy = 256 * MIB / 15.75
     assert took[0] == pytest.approx(5 * (took[1] - copy) + copy, rel=0.1), took
+    assert took[2] == 10  # five page-ins and five results: what was looked at is not counted
 
 
 def test_true_sizes_train_beyond_memory(child: Any) -> None:

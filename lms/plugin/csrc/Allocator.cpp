@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -110,10 +112,12 @@ struct OutOfReach {};
 
 std::atomic<CA::CreateContextFn> context_recorder{nullptr};
 
-// No Python under the engine's lock.
+thread_local bool searching = false;
+
+// No Python under the engine's lock, nor during a search, under that of the statistics.
 std::shared_ptr<GatheredContext> record_context() {
   const CA::CreateContextFn recorder = context_recorder;
-  return in_engine() || recorder == nullptr ? nullptr : recorder();
+  return in_engine() || searching || recorder == nullptr ? nullptr : recorder();
 }
 
 // The streams of PyTorch's pools, which it gives out in turn. One that another thread gets
@@ -204,14 +208,17 @@ class Allocator final : public Forward {
   void set_ready(void* ptr, const Ready& ready) { blocks_.set_ready(ptr, ready); }
   void free_settled(void* ptr, const Ready& ready);
   Ready owed_by_free(void* ptr, size_t bytes) { return free_.look(FreeMemory::range(ptr, bytes)); }
-  // The same, and what is free. Nobody has used the segment that begins at `fresh`.
-  CA::SnapshotInfo learn_free(void* fresh = nullptr);
+  // The same, and what is free.
+  CA::SnapshotInfo learn_free();
   // The request was given the block at `ptr`, of a new segment or of one that another callback,
   // such as PyTorch's own for memory of other processes, has found something in.
   void learn_new_segment(const Request& request, void* ptr) {
     if (under_pressure()) {
       const auto stats = base()->getDeviceStats(request.device);
-      learn_free(request.missed && stats.segment[0].allocated > request.segments ? ptr : nullptr);
+      learn_free();
+      if (request.missed && stats.segment[0].allocated > request.segments) {
+        free_.put(FreeMemory::range(ptr, block_bytes(request.bytes)), {});  // nobody has used it
+      }
     }
   }
 
@@ -537,6 +544,7 @@ class Allocator::Search {
         request_(request),
         lock_(allocator.statistics_mutex_),
         before_(allocator.base()->getDeviceStats(request.device)) {
+    searching = true;
     if (taken != nullptr) {
       held_.push_back(taken);
     }
@@ -551,6 +559,7 @@ class Allocator::Search {
     if (raised) {
       allocator_.base()->resetPeakStats(request_.device);
     }
+    searching = false;
   }
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
@@ -586,6 +595,9 @@ class Allocator::Search {
     held_.erase(others, held_.end());
   }
 
+  // One of a new segment was taken, and kept.
+  void note_kept() { ++taken_; }
+
   void* keep(void* ptr) {
     held_.erase(std::remove(held_.begin(), held_.end(), ptr), held_.end());
     return ptr;
@@ -596,7 +608,9 @@ class Allocator::Search {
   void* keep_behind(void* ptr, size_t block, size_t bytes) {
     const FreeMemory::Range place = FreeMemory::range(ptr, block);
     give_back([&](void* held) { return place.begin <= held && held < place.end; });
-    for (size_t i = 0; i < kMostBlocks && take(bytes) != ptr; ++i) {  // what fits better is held
+    void* before = take(bytes);
+    for (size_t i = 0; i < kMostBlocks && before != nullptr && before != ptr; ++i) {
+      before = take(bytes);  // what fits better is held
     }
     void* found = take();
     if (found == nullptr) {
@@ -615,10 +629,11 @@ class Allocator::Search {
   std::int64_t taken_ = 0, given_back_ = 0;
 };
 
-// A history would have all that in it, expandable segments would be mapped for it, and another pool
-// might want what is held.
+// A history or a profile would have all that in it, a trace would run Python for it, expandable
+// segments would be mapped, and another pool might want what is held.
 bool Allocator::may_search(DeviceIndex device) {
-  return !expandable_ && !base()->isHistoryEnabled() && !routed(device);
+  return !expandable_ && !base()->isHistoryEnabled() && !memoryProfilingEnabled() &&
+         c10::impl::GPUTrace::get_trace() == nullptr && !routed(device);
 }
 
 // What is ready first.
@@ -686,7 +701,11 @@ void* Allocator::take_new(Request* request) {
     const size_t block = free_.hole(cached).bytes;
     search.skip(block > bytes ? block - bytes : 0);
   }
-  return attempt(request, Reach::kAll);
+  void* ptr = attempt(request, Reach::kAll);
+  if (ptr != nullptr) {
+    search.note_kept();
+  }
+  return ptr;
 }
 
 // There is no way to name them: everything cached goes that is not held meanwhile.
@@ -806,7 +825,7 @@ CA::SnapshotInfo Allocator::learn() {
 
 // Of a segment in the common pool that does not expand: what is free in it, and what its blocks
 // have over, was used by nobody since the mark that comes next.
-CA::SnapshotInfo Allocator::learn_free(void* fresh) {
+CA::SnapshotInfo Allocator::learn_free() {
   const auto keeps = [](const auto& segment) {
     return kind_of(segment.owner_private_pool_id) == PoolKind::kCommon && !expands(segment);
   };
@@ -821,7 +840,6 @@ CA::SnapshotInfo Allocator::learn_free(void* fresh) {
     }
     return segments;
   });
-  free_.fill_segment(fresh, {});
   for (const auto& segment : snapshot.segments) {
     if (!keeps(segment) || !segment.is_large) {
       continue;

@@ -80,16 +80,6 @@ class FreeMemory {
     note_size_();
   }
 
-  // The same from there to the end of the segment, if it is one.
-  void fill_segment(void* ptr, const Ready& ready) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    char* const begin = static_cast<char*>(ptr);
-    if (char* const end = end_of_segment_(begin)) {
-      fill_({begin, end}, ready);
-    }
-    note_size_();
-  }
-
   // What is known to be free from there on, in one segment.
   struct Hole {
     std::size_t bytes = 0;

@@ -16,6 +16,7 @@ namespace c10::cuda::lms {
 class Unseen {
   using DeviceStats = CachingDeviceAllocator::DeviceStats;
   static constexpr std::size_t kTypes = std::tuple_size<decltype(DeviceStats::allocation)>::value;
+  static constexpr std::size_t kActive = 2 * kTypes;  // of them: where those of active blocks are
   static constexpr std::size_t kOfBlocks = 7 * kTypes + 1;
   static constexpr std::size_t kStats = kOfBlocks + 2 * kTypes + 1;
 
@@ -30,8 +31,8 @@ class Unseen {
       }
     };
     for (auto* array :
-         {&stats.allocation, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
-          &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
+         {&stats.allocation, &stats.allocated_bytes, &stats.active, &stats.active_bytes,
+          &stats.inactive_split, &stats.inactive_split_bytes, &stats.requested_bytes}) {
       add(*array);
     }
     *next++ = &stats.oversize_allocations;
@@ -47,20 +48,21 @@ class Unseen {
 
   // Between the two, so many blocks were taken and given back. Whether that has raised a peak: the
   // allocator's must be reset then, and those that were before are kept here. Where others have
-  // taken or freed as well, what was whose cannot be told, and everything stays counted.
+  // taken or freed as well, what was whose cannot be told, and is counted. Blocks that streams have
+  // used, which may have been freed meanwhile, are active until then: what was given back was as
+  // long active as allocated.
   bool add_blocks(const DeviceStats& before, const DeviceStats& after, std::int64_t taken,
                   std::int64_t given_back) {
-    for (const auto counted : {&DeviceStats::allocation, &DeviceStats::active}) {
-      const auto &old = (before.*counted)[0], &now = (after.*counted)[0];  // of all sizes
-      if (now.allocated - old.allocated != taken || now.freed - old.freed != given_back) {
-        return false;
+    const auto old = stats_of(before), now = stats_of(after);
+    const auto& all = before.allocation[0];  // of all sizes
+    const auto& all_now = after.allocation[0];
+    if (all_now.allocated - all.allocated == taken && all_now.freed - all.freed == given_back) {
+      for (std::size_t i = 0; i < kOfBlocks; ++i) {
+        const std::size_t of = i >= kActive && i < 2 * kActive ? i - kActive : i;
+        freed_[i] += now[of]->freed - old[of]->freed;
       }
     }
-    const auto old = stats_of(before), now = stats_of(after);
     bool raised = false;
-    for (std::size_t i = 0; i < kOfBlocks; ++i) {
-      freed_[i] += now[i]->freed - old[i]->freed;
-    }
     for (std::size_t i = 0; i < kStats; ++i) {
       raised = raised || now[i]->peak > old[i]->peak;
     }
