@@ -27,7 +27,7 @@ FIXED = {
         *("kMinBlock", "kSmall", "kSmallSegment", "kMinLarge", "kRoundLarge", "kExabyte"),
         "kNoRoom",
     ),
-    "plugin/csrc/Unseen.h": ("kTypes", "kOfBlocks", "kStats"),
+    "plugin/csrc/Unseen.h": ("kTypes", "kActive", "kOfBlocks", "kStats"),
     "pytorch/c10/Fences.h": ("kWaits",),
     "pytorch/c10/State.h": ("kSmallBytes",),
     "pytorch/c10/Statistics.cpp": ("kGranule",),
