@@ -972,6 +972,7 @@ def test_no_more_segments_are_given_back_than_is_needed(lms: Any, sim: Any, wait
     del free[1:], small
     free.clear()
     if waits:
+        sim.set_queries("strict")  # until somebody waits for the stream
         used.record_stream(side)
         with torch.cuda.stream(side):
             used.add_(1)
