@@ -538,7 +538,7 @@ void* Allocator::attempt(Request* request, Reach reach) {
 // can be had, and all but one given back: then nobody has seen it.
 class Allocator::Search {
  public:
-  // Of what is taken already, if that is to be given back.
+  // `taken`: a block that the request has been given already. It goes back, too, unless it is kept.
   Search(Allocator& allocator, const Request& request, void* taken = nullptr)
       : allocator_(allocator),
         request_(request),
