@@ -965,10 +965,10 @@ def test_no_more_segments_are_given_back_than_is_needed(lms: Any, sim: Any, wait
     """Of those that are free, large ones and small ones; and nothing of that is counted as used."""
     sim.capacity = 58 * MIB
     idle, *free = (block(10, i) for i in range(5))
-    small, used = torch.ones(MIB // 4, device="cuda"), torch.ones(MIB // 8, device="cuda")
+    small = [torch.ones(MIB // 4, device="cuda") for _ in range(2)]  # a segment
+    used, kept = (torch.ones(MIB // 8, device="cuda") for _ in range(2))
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
-    kept = torch.ones(MIB // 4, device="cuda")  # with the one that is used
     del free[1:], small
     free.clear()
     if waits:
