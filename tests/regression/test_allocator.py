@@ -960,6 +960,7 @@ def test_memory_snapshot_and_history(lms: Any, device: Any) -> None:
         torch.cuda.memory._record_memory_history(enabled=None)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("waits", [False, True], ids=["", "a block waits for a stream"])
 def test_no_more_segments_are_given_back_than_is_needed(lms: Any, sim: Any, waits: bool) -> None:
     """Of those that are free, large ones and small ones; and nothing of that is counted as used."""
