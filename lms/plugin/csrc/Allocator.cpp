@@ -366,7 +366,6 @@ class SnapshotLists final : public BlockLists {
     return result;
   }
 
-  // There is no way to name them: everything cached goes.
   void release_segments(const std::vector<size_t>& indices) override {
     std::vector<FreeMemory::Range> named;
     for (const size_t index : indices) {
@@ -638,8 +637,11 @@ bool Allocator::may_search(DeviceIndex device) {
 
 // What is ready first.
 void* Allocator::take_cached(Request* request) {
+  if (!may_search(request->device)) {  // nor does another thread, whom a lock would make wait here
+    return attempt(request, Reach::kPool);
+  }
   const size_t bytes = block_bytes(request->bytes);
-  if (!chooses(request->device, bytes)) {
+  if (!has_choice(bytes)) {
     const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);  // else it may be held
     return attempt(request, Reach::kPool);
   }
