@@ -534,21 +534,15 @@ void* Allocator::attempt(Request* request, Reach reach) {
 }
 
 // There is no way to say which block to take. But what the allocator would take one after the other
-// can be had, and all but one given back: then nobody has seen it.
+// can be had, and all but one given back: then nobody has seen it. It begins with the first that is
+// held; other threads that search wait for its end.
 class Allocator::Search {
  public:
-  // `taken`: a block that the request has been given already. It goes back, too, unless it is kept.
-  Search(Allocator& allocator, const Request& request, void* taken = nullptr)
-      : allocator_(allocator),
-        request_(request),
-        lock_(allocator.statistics_mutex_),
-        before_(allocator.base()->getDeviceStats(request.device)) {
-    searching = true;
-    if (taken != nullptr) {
-      held_.push_back(taken);
-    }
-  }
+  Search(Allocator& allocator, const Request& request) : allocator_(allocator), request_(request) {}
   ~Search() {
+    if (!lock_.owns_lock()) {
+      return;
+    }
     give_back([](void*) { return true; });
     const auto after = allocator_.base()->getDeviceStats(request_.device);
     bool raised = false;
@@ -565,6 +559,7 @@ class Allocator::Search {
 
   // The smallest cached block that is large enough, or its beginning. Null where there is none.
   void* take(size_t bytes, cudaStream_t stream) {
+    begin();
     Request request{request_.device, bytes, stream};
     void* ptr = allocator_.attempt(&request, Reach::kPool);
     if (ptr != nullptr) {
@@ -576,10 +571,19 @@ class Allocator::Search {
   void* take(size_t bytes) { return take(bytes, request_.stream); }
   void* take() { return take(request_.bytes); }
 
-  // So much lies behind what was taken: the next one is of another block.
-  void skip(size_t bytes) {
-    if (bytes > kSmall) {  // else the block was not split
-      take(bytes);
+  // The same, after what is left of the block that was taken last.
+  void* take_next(size_t block, size_t bytes) {
+    if (block > bytes + kSmall) {  // else it was not split
+      take(block - bytes);
+    }
+    return take();
+  }
+
+  // What the request was given, perhaps before the search began: it goes back unless it is kept.
+  void hold(void* ptr) {
+    begin();
+    if (std::find(held_.begin(), held_.end(), ptr) == held_.end()) {
+      held_.push_back(ptr);
     }
   }
 
@@ -594,11 +598,16 @@ class Allocator::Search {
     held_.erase(others, held_.end());
   }
 
-  // One of a new segment was taken, and kept.
-  void note_kept() { ++taken_; }
-
   void* keep(void* ptr) {
     held_.erase(std::remove(held_.begin(), held_.end(), ptr), held_.end());
+    return ptr;
+  }
+
+  // A block of a new segment, or null.
+  void* keep_new(Request* request) {
+    begin();
+    void* ptr = allocator_.attempt(request, Reach::kAll);
+    taken_ += ptr != nullptr ? 1 : 0;
     return ptr;
   }
 
@@ -620,10 +629,18 @@ class Allocator::Search {
   }
 
  private:
+  void begin() {
+    if (!lock_.owns_lock()) {
+      lock_ = std::unique_lock<std::recursive_mutex>(allocator_.statistics_mutex_);
+      before_ = allocator_.base()->getDeviceStats(request_.device);
+      searching = true;
+    }
+  }
+
   Allocator& allocator_;
   const Request request_;
-  const std::lock_guard<std::recursive_mutex> lock_;
-  const CachingDeviceAllocator::DeviceStats before_;
+  std::unique_lock<std::recursive_mutex> lock_;
+  CachingDeviceAllocator::DeviceStats before_;
   std::vector<void*> held_;
   std::int64_t taken_ = 0, given_back_ = 0;
 };
@@ -645,33 +662,26 @@ void* Allocator::take_cached(Request* request) {
     const std::lock_guard<std::recursive_mutex> lock(statistics_mutex_);  // else it may be held
     return attempt(request, Reach::kPool);
   }
-  std::optional<Search> search;
-  if (EarlyRoomOnly::active()) {  // which may keep none
-    search.emplace(*this, *request);
-  }
-  void* ptr = search ? nullptr : attempt(request, Reach::kPool);
+  Search search(*this, *request);
+  void* ptr = EarlyRoomOnly::active() ? nullptr  // it may keep none of them
+                                      : attempt(request, Reach::kPool);
   if (ptr == nullptr) {
-    if (!search) {  // another thread's may have held it
-      search.emplace(*this, *request);
-    }
-    ptr = search->take();
+    ptr = search.take();  // another thread's may have held it
   }
   if (ptr == nullptr) {
     return nullptr;
   }
   if (!PageInScope::active() && owed_by_free(ptr, bytes).copies_done()) {
-    return search ? search->keep(ptr) : ptr;
+    return search.keep(ptr);
   }
-  if (!search) {
-    search.emplace(*this, *request, ptr);
-  }
+  search.hold(ptr);
   struct {
     void* ptr = nullptr;
     size_t block = 0;
     Spot spot;
   } best;
   size_t largest = SIZE_MAX;
-  for (size_t looked = 0; ptr != nullptr && looked < kMostBlocks; ++looked, ptr = search->take()) {
+  for (size_t looked = 0; ptr != nullptr && looked < kMostBlocks; ++looked) {
     const FreeMemory::Hole hole = free_.hole(ptr);
     const bool known = hole.bytes >= bytes;
     const size_t block = known ? hole.bytes : bytes;
@@ -684,13 +694,13 @@ void* Allocator::take_cached(Request* request) {
     if (looked == 0 || spot.before(best.spot)) {
       best = {ptr, block, spot};
     }
-    search->skip(block - bytes);
+    ptr = search.take_next(block, bytes);
   }
   if (PageInScope::active() && too_late(best.spot)) {
     return nullptr;
   }
-  return best.spot.begin == 0 ? search->keep(best.ptr)
-                              : search->keep_behind(best.ptr, best.block, best.spot.begin);
+  return best.spot.begin == 0 ? search.keep(best.ptr)
+                              : search.keep_behind(best.ptr, best.block, best.spot.begin);
 }
 
 void* Allocator::take_new(Request* request) {
@@ -699,15 +709,10 @@ void* Allocator::take_new(Request* request) {
   }
   Search search(*this, *request);
   const size_t bytes = block_bytes(request->bytes);
-  while (void* cached = search.take()) {  // it would be had first
-    const size_t block = free_.hole(cached).bytes;
-    search.skip(block > bytes ? block - bytes : 0);
+  for (void* cached = search.take(); cached != nullptr;) {  // it would be had first
+    cached = search.take_next(free_.hole(cached).bytes, bytes);
   }
-  void* ptr = attempt(request, Reach::kAll);
-  if (ptr != nullptr) {
-    search.note_kept();
-  }
-  return ptr;
+  return search.keep_new(request);
 }
 
 // There is no way to name them: everything cached goes that is not held meanwhile.
