@@ -127,14 +127,6 @@ Users users_of(const ::lms::StreamSet& used, const BlockInfo& block, DeviceIndex
   return users;
 }
 
-// Makes a stream of copies out wait for the last uses of what it copies next.
-void wait_for_ends(DeviceIndex device, cudaStream_t out, const std::vector<MarkPtr>& ends) {
-  const MeasuredWait wait(device, out, Wait::kCopiesOut);
-  for (const MarkPtr& end : ends) {
-    wait_fence(out, end);
-  }
-}
-
 // Null when there is no room that nothing has to make way for.
 void* alloc_free(size_t bytes, cudaStream_t stream) {
   const FreeRoomOnly scope;
@@ -442,13 +434,12 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   }
   ::lms::Marks written = ready.out = block.ready.out;  // if it was paged out ahead
   if (!ends.empty()) {
-    const cudaStream_t out = out_stream(device, ends);
-    wait_for_ends(device, out, ends);
-    DrainOnError drain(out);
+    CopyOut out(device, ends);
+    DrainOnError drain(out.stream());
     if (copy) {
-      copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
+      copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out.stream());
     }
-    const MarkPtr over = end_copy_out(device, out, ends);
+    const MarkPtr over = out.end();
     ready.out.add(over);
     if (copy) {
       written = over;
@@ -488,11 +479,10 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
     ends.push_back(user.last ? user.last : set_mark(user.device, user.stream));
   }
-  const cudaStream_t out = out_stream(device, ends);
-  wait_for_ends(device, out, ends);
-  DrainOnError drain(out);
-  copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out);
-  MarkPtr copied = end_copy_out(device, out, ends);
+  CopyOut out(device, ends);
+  DrainOnError drain(out.stream());
+  copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out.stream());
+  MarkPtr copied = out.end();
   block.ready.out.add(copied);
   set_ready(from.ptr, block.ready);
   drain.dismiss();

@@ -43,23 +43,19 @@ constexpr size_t kOutStreams = 5;
 // host that is further ahead, copies go before such as are needed sooner.
 constexpr size_t kCopiesKept = 64;
 
-// When a copy can begin: with the mark of this number of a stream.
-struct Begin {
-  ::lms::Stream stream = nullptr;
-  std::uint64_t number = UINT64_MAX;  // not known, or later than another stream's mark
-
-  bool known() const { return number != UINT64_MAX; }
-  // Marks of several streams tell nothing of each other.
-  bool comparable(const Begin& other) const {
-    return known() && other.known() && stream == other.stream;
-  }
-  bool no_later_than(const Begin& other) const {
-    return comparable(other) && number <= other.number;
-  }
-};
-
+// Marks of several streams: that alone tells which is not over, if it is one.
 Begin begin_after(const std::vector<MarkPtr>& ends) {
-  return ends.size() == 1 ? Begin{ends[0]->stream(), ends[0]->number()} : Begin();
+  Begin begin;
+  for (const MarkPtr& end : ends) {
+    if (ends.size() > 1 && end->done()) {
+      continue;
+    }
+    if (begin.known()) {
+      return {};
+    }
+    begin = {end->stream(), end->number()};
+  }
+  return begin.known() ? begin : Begin{ends[0]->stream(), ends[0]->number()};
 }
 
 struct OutStream {
@@ -605,39 +601,42 @@ DeviceIndex device_of(const ::lms::FencePtr& fence) {
   return static_cast<EventMark&>(*fence).device();
 }
 
-cudaStream_t out_stream(DeviceIndex device, const std::vector<MarkPtr>& ends) {
-  const Begin begin = begin_after(ends);
+CopyOut::CopyOut(DeviceIndex device, const std::vector<MarkPtr>& ends)
+    : device_(device), begin_(begin_after(ends)) {
   size_t place = 0;
   std::vector<MarkPtr>
       sooner;  // let go without the lock, which a mark takes to give its event back
   {
     const std::lock_guard<std::mutex> lock(state().mutex);
     const auto& streams = state().of(device).out;
-    place = place_of(begin, streams);
+    place = place_of(begin_, streams);
     for (size_t other = 0; other < streams.size(); ++other) {
       if (other != place) {
-        sooner.push_back(last_before(begin, streams[other]));
+        sooner.push_back(last_before(begin_, streams[other]));
       }
     }
   }
-  const cudaStream_t stream = copy_stream(
+  stream_ = copy_stream(
       device, [place](DeviceState& its) -> cudaStream_t& { return its.out[place].stream; });
   for (const MarkPtr& over : sooner) {
     if (over) {
-      wait_fence(stream, over);
+      wait_fence(stream_, over);
     }
   }
-  return stream;
+  const MeasuredWait wait(device, stream_, Wait::kCopiesOut);
+  for (const MarkPtr& end : ends) {
+    wait_fence(stream_, end);
+  }
 }
 
-MarkPtr end_copy_out(DeviceIndex device, cudaStream_t stream, const std::vector<MarkPtr>& ends) {
-  const MarkPtr over = set_mark(device, stream);
+MarkPtr CopyOut::end() {
+  const MarkPtr over = set_mark(device_, stream_);
   OutStream::Copy oldest;  // as above
   const std::lock_guard<std::mutex> lock(state().mutex);
-  auto& streams = state().of(device).out;
+  auto& streams = state().of(device_).out;
   const auto its = std::find_if(streams.begin(), streams.end(),
-                                [stream](const OutStream& one) { return one.stream == stream; });
-  its->copies.push_back({its->next_begin(begin_after(ends)), over});
+                                [this](const OutStream& one) { return one.stream == stream_; });
+  its->copies.push_back({its->next_begin(begin_), over});
   if (its->copies.size() > kCopiesKept) {
     std::swap(oldest, its->copies.front());
     its->copies.pop_front();

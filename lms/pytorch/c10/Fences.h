@@ -114,12 +114,38 @@ DeviceIndex device_of(const ::lms::FencePtr& fence);
 // The streams of the engine's own copies, made on first use: one for those into the device, several
 // for those out of it.
 cudaStream_t in_stream(DeviceIndex device);
-// For a copy that comes after these marks: that of the streams where it waits least for copies that
-// begin later. It comes after what was asked for before and can begin no later, on whichever
+
+// When a copy can begin: with the mark of this number of a stream.
+struct Begin {
+  ::lms::Stream stream = nullptr;
+  std::uint64_t number = UINT64_MAX;  // not known, or later than another stream's mark
+
+  bool known() const { return number != UINT64_MAX; }
+  // Marks of several streams tell nothing of each other.
+  bool comparable(const Begin& other) const {
+    return known() && other.known() && stream == other.stream;
+  }
+  bool no_later_than(const Begin& other) const {
+    return comparable(other) && number <= other.number;
+  }
+};
+
+// A copy out of a device, after these marks: on that of the streams where it waits least for copies
+// that begin later. It comes after what was asked for before and can begin no later, on whichever
 // stream: that is needed sooner, and the link is shared.
-cudaStream_t out_stream(DeviceIndex device, const std::vector<MarkPtr>& ends);
-// Ends that copy, which is queued there: sets the mark after it.
-MarkPtr end_copy_out(DeviceIndex device, cudaStream_t stream, const std::vector<MarkPtr>& ends);
+class CopyOut {
+ public:
+  CopyOut(DeviceIndex device, const std::vector<MarkPtr>& ends);
+  cudaStream_t stream() const { return stream_; }
+  // It is queued there: sets the mark after it.
+  MarkPtr end();
+
+ private:
+  const DeviceIndex device_;
+  const Begin begin_;
+  cudaStream_t stream_;
+};
+
 // The host waits for all that is queued on them.
 void finish_copy_streams();
 
