@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     letter: bytes
     count: int
     size: int  # bytes of each
-    device: str = "cuda"
+    devices: tuple[str, ...] = ("cuda:0",)  # of the tensors, in turn: equal parts
 
 
 KINDS = (
@@ -46,7 +46,9 @@ KINDS = (
     Kind("list of 1024 tensors of 1 MiB", b"L", 1024, MIB),
     Kind("list of 64, called boxed", b"l", 64, MIB),
     Kind("view", b"v", 1, MIB),
-    Kind("two tensors of the CPU", b"T", 2, 1024, "cpu"),
+    Kind("two tensors of the CPU", b"T", 2, 1024, ("cpu",)),
+    Kind("two of 1 MiB, beside a thread of this device", b"B", 4, MIB),
+    Kind("the same, of another device", b"B", 4, MIB, ("cuda:0", "cuda:1")),
 )
 
 
@@ -79,7 +81,12 @@ def measure() -> None:
     def costs() -> list[float]:
         row = []
         for kind in KINDS:
-            made = (torch.empty(kind.size // 4, device=kind.device) for _ in range(kind.count))
+            each = kind.count // len(kind.devices)
+            made = (
+                torch.empty(kind.size // 4, device=device)
+                for device in kind.devices
+                for _ in range(each)
+            )
             tensors = [tensor + 0 for tensor in made]  # known, where it is on
             pointers = (ctypes.c_void_p * kind.count)(*(tensor._cdata for tensor in tensors))
             calls = CALLS // kind.count
@@ -96,9 +103,10 @@ def measure() -> None:
     columns = [costs()]
     torch.cuda.lms.enable()
     columns.append(costs())
-    moved = torch.empty(MIB, device="cuda") + 0
-    torch.cuda.lms.reclaim()
-    assert torch.ops.lms.on_host(moved)
+    for device in range(2):
+        moved = torch.empty(MIB, device=device) + 0
+        torch.cuda.lms.reclaim(device=device)
+        assert torch.ops.lms.on_host(moved)
     columns.append(costs())
     torch.cuda.lms.disable()
     moved += 0  # the first operator after it drains
@@ -116,7 +124,7 @@ def main(tag: str) -> int:
         return 1
     print(f"{platform.machine()}, {platform.system()} {platform.release()}, one thread", flush=True)
     # Dry, so that no kernel computes; the profile does not matter.
-    device = ["-m", "simcuda", "--dry", "--profile", "v100-32gb-pcie3"]
+    device = ["-m", "simcuda", "--dry", "--profile", "v100-32gb-pcie3", "--devices", "2"]
     return subprocess.run(
         [python, *device, __file__, "--inside"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "tools"), "SIMCUDA_QUIET": "1"},
