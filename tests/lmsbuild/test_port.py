@@ -729,19 +729,25 @@ def test_what_was_only_ported_is_applied(porting: Porting) -> None:
     assert how(porting, "v1.1") == "applied"
 
 
+SOME_TOOLS = [word for word in TEST_TOOLS if "tree-sitter" not in word]
+
+
+@pytest.fixture(scope="module")
+def wheels_of_tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tools")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--wheel-dir", str(folder)]
+    subprocess.run([*command, *SOME_TOOLS, "numpy"], check=True)
+    return folder
+
+
 @pytest.mark.net
 @pytest.mark.parametrize("good", [True, False], ids=["pass", "fail"])
 def test_the_suites_are_run_at_its_end(
-    porting: Porting, monkeypatch: pytest.MonkeyPatch, good: bool
+    porting: Porting, wheels_of_tools: Path, monkeypatch: pytest.MonkeyPatch, good: bool
 ) -> None:
-    tools = [word for word in TEST_TOOLS if "tree-sitter" not in word]
-    folder = porting.world.folder / "index"
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--wheel-dir"]
-    subprocess.run([*command, str(porting.world.folder / "tools"), *tools, "numpy"], check=True)
     offer_releases(porting.world, monkeypatch)
-    for file in (porting.world.folder / "tools").iterdir():
-        file.rename(folder / file.name)
-    monkeypatch.setattr(trial, "TEST_TOOLS", tools)
+    shutil.copytree(wheels_of_tools, porting.world.folder / "index", dirs_exist_ok=True)
+    monkeypatch.setattr(trial, "TEST_TOOLS", SOME_TOOLS)
     write(porting.world.project.root, SUITE)
     if not good:
         write(porting.world.project.root, {"tests/regression/test_bad.py": "def test(): assert 0"})
@@ -854,9 +860,16 @@ def begun(killing: Killing, words: list[str]) -> list[str]:
     return (killing.killer.folder / "files.log").read_text().splitlines()
 
 
+# In the default tier each step in one of the modes.
 @pytest.mark.parametrize("every", TIERS)
-@pytest.mark.parametrize("mode", ["before", "after"])
-@pytest.mark.parametrize("step", ["begin", "continue", "skip", "abort"])
+@pytest.mark.parametrize(
+    ("step", "mode"),
+    [
+        pytest.param(step, mode, marks=pytest.mark.slow if (i + j) % 2 else ())
+        for i, step in enumerate(("begin", "continue", "skip", "abort"))
+        for j, mode in enumerate(("before", "after"))
+    ],
+)
 def test_killed_at_a_git_call(killing: Killing, step: str, mode: str, every: bool) -> None:
     def ready() -> dict[str, str]:
         before = killing.fresh("v1.3")

@@ -150,6 +150,7 @@ def on_the_dry_device(device: Any, tmp_path: Path) -> Iterator[Callable[[Point],
     forks.close()
 
 
+@pytest.mark.slow
 def test_both_keep_less(on_the_dry_device: Callable[[Point], dict[str, Any]]) -> None:
     """Of a block its input alone is saved, and that in host memory."""
     ways = ("plain", "checkpoint", "save_on_cpu", "both")

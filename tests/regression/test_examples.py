@@ -53,16 +53,18 @@ TRAIN = """
     print("equal")
     """
 
+DEEPLAB = ("deeplabv3", ("--size=64", "--backbone=mobilenet_v3_large", "-b4", "--steps=2"))
+
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("unet3d", ("--size=16", "--width=16", "--levels=3", "-b2", "--steps=2")),
-        ("deeplabv3", ("--size=64", "--backbone=mobilenet_v3_large", "-b4", "--steps=2")),
+        pytest.param(*DEEPLAB, marks=pytest.mark.slow),
         ("gpt2", (*TRANSFORMER, "--steps=2")),
         ("hugging_face", (*TRANSFORMER, "--steps=2")),
         ("with_lightning", (*TRANSFORMER, "--steps=2")),
-        ("ManyModel", NETWORK),
+        pytest.param("ManyModel", NETWORK, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -18,7 +18,9 @@ def run(programs, name, pool, wheel="lms"):
     return json.loads(said.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", ["gan", "densenet", "ragged"])
+@pytest.mark.parametrize(
+    "name", ["gan", pytest.param("densenet", marks=pytest.mark.slow), "ragged"]
+)
 def test_the_largest_operation_and_a_32nd_is_enough(programs, eager_moves, name):
     found, most = run(programs, name, 4096)
     assert found == run(programs, name, None, "stock")[0]

@@ -40,8 +40,9 @@ def _cases() -> list[Any]:
         file, name = entry["file"], entry["file"].removesuffix(".py")
         for part in upstream_run.parts_of(file) if "default" in entry else []:
             case = (file, entry["default"], part)
-            slow = [pytest.mark.slow] if part[0] > 1 or lms_device.is_plugin() else []
-            cases.append(pytest.param(*case, id=f"{name}-choice-{part[0]}", marks=slow))
+            slow = part[0] > 1 or entry.get("slow", False) or lms_device.is_plugin()
+            marks = [pytest.mark.slow] if slow else []
+            cases.append(pytest.param(*case, id=f"{name}-choice-{part[0]}", marks=marks))
         for index, select in enumerate(entry["full"]):
             marks = [pytest.mark.slow, pytest.mark.native]
             cases.append(pytest.param(file, select, (1, 1), id=f"{name}-{index}", marks=marks))
