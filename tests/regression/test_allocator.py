@@ -1004,6 +1004,24 @@ def test_segment_no_larger_than_needed(lms: Any, device: Any) -> None:
     assert torch.cuda.memory_stats()["alloc_distribution.reclaim_all"] == 1
 
 
+def test_a_segment_that_is_no_larger_than_needed_counts_what_is_used(lms: Any, device: Any) -> None:
+    """Beside the plug-in a block of 10 MiB is taken and given back, to have a segment of that."""
+    device.limit(52 * MIB)
+    kept = [torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    with lms.pin(*kept):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_stats()
+        made = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+    after = torch.cuda.memory_stats()
+    assert after["segment.all.allocated"] == before["segment.all.allocated"] + 1
+    for key in ("allocation", "active"):
+        assert after[f"{key}.all.allocated"] == before[f"{key}.all.allocated"] + 1
+        assert after[f"{key}.all.freed"] == before[f"{key}.all.freed"]
+    for key in ("allocated_bytes", "active_bytes", "requested_bytes"):
+        assert after[f"{key}.all.peak"] == before[f"{key}.all.current"] + made.nbytes
+        assert after[f"{key}.all.allocated"] == before[f"{key}.all.allocated"] + made.nbytes
+
+
 def test_a_request_that_no_device_could_meet(lms: Any) -> None:
     with pytest.raises(torch.OutOfMemoryError, match="more than 1EB"):
         torch.empty(1 << 60, dtype=torch.uint8, device="cuda")

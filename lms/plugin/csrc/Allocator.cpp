@@ -191,6 +191,8 @@ class Allocator final : public Forward {
   void* take_cached(Request* request);
   // A block of a new segment, whatever is cached.
   void* take_new(Request* request);
+  // A new segment, all of which is cached then.
+  bool cache_new(Request* request);
   // Gives these segments back to the device.
   void release(const Request& request, const std::vector<FreeMemory::Range>& segments);
   // Bytes that a new segment may measure.
@@ -240,6 +242,7 @@ class Allocator final : public Forward {
   void leave_pool(DeviceIndex device, MempoolId_t pool);
   class Search;
   bool may_search(DeviceIndex device);
+  void* take_new(Request* request, Search* search);
   bool chooses(DeviceIndex device, size_t bytes) { return has_choice(bytes) && may_search(device); }
   void* allocate_cached(size_t bytes, cudaStream_t stream);
   void* pass(DeviceIndex device, size_t bytes, cudaStream_t stream);
@@ -311,17 +314,12 @@ class SnapshotLists final : public BlockLists {
   }
 
   bool take_new_segment() override {
-    if (!small_segment_) {
-      taken_ = new_segment(request_);
-      return taken_ != nullptr;
+    if (small_segment_) {
+      Request segment{request_->device, kMinLarge, request_->stream};
+      return fits(segment) && allocator_.cache_new(&segment) && take_free_block();  // cuts it
     }
-    Request segment{request_->device, kMinLarge, request_->stream};
-    void* ptr = new_segment(&segment);
-    if (ptr == nullptr) {
-      return false;
-    }
-    allocator_.base()->raw_delete(ptr);  // now cached, to be cut
-    return take_free_block();
+    taken_ = fits(*request_) ? allocator_.take_new(request_) : nullptr;
+    return taken_ != nullptr;
   }
 
   // The smallest that can be had for a block of the large pool is of kMinLarge bytes.
@@ -391,19 +389,12 @@ class SnapshotLists final : public BlockLists {
     return late ? ::lms::busy_block(block.size) : ::lms::free_block(block.size);
   }
 
-  // Where the device has room. To be refused by it would take time, and some releases warn of it.
-  void* new_segment(Request* request) {
-    if (!allocator_.may_fit(*request)) {
+  // Whether the device has room. To be refused by it would take time, and some releases warn of it.
+  bool fits(const Request& request) {
+    if (!allocator_.may_fit(request)) {
       release_cached();
-      if (!allocator_.may_fit(*request)) {
-        return nullptr;
-      }
     }
-    void* ptr = allocator_.take_new(request);
-    if (ptr != nullptr) {
-      allocator_.learn_new_segment(*request, ptr);
-    }
-    return ptr;
+    return allocator_.may_fit(request);
   }
 
   Allocator& allocator_;
@@ -540,7 +531,7 @@ class Allocator::Search {
  public:
   Search(Allocator& allocator, const Request& request) : allocator_(allocator), request_(request) {}
   ~Search() {
-    if (!lock_.owns_lock()) {
+    if (!begun()) {
       return;
     }
     give_back([](void*) { return true; });
@@ -556,6 +547,15 @@ class Allocator::Search {
   }
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
+
+  void begin() {
+    if (!begun()) {
+      lock_ = std::unique_lock<std::recursive_mutex>(allocator_.statistics_mutex_);
+      before_ = allocator_.base()->getDeviceStats(request_.device);
+      searching = true;
+    }
+  }
+  bool begun() const { return lock_.owns_lock(); }
 
   // The smallest cached block that is large enough, or its beginning. Null where there is none.
   void* take(size_t bytes, cudaStream_t stream) {
@@ -605,7 +605,6 @@ class Allocator::Search {
 
   // A block of a new segment, or null.
   void* keep_new(Request* request) {
-    begin();
     void* ptr = allocator_.attempt(request, Reach::kAll);
     taken_ += ptr != nullptr ? 1 : 0;
     return ptr;
@@ -629,14 +628,6 @@ class Allocator::Search {
   }
 
  private:
-  void begin() {
-    if (!lock_.owns_lock()) {
-      lock_ = std::unique_lock<std::recursive_mutex>(allocator_.statistics_mutex_);
-      before_ = allocator_.base()->getDeviceStats(request_.device);
-      searching = true;
-    }
-  }
-
   Allocator& allocator_;
   const Request request_;
   std::unique_lock<std::recursive_mutex> lock_;
@@ -703,16 +694,44 @@ void* Allocator::take_cached(Request* request) {
                               : search.keep_behind(best.ptr, best.block, best.spot.begin);
 }
 
+void* Allocator::take_new(Request* request, Search* search) {
+  if (EarlyRoomOnly::refused()) {
+    const size_t bytes = block_bytes(request->bytes);
+    for (void* cached = search->take(); cached != nullptr;) {  // it would be had first
+      cached = search->take_next(free_.hole(cached).bytes, bytes);
+    }
+  }
+  return search->begun() ? search->keep_new(request) : attempt(request, Reach::kAll);
+}
+
 void* Allocator::take_new(Request* request) {
-  if (!EarlyRoomOnly::refused()) {
-    return attempt(request, Reach::kAll);
+  void* ptr = nullptr;
+  {
+    Search search(*this, *request);
+    ptr = take_new(request, &search);
   }
+  if (ptr != nullptr) {
+    learn_new_segment(*request, ptr);
+  }
+  return ptr;
+}
+
+bool Allocator::cache_new(Request* request) {
   Search search(*this, *request);
-  const size_t bytes = block_bytes(request->bytes);
-  for (void* cached = search.take(); cached != nullptr;) {  // it would be had first
-    cached = search.take_next(free_.hole(cached).bytes, bytes);
+  if (may_search(request->device)) {
+    search.begin();
   }
-  return search.keep_new(request);
+  void* ptr = take_new(request, &search);
+  if (ptr == nullptr) {
+    return false;
+  }
+  learn_new_segment(*request, ptr);
+  if (search.begun()) {
+    search.hold(ptr);
+  } else {
+    base()->raw_delete(ptr);
+  }
+  return true;
 }
 
 // There is no way to name them: everything cached goes that is not held meanwhile.
