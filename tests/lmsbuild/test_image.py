@@ -220,6 +220,7 @@ class TestRealEngine:
         assert json.loads(out)["id"] == first["id"]
         assert host.client.images.get(first["name"]).id == first["id"]
 
+    @pytest.mark.slow  # builds it three times
     def test_nothing_is_left_but_the_image(
         self, world: World, host: Engine, debian: str, tmp_path: Path
     ) -> None:

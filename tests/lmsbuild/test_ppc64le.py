@@ -94,13 +94,15 @@ def machine_of(program: Path) -> str:
     return next(line for line in done.stdout.splitlines() if "Machine:" in line)
 
 
-def test_engine(emulated: Run) -> None:
+# A third of the cases in the default tier: they are the same as in test_core.py.
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+def test_engine(emulated: Run, part: int) -> None:
     program = cross.engine_tests()
     assert "PowerPC64" in machine_of(program)
     # The rows of host memory need more addresses than there are; no processor changes them.
     cases = [case for case in emulated(program, "--list").split() if "host_rows" not in case]
     assert len(cases) > 50
-    for case in cases:
+    for case in cases[part::3]:
         emulated(program, case, *ROUNDS.get(case, ()))
 
 
