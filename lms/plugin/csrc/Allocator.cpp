@@ -391,9 +391,10 @@ class SnapshotLists final : public BlockLists {
 
   // Whether the device has room. To be refused by it would take time, and some releases warn of it.
   bool fits(const Request& request) {
-    if (!allocator_.may_fit(request)) {
-      release_cached();
+    if (allocator_.may_fit(request)) {
+      return true;
     }
+    release_cached();
     return allocator_.may_fit(request);
   }
 
