@@ -145,21 +145,40 @@ def lms(device: Any, request: pytest.FixtureRequest) -> Any:
     return torch.cuda.lms
 
 
+class Forks:
+    """Processes that have imported the patched torch beside the simulated device, computing and
+    dry: made when they are first asked for."""
+
+    def __init__(self) -> None:
+        self._servers: dict[bool, ForkServer] = {}
+
+    def of(self, variables: dict[str, str]) -> ForkServer:
+        """For a program with these environment variables."""
+        dry = variables.get("SIMCUDA_DRY") == "1"
+        if dry not in self._servers:
+            kept = ("SIMCUDA_DRY", "SIMCUDA_PROFILE")
+            device = {name: variables[name] for name in kept if name in variables}
+            environment = {**lms_device.child_environment(), **device}
+            self._servers[dry] = ForkServer(sys.executable, ["lms_fork"], environment)
+        return self._servers[dry]
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+
+
 @pytest.fixture(scope="session")
-def forks(pytestconfig: pytest.Config) -> Iterator[ForkServer | None]:
-    """A process that has imported the patched torch beside the simulated device."""
+def forks(pytestconfig: pytest.Config) -> Iterator[Forks | None]:
     if pytestconfig.stash[KIND] == "cuda" or lms_device.is_plugin():
         yield None
         return
-    server = ForkServer(sys.executable, ["lms_fork"], lms_device.child_environment())
-    yield server
-    server.close()
+    forks = Forks()
+    yield forks
+    forks.close()
 
 
 @pytest.fixture
-def program(
-    tmp_path: Path, forks: ForkServer | None, pytestconfig: pytest.Config
-) -> Callable[..., str]:
+def program(tmp_path: Path, forks: Forks | None, pytestconfig: pytest.Config) -> Callable[..., str]:
     """Run a program in a process with a device of its own and return what it printed:
     `program(code, memory=..., mode=..., env=..., fails=...)`. A missing wait fails the test. The
     process is a fork of one that has imported torch where there is one, else, or if it is to be
@@ -193,7 +212,7 @@ def program(
         else:
             settings = lms_device.child_settings(memory, mode)
             variables.update((f"SIMCUDA_{name.upper()}", text) for name, text in settings.items())
-            done = forks.run(
+            done = forks.of(variables).run(
                 [str(script)], arguments, variables, timeout, "lms_fork:ready", together=True
             )
         assert (done.returncode != 0) == fails, f"exit status {done.returncode}:\n{done.stdout}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,13 @@ RESNET = """train(models.ResNet50({scale}), torch.zeros({batch}, 3, {side}, {sid
 
 @pytest.fixture
 def child(device: Any, program: Any) -> Any:
-    """A process with addresses of its own; what it printed last."""
+    """A process, with addresses of its own if it is `fresh`; what it printed last."""
     if device.kind != "sim":
         pytest.skip("only the simulated device runs dry")
 
-    def run(code: str, memory: int, dry: bool, **more: str) -> Any:
+    def run(code: str, memory: int, dry: bool, fresh: bool = False, **more: str) -> Any:
         env = {**(DRY if dry else {}), **more}
-        out = program(TRAIN + code, memory=memory, env=env, fresh=True)
+        out = program(TRAIN + code, memory=memory, env=env, fresh=fresh)
         return json.loads(out.splitlines()[-1])
 
     return run
@@ -95,7 +96,8 @@ def test_a_program_does_the_same_each_time(child: Any, dry: bool, tmp_path: Path
     if not dry:
         code, memory = TWICE.format(train=RESNET.format(scale=4, batch=4, side=64)), 40 * MIB
     first, second = (
-        child(code, memory, dry, **({"SIMCUDA_TRACE": str(file)} if dry else {})) for file in files
+        child(code, memory, dry, fresh=True, **({"SIMCUDA_TRACE": str(file)} if dry else {}))
+        for file in files
     )
     assert first["copied"][1] > memory // 20
     assert first == second
@@ -290,6 +292,139 @@ def test_copies_out_that_begin_nobody_knows_when_hold_up_each_other_alone(child:
 def test_a_copy_out_has_a_stream_beside_those_of_four_other_streams(child: Any) -> None:
     """What was last used on one of them, where work goes on for long, leaves only then."""
     assert took_beside(child, sides=4, late=4) < 1e9
+
+
+# What leaves, and is used no more, beside copies out that wait for a second: what is made before
+# the clock starts, and what leaves then, before `ready`.
+BESIDE_LATE = {
+    "copies on other streams are over": (
+        """
+        late = made(24, side)
+        ready, *others = [made(16 + i) for i in range(6)]
+        for other in reversed(others):  # each later than the one behind it: all five streams
+            torch.ops.lms.evict(other)
+        """,
+        """
+        go_on(side, late)
+        torch.ops.lms.evict(late)
+        """,
+    ),
+    "copies on other streams wait for the link alone": (
+        """
+        ready, late = made(8, side), made(7)
+        others = [made(32 + i) for i in range(4)]
+        """,
+        """
+        go_on(main, late)
+        for one in (late, *reversed(others)):
+            torch.ops.lms.evict(one)
+        """,
+    ),
+    "small uses on two streams are over": (
+        """
+        late, ready = made(16), made(1 / 16)
+        for other in (main, side):
+            use(ready, other)
+        """,
+        """
+        for stream in (torch.cuda.Stream(), torch.cuda.Stream()):
+            stream.wait_stream(other)
+            go_on(stream, late)
+            other = stream
+        torch.ops.lms.evict(late)
+        """,
+    ),
+    "the late one waits for another device": (
+        """
+        late, ready = made(16, side), made(32)
+        for _ in range(30):
+            use(ready, main)
+        use(late, side), use(ready, main)
+        other = torch.cuda.default_stream(1)
+        """,
+        """
+        with torch.cuda.device(1):
+            torch.cuda._sleep(10**9)
+        late.record_stream(other), torch.ops.lms.evict(late)
+        """,
+    ),
+}
+
+
+def in_program(lines: str) -> str:
+    return textwrap.indent(textwrap.dedent(lines), "    ")
+
+
+@pytest.mark.parametrize("scene", BESIDE_LATE)
+def test_a_copy_out_is_not_behind_a_late_one_without_need(child: Any, scene: str) -> None:
+    before, leave = BESIDE_LATE[scene]
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    run_short()
+    for device in range(torch.cuda.device_count()):
+        moved = torch.ones(1, device=device)
+        torch.ops.lms.evict(moved)  # there are marks from now on
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+
+    def use(tensor, stream):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            tensor.add_(1)
+
+    def made(millions, stream=main):
+        with torch.cuda.stream(stream):
+            return torch.ones(int(millions * (1 << 20)), device="cuda").add_(1)
+
+    def go_on(stream, late):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(10**9)
+            late.add_(1)
+    """
+        + in_program(before)
+        + """
+    torch.cuda.synchronize()
+    start = simcuda.device.times()["now"]
+    """
+        + in_program(leave)
+        + """
+    torch.ops.lms.evict(ready)
+    print(json.dumps(until_there(ready) - start))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+        SIMCUDA_DEVICES="2",
+    )
+    assert took < 1e8
+
+
+def test_what_leaves_without_a_copy_waits_for_none(child: Any) -> None:
+    """On whatever stream it was used: that is over."""
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    run_short()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        other = torch.ones(1 << 28, device="cuda")
+    clean = torch.ones(64 << 20, device="cuda")
+    torch.ops.lms.evict(clean)
+    with torch.cuda.stream(side):
+        other.add_(1), clean.sum()
+    torch.cuda.synchronize()
+    start = simcuda.device.times()["now"]
+    torch.ops.lms.evict(other)
+    left = torch.cuda.lms.stats()["lms.clean_evictions"]
+    torch.ops.lms.evict(clean)
+    assert torch.cuda.lms.stats()["lms.clean_evictions"] == left + 1
+    torch.zeros(64 << 20, device="cuda")  # where that was
+    torch.cuda.current_stream().synchronize()
+    print(json.dumps(simcuda.device.times()["now"] - start))
+    """,
+        int(2.5 * GIB),
+        dry=True,
+    )
+    assert took < GIB / 15.75 / 2  # half of what the other's copy takes
 
 
 def test_a_copy_out_does_not_wait_for_the_last_use_of_another(child: Any) -> None:

@@ -416,7 +416,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   // What the block owes from now on. The page-in that it came with, its users have waited for.
   Ready ready;
   std::vector<MarkPtr> ends;  // that a stream of copies out waits for: all where there is a copy,
-                              // else those of whom the next owner need not know
+                              // else those that are not over, of other streams than the block's
   for (const User& user : users_of(used, block, device, unseen)) {
     const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
     const bool at_home = user.stream == block.stream && user.device == device;
@@ -428,7 +428,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       set_now(end);  // whoever is to wait for it may do so when its stream is captured
       ready.others.add(end);
       left_[device].add(end);
-    } else {
+    } else if (copy || !end->done()) {
       ends.push_back(end);
     }
   }

@@ -7,6 +7,7 @@
 #include <c10/cuda/lms/compat/cuda.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -43,19 +44,25 @@ constexpr size_t kOutStreams = 5;
 // host that is further ahead, copies go before such as are needed sooner.
 constexpr size_t kCopiesKept = 64;
 
+Begin begin_with(const MarkPtr& end) { return {device_of(end), end->stream(), end->number()}; }
+
 // Marks of several streams: that alone tells which is not over, if it is one.
 Begin begin_after(const std::vector<MarkPtr>& ends) {
+  if (ends.size() == 1) {
+    return begin_with(ends[0]);
+  }
   Begin begin;
   for (const MarkPtr& end : ends) {
-    if (ends.size() > 1 && end->done()) {
+    set_now(end);  // before that it is not over, whatever is
+    if (end->done()) {
       continue;
     }
     if (begin.known()) {
       return {};
     }
-    begin = {end->stream(), end->number()};
+    begin = begin_with(end);
   }
-  return begin.known() ? begin : Begin{ends[0]->stream(), ends[0]->number()};
+  return begin.known() ? begin : begin_with(ends[0]);
 }
 
 struct OutStream {
@@ -64,18 +71,36 @@ struct OutStream {
     MarkPtr over;
   };
   cudaStream_t stream = nullptr;
-  std::deque<Copy> copies;  // the last of them
+  std::deque<Copy> copies;    // the last of them
+  std::vector<MarkPtr> uses;  // that they wait for: of each stream the last
+
+  Begin last_begin() const { return copies.empty() ? Begin() : copies.back().begin; }
+  bool idle() const { return copies.empty() || copies.back().over->done(); }
+  // What is queued there waits for no use, but for the link.
+  bool begun() const {
+    return std::all_of(uses.begin(), uses.end(), [](const MarkPtr& use) { return use->done(); });
+  }
+
+  // Gives back the one of the same stream that is before it.
+  void add_use(MarkPtr* use) {
+    const Begin begin = begin_with(*use);
+    const auto known = std::find_if(uses.begin(), uses.end(), [&begin](const MarkPtr& one) {
+      return begin_with(one).comparable(begin);
+    });
+    if (known == uses.end()) {
+      uses.push_back(*use);
+    } else if (begin_with(*known).no_later_than(begin)) {
+      known->swap(*use);
+    }
+  }
 
   // When one can begin that is queued now and need not wait otherwise.
   Begin next_begin(const Begin& alone) const {
-    if (copies.empty()) {
+    const Begin last = last_begin();
+    if (last.no_later_than(alone) || begun()) {
       return alone;
     }
-    const Copy& last = copies.back();
-    if (last.begin.comparable(alone)) {
-      return last.begin.no_later_than(alone) ? alone : last.begin;
-    }
-    return last.over->done() ? alone : Begin();
+    return last.comparable(alone) ? last : Begin();
   }
 };
 
@@ -400,27 +425,37 @@ cudaStream_t copy_stream(DeviceIndex device, const Which& which) {
   return stream;
 }
 
-// Where a copy waits least for copies that begin later: behind the latest of those that do not.
+// Where a copy waits least for copies that begin later: behind the latest of those that do not. The
+// device is asked what is over only where there are none.
 size_t place_of(const Begin& begin, const std::array<OutStream, kOutStreams>& streams) {
-  const auto rank = [&begin](const OutStream& one) -> std::pair<int, std::int64_t> {
-    if (one.copies.empty()) {
+  using Rank = std::pair<int, std::int64_t>;
+  const auto first = [&streams](const auto& rank) {
+    std::array<Rank, kOutStreams> ranks;
+    std::transform(streams.begin(), streams.end(), ranks.begin(), rank);
+    return static_cast<size_t>(std::min_element(ranks.begin(), ranks.end()) - ranks.begin());
+  };
+  const auto number = [](const OutStream& one) {
+    return static_cast<std::int64_t>(one.last_begin().number);
+  };
+  const auto behind = first([&](const OutStream& one) {
+    return one.last_begin().no_later_than(begin) ? Rank{0, -number(one)} : Rank{1, 0};
+  });
+  if (streams[behind].last_begin().no_later_than(begin)) {
+    return behind;
+  }
+  return first([&](const OutStream& one) -> Rank {
+    if (one.idle()) {
       return {1, 0};
     }
-    const Begin& last = one.copies.back().begin;
-    if (last.comparable(begin)) {
-      const auto number = static_cast<std::int64_t>(last.number);
-      return last.no_later_than(begin) ? std::make_pair(0, -number) : std::make_pair(3, number);
+    if (one.begun()) {
+      return {2, 0};
     }
-    if (one.copies.back().over->done()) {
-      return {1, 0};
+    if (one.last_begin().comparable(begin)) {
+      return {4, number(one)};
     }
     // Those of which nobody knows when they begin hold up each other, on one stream.
-    return {begin.known() || last.known() ? 2 : 0, 0};
-  };
-  const auto first = std::min_element(
-      streams.begin(), streams.end(),
-      [&rank](const OutStream& a, const OutStream& b) { return rank(a) < rank(b); });
-  return static_cast<size_t>(first - streams.begin());
+    return {begin.known() || one.last_begin().known() ? 3 : 0, 0};
+  });
 }
 
 // What is after the last copy there that can begin no later, if there is one.
@@ -601,8 +636,8 @@ DeviceIndex device_of(const ::lms::FencePtr& fence) {
   return static_cast<EventMark&>(*fence).device();
 }
 
-CopyOut::CopyOut(DeviceIndex device, const std::vector<MarkPtr>& ends)
-    : device_(device), begin_(begin_after(ends)) {
+CopyOut::CopyOut(DeviceIndex device, std::vector<MarkPtr> ends)
+    : device_(device), ends_(std::move(ends)), begin_(begin_after(ends_)) {
   size_t place = 0;
   std::vector<MarkPtr>
       sooner;  // let go without the lock, which a mark takes to give its event back
@@ -624,7 +659,7 @@ CopyOut::CopyOut(DeviceIndex device, const std::vector<MarkPtr>& ends)
     }
   }
   const MeasuredWait wait(device, stream_, Wait::kCopiesOut);
-  for (const MarkPtr& end : ends) {
+  for (const MarkPtr& end : ends_) {
     wait_fence(stream_, end);
   }
 }
@@ -632,11 +667,15 @@ CopyOut::CopyOut(DeviceIndex device, const std::vector<MarkPtr>& ends)
 MarkPtr CopyOut::end() {
   const MarkPtr over = set_mark(device_, stream_);
   OutStream::Copy oldest;  // as above
+  std::vector<MarkPtr> earlier = ends_;
   const std::lock_guard<std::mutex> lock(state().mutex);
   auto& streams = state().of(device_).out;
   const auto its = std::find_if(streams.begin(), streams.end(),
                                 [this](const OutStream& one) { return one.stream == stream_; });
   its->copies.push_back({its->next_begin(begin_), over});
+  for (MarkPtr& end : earlier) {
+    its->add_use(&end);
+  }
   if (its->copies.size() > kCopiesKept) {
     std::swap(oldest, its->copies.front());
     its->copies.pop_front();

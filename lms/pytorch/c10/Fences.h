@@ -117,13 +117,14 @@ cudaStream_t in_stream(DeviceIndex device);
 
 // When a copy can begin: with the mark of this number of a stream.
 struct Begin {
+  DeviceIndex device = -1;
   ::lms::Stream stream = nullptr;
   std::uint64_t number = UINT64_MAX;  // not known, or later than another stream's mark
 
   bool known() const { return number != UINT64_MAX; }
   // Marks of several streams tell nothing of each other.
   bool comparable(const Begin& other) const {
-    return known() && other.known() && stream == other.stream;
+    return known() && other.known() && device == other.device && stream == other.stream;
   }
   bool no_later_than(const Begin& other) const {
     return comparable(other) && number <= other.number;
@@ -135,13 +136,14 @@ struct Begin {
 // stream: that is needed sooner, and the link is shared.
 class CopyOut {
  public:
-  CopyOut(DeviceIndex device, const std::vector<MarkPtr>& ends);
+  CopyOut(DeviceIndex device, std::vector<MarkPtr> ends);
   cudaStream_t stream() const { return stream_; }
   // It is queued there: sets the mark after it.
   MarkPtr end();
 
  private:
   const DeviceIndex device_;
+  const std::vector<MarkPtr> ends_;
   const Begin begin_;
   cudaStream_t stream_;
 };
