@@ -741,7 +741,9 @@ def wheels_of_tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.net
-@pytest.mark.parametrize("good", [True, False], ids=["pass", "fail"])
+@pytest.mark.parametrize(
+    "good", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["pass", "fail"]
+)
 def test_the_suites_are_run_at_its_end(
     porting: Porting, wheels_of_tools: Path, monkeypatch: pytest.MonkeyPatch, good: bool
 ) -> None:
@@ -819,6 +821,8 @@ def killing(porting: Porting) -> Killing:
 
 
 TIERS = [False, pytest.param(True, marks=pytest.mark.slow)]
+# In the default tier those that write most.
+STEPS = ("begin", "continue", *(pytest.param(s, marks=pytest.mark.slow) for s in ("skip", "abort")))
 
 
 def some(steps: list[str], every: bool) -> list[int]:
@@ -829,7 +833,7 @@ def some(steps: list[str], every: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("every", TIERS)
-@pytest.mark.parametrize("step", ["begin", "continue", "skip", "abort"])
+@pytest.mark.parametrize("step", STEPS)
 def test_killed_at_a_change_of_a_file(killing: Killing, step: str, every: bool) -> None:
     def ready() -> dict[str, str]:
         before = killing.fresh("v1.3")
@@ -860,12 +864,12 @@ def begun(killing: Killing, words: list[str]) -> list[str]:
     return (killing.killer.folder / "files.log").read_text().splitlines()
 
 
-# In the default tier each step in one of the modes.
+# In the default tier those two, each in one of the modes.
 @pytest.mark.parametrize("every", TIERS)
 @pytest.mark.parametrize(
     ("step", "mode"),
     [
-        pytest.param(step, mode, marks=pytest.mark.slow if (i + j) % 2 else ())
+        pytest.param(step, mode, marks=() if (i, j) in ((0, 0), (1, 1)) else pytest.mark.slow)
         for i, step in enumerate(("begin", "continue", "skip", "abort"))
         for j, mode in enumerate(("before", "after"))
     ],

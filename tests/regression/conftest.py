@@ -28,6 +28,7 @@ import balance
 import lacking
 import lms_device
 import parts
+import tiers
 from fork_server import Forked, ForkServer
 
 KIND = pytest.StashKey[str]()
@@ -90,6 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         drop |= {item for item in mine if item.get_closest_marker("values")}
     if config.getoption("--tier", "default") == "default":
         drop |= {item for item in mine if item.get_closest_marker("slow")}
+        drop |= tiers.in_other_modes(item for item in mine if item not in drop)
     # Matrices of their own: of a plug-in, on one release and not on each.
     for mark in ("negative", "sanitized"):
         if not all(arg.split("::")[0].endswith(f"test_{mark}.py") for arg in config.args):

@@ -11,11 +11,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
@@ -29,15 +26,6 @@ except ImportError:  # not installed in this environment: the one beside us
     import simcuda
 
 TOOLS = Path(simcuda.__file__).resolve().parent.parent
-
-
-def few(modes: Iterable[str]) -> list[Any]:
-    """Cases of a test that takes seconds in each mode: the default tier runs the first, and that in
-    which writes come late."""
-    return [
-        pytest.param(mode, marks=() if i == 0 or mode == "late-write" else pytest.mark.slow)
-        for i, mode in enumerate(modes)
-    ]
 
 
 class SimulatedDevice:

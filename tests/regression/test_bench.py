@@ -41,6 +41,7 @@ def test_sizes_ascend_in_the_models_steps() -> None:
         assert workload.elements(found[-1]) >= 30 * workload.elements(found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models.WORKLOADS)
 def test_the_other_ways_give_the_same_losses(name: str) -> None:
     import torch

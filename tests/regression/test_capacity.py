@@ -124,7 +124,10 @@ FEW = {
 }
 ALL = (*range(12, 48, 1), *range(48, 100, 6))
 CASES = [
-    *(pytest.param(name, few, id=f"{name}-few") for name, few in FEW.items()),
+    *(
+        pytest.param(name, few, id=f"{name}-few", marks=[pytest.mark.slow] * (i % 2))
+        for i, (name, few) in enumerate(FEW.items())
+    ),
     *(pytest.param(name, ALL, id=f"{name}-all", marks=pytest.mark.slow) for name in PROGRAMS),
 ]
 # From the least on that each trains in where everything leaves after every operator.

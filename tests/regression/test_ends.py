@@ -288,7 +288,7 @@ short_of_room(
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        pytest.param(name, mode, marks=[pytest.mark.slow] if (i + j) % 2 else [])
+        pytest.param(name, mode, marks=[pytest.mark.slow] if (i + j) % 4 else [])
         for i, name in enumerate(PROGRAMS)
         for j, mode in enumerate(MODES)
     ],

@@ -61,7 +61,7 @@ DEEPLAB = ("deeplabv3", ("--size=64", "--backbone=mobilenet_v3_large", "-b4", "-
     [
         ("unet3d", ("--size=16", "--width=16", "--levels=3", "-b2", "--steps=2")),
         pytest.param(*DEEPLAB, marks=pytest.mark.slow),
-        ("gpt2", (*TRANSFORMER, "--steps=2")),
+        pytest.param("gpt2", (*TRANSFORMER, "--steps=2"), marks=pytest.mark.slow),
         ("hugging_face", (*TRANSFORMER, "--steps=2")),
         ("with_lightning", (*TRANSFORMER, "--steps=2")),
         pytest.param("ManyModel", NETWORK, marks=pytest.mark.slow),
@@ -193,6 +193,7 @@ def test_options_of_ibms_program(program: Any) -> None:
     assert json.loads(program(HEADER + OPTIONS).splitlines()[-1]) == IBM_OPTIONS
 
 
+@pytest.mark.slow
 def test_what_it_logs(program: Any, sim: Any, tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     assert "fine" in program(HEADER + LOGS, str(tmp_path), *NETWORK, memory=24 * MIB)

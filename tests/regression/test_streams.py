@@ -375,7 +375,7 @@ def test_a_stream_that_was_destroyed(mode: str, how: str) -> None:
         evict(x)  # where it is told of at a free, PyTorch itself uses the handle
 
 
-@pytest.mark.parametrize("first", lms_device.few(lms_device.device.modes))
+@pytest.mark.parametrize("first", lms_device.device.modes)
 def test_copies_on_the_handle_of_a_stream_that_was_destroyed(
     program: Any, sim: Any, first: str
 ) -> None:
@@ -409,7 +409,7 @@ def test_copies_on_the_handle_of_a_stream_that_was_destroyed(
     assert "in order" in out
 
 
-@pytest.mark.parametrize("first", lms_device.few(lms_device.device.modes))
+@pytest.mark.parametrize("first", lms_device.device.modes)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_stream_of_before_the_first_enable_that_was_destroyed(
     program: Any, sim: Any, when: str, first: str
@@ -460,7 +460,7 @@ def test_a_stream_of_before_the_first_enable_that_was_destroyed(
     assert "in order" in out
 
 
-@pytest.mark.parametrize("first", lms_device.few(lms_device.device.modes))
+@pytest.mark.parametrize("first", lms_device.device.modes)
 def test_memory_of_a_stream_of_before_the_first_enable_is_waited_for(
     program: Any, sim: Any, first: str
 ) -> None:
@@ -504,7 +504,7 @@ def test_memory_of_a_stream_of_before_the_first_enable_is_waited_for(
 
 
 @pytest.mark.native  # beside the plug-in PyTorch itself asks the stream
-@pytest.mark.parametrize("first", lms_device.few(lms_device.device.modes))
+@pytest.mark.parametrize("first", lms_device.device.modes)
 def test_a_stream_that_was_destroyed_is_not_asked_when_memory_is_unmapped(
     program: Any, sim: Any, first: str
 ) -> None:

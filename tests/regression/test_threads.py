@@ -653,7 +653,7 @@ def meanwhile(still, operator):
 """
 
 
-@pytest.mark.parametrize("mode", lms_device.few((*lms_device.device.modes, "chaos")))
+@pytest.mark.parametrize("mode", (*lms_device.device.modes, "chaos"))
 def test_an_operator_waits_for_the_end_of_a_capture(program: Any, mode: str) -> None:
     """Nothing moves while another thread captures a graph."""
     out = program(
@@ -729,7 +729,7 @@ print(said, x.unique().tolist(), counted.unique().tolist())
     assert "['right'] [2.0] [1.0]" in out
 
 
-@pytest.mark.parametrize("mode", lms_device.few(lms_device.device.modes))
+@pytest.mark.parametrize("mode", lms_device.device.modes)
 def test_what_comes_in_breaks_no_capture_of_another_thread(program: Any, mode: str) -> None:
     """It needs a segment, which CUDA gives nobody while a thread captures as PyTorch does unless it
     is told otherwise; without Large Model Support the operator would allocate nothing."""
@@ -803,7 +803,7 @@ print(x.unique().tolist(), y.unique().tolist())
     assert "True False\n[2.0] [2.0]" in out
 
 
-@pytest.mark.parametrize("mode", lms_device.few(lms_device.device.modes))
+@pytest.mark.parametrize("mode", lms_device.device.modes)
 def test_a_capture_beside_a_thread_that_moves_is_its_own(program: Any, mode: str) -> None:
     """What moves when it begins does not come to wait for the stream that is captured."""
     out = program(
@@ -845,7 +845,7 @@ print(counted.unique().tolist(), [x.unique().tolist() for x in moved])
     assert f"[100.0] {[[100.0 + i] for i in range(6)]}" in out
 
 
-@pytest.mark.parametrize("mode", lms_device.few((*lms_device.device.modes, "chaos")))
+@pytest.mark.parametrize("mode", (*lms_device.device.modes, "chaos"))
 def test_an_operator_waits_for_the_end_of_a_pools_use(program: Any, mode: str) -> None:
     """Nothing moves while another thread uses a pool of its own; who uses one waits for nobody."""
     out = program(

@@ -20,6 +20,7 @@ from simcuda.torchinfo import find_torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import balance
 import lacking
+import tiers
 
 TOOLS = Path(simcuda.__file__).resolve().parent.parent
 MIB = 1 << 20
@@ -29,9 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
     balance.register(config)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).resolve().parent
-    lacking.skip(item for item in items if here in item.path.parents)
+    mine = [item for item in items if here in item.path.parents]
+    lacking.skip(mine)
+    if "not slow" in config.getoption("markexpr", ""):  # the default tier
+        left_out = tiers.in_other_modes(mine)
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,7 @@ def figures(of: Profile) -> dict[str, float]:
     return {**found, "available": of.available, "host": of.host}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", [ODD, profile("v100-32gb-pcie3")], ids=lambda one: one.name)
 def test_a_dry_device_gives_back_its_own_profile(one: Profile, tmp_path: Path) -> None:
     if find_torch() is None:
@@ -96,6 +97,7 @@ def test_without_a_gpu_nothing_is_calibrated(tmp_path: Path) -> None:
     assert "a.json cannot be a profile because of its name; let it end with .toml" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     if find_torch() is None:
         pytest.skip("torch is not installed here")

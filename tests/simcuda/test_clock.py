@@ -46,6 +46,7 @@ B: Command = ("open", "b", 0, NONE)
 ALL: Command = ("finish_device", 0)
 
 
+@pytest.mark.slow
 def test_a_stream_does_one_thing_after_the_other(program: Path) -> None:
     schedule = [A, ("run", "a", COMPUTE, 30), ("record", "a", "x"), ("run", "a", IN, 12)]
     times = follow(program, [*schedule, ("record", "a", "y"), ALL])

@@ -203,6 +203,7 @@ def test_stand_in_library_is_refused_by_name(torch: Any, capfd: pytest.CaptureFi
     assert "REFUSED call of cublasCreate_v2" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_abort(run: Run) -> None:
     code = "import simcuda, torch\nsimcuda.device._runtime.cudaGraphCreate(None, 0)"
     done = run(code, "--strict", "abort")

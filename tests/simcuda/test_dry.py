@@ -135,10 +135,15 @@ MODELS = """
     "model",
     [
         "train(models.ResNet50(8), *models._image(64, 8), SGD)",
-        """last = {"memory_format": torch.channels_last}
+        pytest.param(
+            """last = {"memory_format": torch.channels_last}
     image, label = models._image(64, 8)
     train(models.ResNet50(8).to(**last), image.to(**last), label, SGD)""",
-        "train(models.UNet3d(8), *models._volume(32, 8), SGD)",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "train(models.UNet3d(8), *models._volume(32, 8), SGD)", marks=pytest.mark.slow
+        ),
         'train(models.WORKLOADS["gpt2"].build(16), *models._text(2, 16), torch.optim.AdamW)',
     ],
     ids=["resnet", "channels-last", "unet", "gpt"],
@@ -188,6 +193,7 @@ WORKSPACES = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "blas"),
     # torch's own sizes: 2 of 4 MiB and 8 of 16 KiB, and 32 MiB for capability 9.0.
@@ -256,6 +262,7 @@ def test_the_host_has_an_end(dry: Program, dry_server: ForkServer, tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
 def test_true_sizes_take_seconds_and_no_memory(dry: Program) -> None:
     code = (
         MODELS
@@ -355,6 +362,7 @@ READS = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "lines"), [("report", [5, 7, 8, 9, 10]), ("error", [5]), ("off", [])]
 )
@@ -831,6 +839,7 @@ def test_allocating_costs_time(dry: Program) -> None:
 # ---- the program
 
 
+@pytest.mark.slow
 def test_a_child_that_starts_elsewhere_has_the_same_profile(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

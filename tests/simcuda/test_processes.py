@@ -153,12 +153,14 @@ SHARED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("immediate", marks=pytest.mark.slow), "late-write"])
 def test_tensors_are_shared_between_processes(run: Run, mode: str) -> None:
     done = run(SHARED, "--mode", mode)
     assert done.stdout == "[0.0, 2.0, 4.0, 6.0]\n[0.0, 2.0, 4.0, 6.0] 0\n", done.stderr
 
 
+@pytest.mark.slow
 def test_load_in_the_program(run: Run) -> None:
     done = run(
         """
@@ -178,6 +180,7 @@ def test_load_after_torch_is_refused(run: Run) -> None:
     assert "call simcuda.load() before import torch" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_fork_has_a_device_of_its_own(run: Run) -> None:
     done = run(
         """
@@ -211,6 +214,7 @@ def test_a_fork_has_a_device_of_its_own(run: Run) -> None:
     assert "SimcudaError: order cannot change in a fork" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_that_asks_whether_there_is_torch(run: Run) -> None:
     """Many libraries do before they import it."""
     done = run(
@@ -224,6 +228,7 @@ def test_a_program_that_asks_whether_there_is_torch(run: Run) -> None:
     assert done.returncode == 0 and done.stdout == "3.0\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_fork_waits_for_no_thread_of_its_parent(run: Run) -> None:
     """What the CPU does to pinned memory is looked at in the child, too."""
     done = run(

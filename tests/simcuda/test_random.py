@@ -49,6 +49,7 @@ def test_generators_are_independent(torch: Any) -> None:
     assert not torch.equal(first[0], first[1])
 
 
+@pytest.mark.slow
 def test_a_state_from_nowhere_is_told(torch: Any) -> None:
     generator = torch.Generator("cuda").manual_seed(123)
     generator.set_offset(400)

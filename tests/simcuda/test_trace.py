@@ -109,6 +109,7 @@ def test_it_can_be_looked_at(written: tuple[Path, dict[str, int]], tmp_path: Pat
     assert max(e["args"]["bytes"] for e in events if e["ph"] == "C") == 12 << 20
 
 
+@pytest.mark.slow
 def test_pytorchs_memory_viewer_opens_it(
     dry_server: ForkServer,  # noqa: F811
     tmp_path: Path,

@@ -126,7 +126,9 @@ def test_statistics_of_a_full_device(api, eager_moves):
     assert found["summary"].startswith("Large Model Support: on")
 
 
-@pytest.mark.parametrize(("mib", "thrashes"), [(200, True), (40, False)])
+@pytest.mark.parametrize(
+    ("mib", "thrashes"), [(200, True), pytest.param(40, False, marks=pytest.mark.slow)]
+)
 def test_thrashing_is_logged_once(api, eager_moves, mib, thrashes):
     logged = {"TF_CPP_MIN_LOG_LEVEL": "1"}
     right, said, share = api("thrashing", str(mib), pool=64, env=logged, fresh=True)

@@ -25,6 +25,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_many_model(programs, tmp_path):
     stats = ["--lms_stats", "--lms_stats_average", "--lms_stats_warmup_steps=1"]
     wanted = [*OPTIONS, *stats, "--output_dir=%s" % tmp_path, "--lms"]

@@ -19,7 +19,8 @@ def run(programs, name, pool, wheel="lms"):
 
 
 @pytest.mark.parametrize(
-    "name", ["gan", pytest.param("densenet", marks=pytest.mark.slow), "ragged"]
+    "name",
+    ["gan", *(pytest.param(name, marks=pytest.mark.slow) for name in ("densenet", "ragged"))],
 )
 def test_the_largest_operation_and_a_32nd_is_enough(programs, eager_moves, name):
     found, most = run(programs, name, 4096)
@@ -37,5 +38,6 @@ def test_what_fits_in_32_fits_in_more(programs, eager_moves):
     )
 
 
+@pytest.mark.slow
 def test_a_loop_in_the_least_pool_that_the_page_tells(programs, eager_moves):
     assert run(programs, "loop", 53)[0] == run(programs, "loop", None, "stock")[0]

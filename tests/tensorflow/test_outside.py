@@ -114,6 +114,7 @@ def test_saved_and_restored_by_a_saver(outside, tmp_path):
     assert outside("saver", tmp_path) == [True, True]
 
 
+@pytest.mark.slow
 def test_estimator(outside, tmp_path):
     """Turned on by the RunConfig of an Estimator, whose variables are 64 MiB."""
     on, moved, loss = outside("estimator", tmp_path / "small", env={})
