@@ -45,6 +45,7 @@ WORDS = {
     "lazy-foreach]": "_foreach_addcdiv_ with a tensor of scalars",
     "copy-foreach]": "_foreach_addcdiv_ with a tensor of scalars",
     "write-foreach]": "_foreach_addcdiv_ with a tensor of scalars",
+    "a_recorder_runs_no_python": "recorders that run without the allocator's lock",
     "a_state_from_nowhere": "Generator.set_offset",
     "adam-fused": "fused optimisers",
     "adamw-fused": "fused optimisers",
