@@ -139,15 +139,14 @@ WAIT = re.compile(
 )
 # Those that no safeguard names, and why.
 UNGUARDED = {
-    "wait_fence(after, set_mark(device, before));": "is what `order` does, whose callers are named",
-    "C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<EventMark&>(*fence).event(), 0));": (
-        "is what `wait_fence` does, whose callers are named"
+    "wait_fence(device, after, set_mark(device, before));": (
+        "is what `order` does, whose callers are named"
     ),
     "copy->wait();": (
         "where the stream is captured, or an error stands: no graph of PyTorch's takes a block "
         "that has a copy under way, because its pool is its own"
     ),
-    "wait_fence(stream, fence);": "is what `wait_fence_at` does, whose callers are named",
+    "wait_fence(device, stream, fence);": "is what `wait_fence_at` does, whose callers are named",
     "wait_fence_at(device, home, copy);": "is what `settle_copies` does, whose callers are named",
     "item.second->arrival->wait();": "is what `wait_for_copies` does, whose caller is named",
     "line.latest->wait();": (

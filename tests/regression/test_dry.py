@@ -398,16 +398,17 @@ def test_a_copy_out_is_not_behind_a_late_one_without_need(child: Any, scene: str
     assert took < 1e8
 
 
-def test_what_leaves_without_a_copy_waits_for_none(child: Any) -> None:
+@pytest.mark.parametrize("size", [64 << 20, 1 << 18], ids=["large", "small"])
+def test_what_leaves_without_a_copy_waits_for_none(child: Any, size: int) -> None:
     """On whatever stream it was used: that is over."""
     took = child(
-        """
+        f"""
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
     run_short()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         other = torch.ones(1 << 28, device="cuda")
-    clean = torch.ones(64 << 20, device="cuda")
+    clean = torch.ones({size}, device="cuda")
     torch.ops.lms.evict(clean)
     with torch.cuda.stream(side):
         other.add_(1), clean.sum()
@@ -417,7 +418,7 @@ def test_what_leaves_without_a_copy_waits_for_none(child: Any) -> None:
     left = torch.cuda.lms.stats()["lms.clean_evictions"]
     torch.ops.lms.evict(clean)
     assert torch.cuda.lms.stats()["lms.clean_evictions"] == left + 1
-    torch.zeros(64 << 20, device="cuda")  # where that was
+    torch.zeros({size}, device="cuda")  # where that was
     torch.cuda.current_stream().synchronize()
     print(json.dumps(simcuda.device.times()["now"] - start))
     """,

@@ -894,3 +894,29 @@ def test_a_page_in_that_fails_in_parts_is_over(mode: str, sim: Any) -> None:
         page_in(kept[2])
     y = torch.full((30 * N,), 9.0, device="cuda")
     assert (y == 9).all() and (kept[2] == 2).all()
+
+
+def test_a_default_stream_waits_whatever_device_is_current(program: Any, sim: Any) -> None:
+    """That of every device has the same handle."""
+    out = program(
+        """
+        import torch
+        torch.zeros(1, device="cuda:1")
+        torch.cuda.lms.enable(min_size=0)
+        home, side = torch.cuda.Stream(0), torch.cuda.Stream(0)
+        with torch.cuda.stream(home):
+            x = torch.arange(1 << 18, device="cuda:0").add_(0)
+        torch.cuda.synchronize(0)
+        assert torch.ops.lms.evict(x)
+        with torch.cuda.stream(side):
+            x * 1  # it comes in for that
+        with torch.cuda.device(1):
+            y = x * 1  # on the default stream of its own
+        for stream in (side, torch.cuda.default_stream(0)):
+            x.record_stream(stream)
+        print("equal", torch.equal(y.cpu(), torch.arange(1 << 18)))
+        """,
+        env={"SIMCUDA_DEVICES": "2"},
+        mode="lazy",
+    )
+    assert "equal True" in out

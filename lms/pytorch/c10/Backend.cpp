@@ -423,9 +423,11 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     if (at_home) {
       ready.idle_since = end->number();
     }
+    if (!copy) {
+      set_now(end);  // whoever is to wait for it may do so when its stream is captured
+    }
     if (at_home && !copy) {
       ready.home = end;
-      set_now(end);  // whoever is to wait for it may do so when its stream is captured
       ready.others.add(end);
       left_[device].add(end);
     } else if (copy || !end->done()) {
@@ -446,7 +448,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     }
     if (copy && unseen) {  // whatever reads the host buffer past the op boundary
       wait_fence_at(device, block.stream, over);
-      wait_fence(getCurrentCUDAStream(device), over);
+      wait_fence(device, getCurrentCUDAStream(device), over);
     }
     drain.dismiss();
   }
@@ -534,10 +536,10 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     const MeasuredWait wait(host->device, first, copy ? Wait::kCopiesIn : Wait::kMemory);
     wait_ready(host->device, first, host->home, block_info(ptr).ready);
     for (const MarkPtr& written : host->written) {
-      wait_fence(first, written);
+      wait_fence(host->device, first, written);
     }
     if (host->read && !copy) {  // copies in come one after the other
-      wait_fence(first, host->read);
+      wait_fence(host->device, first, host->read);
     }
     if (unseen) {  // a kernel that read or wrote the host buffer
       order(host->device, first, host->home);
@@ -555,7 +557,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     *arrival = ready.in = set_mark(host->device, in);
     {
       const MeasuredWait wait(host->device, user, Wait::kOperands);
-      wait_fence(user, *arrival);
+      wait_fence(host->device, user, *arrival);
     }
     if (unseen) {
       wait_fence_at(host->device, host->home, *arrival);
@@ -606,8 +608,9 @@ void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {
     arrival->wait();
     return;
   }
-  const MeasuredWait wait(device_of(arrival), stream_of(stream), Wait::kOperands);
-  wait_fence(stream_of(stream), arrival);
+  const DeviceIndex device = device_of(arrival);  // the stream is of the same
+  const MeasuredWait wait(device, stream_of(stream), Wait::kOperands);
+  wait_fence(device, stream_of(stream), arrival);
 }
 
 // Its block tells, whoever was given it, and by whatever thread.

@@ -81,16 +81,21 @@ struct OutStream {
     return std::all_of(uses.begin(), uses.end(), [](const MarkPtr& use) { return use->done(); });
   }
 
-  // Gives back the one of the same stream that is before it.
-  void add_use(MarkPtr* use) {
-    const Begin begin = begin_with(*use);
+  // What need not be known any more goes to `let_go`.
+  void add_use(const MarkPtr& use, std::vector<MarkPtr>* let_go) {
+    const Begin begin = begin_with(use);
     const auto known = std::find_if(uses.begin(), uses.end(), [&begin](const MarkPtr& one) {
       return begin_with(one).comparable(begin);
     });
     if (known == uses.end()) {
-      uses.push_back(*use);
+      const auto over =
+          std::partition(uses.begin(), uses.end(), [](const MarkPtr& one) { return !one->done(); });
+      let_go->insert(let_go->end(), over, uses.end());
+      uses.erase(over, uses.end());
+      uses.push_back(use);
     } else if (begin_with(*known).no_later_than(begin)) {
-      known->swap(*use);
+      let_go->push_back(*known);
+      *known = use;
     }
   }
 
@@ -556,7 +561,8 @@ MarkPtr next_mark(DeviceIndex device, cudaStream_t stream) {
 
 void set_now(const MarkPtr& mark) { (void)static_cast<EventMark&>(*mark).event(); }
 
-void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence) {
+void wait_fence(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence) {
+  const CUDAGuard guard(device);  // without it a default stream is that of the current device
   C10_CUDA_CHECK(cudaStreamWaitEvent(stream, static_cast<EventMark&>(*fence).event(), 0));
 }
 
@@ -565,7 +571,7 @@ void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePt
     fence->wait();
     return;
   }
-  wait_fence(stream, fence);
+  wait_fence(device, stream, fence);
   if (C10_UNLIKELY(detail::external_streams)) {
     mark_if_external(device, stream);
   }
@@ -573,7 +579,7 @@ void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePt
 
 void order(DeviceIndex device, cudaStream_t after, cudaStream_t before) {
   if (after != before) {
-    wait_fence(after, set_mark(device, before));
+    wait_fence(device, after, set_mark(device, before));
   }
 }
 
@@ -581,13 +587,13 @@ void wait_ready(DeviceIndex device, cudaStream_t after, cudaStream_t home, const
   if (ready.all) {
     order(device, after, home);
   } else if (ready.home) {
-    wait_fence(after, ready.home);
+    wait_fence(device, after, ready.home);
   }
   for (const MarkPtr& out : ready.out) {
-    wait_fence(after, out);
+    wait_fence(device, after, out);
   }
   if (ready.in) {
-    wait_fence(after, ready.in);
+    wait_fence(device, after, ready.in);
   }
 }
 
@@ -655,26 +661,26 @@ CopyOut::CopyOut(DeviceIndex device, std::vector<MarkPtr> ends)
       device, [place](DeviceState& its) -> cudaStream_t& { return its.out[place].stream; });
   for (const MarkPtr& over : sooner) {
     if (over) {
-      wait_fence(stream_, over);
+      wait_fence(device_, stream_, over);
     }
   }
   const MeasuredWait wait(device, stream_, Wait::kCopiesOut);
   for (const MarkPtr& end : ends_) {
-    wait_fence(stream_, end);
+    wait_fence(device_, stream_, end);
   }
 }
 
 MarkPtr CopyOut::end() {
   const MarkPtr over = set_mark(device_, stream_);
   OutStream::Copy oldest;  // as above
-  std::vector<MarkPtr> earlier = ends_;
+  std::vector<MarkPtr> let_go;
   const std::lock_guard<std::mutex> lock(state().mutex);
   auto& streams = state().of(device_).out;
   const auto its = std::find_if(streams.begin(), streams.end(),
                                 [this](const OutStream& one) { return one.stream == stream_; });
   its->copies.push_back({its->next_begin(begin_), over});
-  for (MarkPtr& end : earlier) {
-    its->add_use(&end);
+  for (const MarkPtr& end : ends_) {
+    its->add_use(end, &let_go);
   }
   if (its->copies.size() > kCopiesKept) {
     std::swap(oldest, its->copies.front());

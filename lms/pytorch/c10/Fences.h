@@ -70,8 +70,8 @@ MarkPtr next_mark(DeviceIndex device, cudaStream_t stream);
 // Sets one that may still be the next.
 void set_now(const MarkPtr& mark);
 
-// Makes later work on `stream` wait for `fence`, which must be a mark of these.
-void wait_fence(cudaStream_t stream, const ::lms::FencePtr& fence);
+// Makes later work on `stream`, of `device`, wait for `fence`, which must be a mark of these.
+void wait_fence(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence);
 // The same for a stream that may not be usable: then this thread waits.
 void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence);
 // Makes later work on `after` wait for all work queued so far on `before`.
