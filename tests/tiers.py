@@ -12,7 +12,7 @@ from pathlib import Path
 
 MODES = ("immediate", "lazy", "eager-copy", "late-write")
 MOST_TELLING = "late-write"
-PARAMETERS = ("mode", "first")  # of tests; first: of several devices in one test
+PARAMETERS = ("mode", "first")  # first: where `mode` is that of the test's own process
 SAFEGUARDS = Path(__file__).resolve().parent / "safeguards"
 
 
