@@ -52,7 +52,12 @@ class SimulatedDevice:
 
     def reset(self) -> None:
         sim = simcuda.device
-        for fail in (sim.fail_next_mallocs, sim.fail_next_host_allocs, sim.fail_next_copies):
+        for fail in (
+            sim.fail_next_mallocs,
+            sim.fail_next_host_allocs,
+            sim.fail_next_streams,
+            sim.fail_next_copies,
+        ):
             fail(0)
         self.mode("immediate")
         sim.set_queries("eager")

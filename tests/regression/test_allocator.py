@@ -830,6 +830,34 @@ def test_copies_that_fail(lms: Any, sim: Any, skip: int) -> None:
     assert intact(kept)
 
 
+def test_streams_of_copies_that_cannot_be_made(program: Any, sim: Any) -> None:
+    """The driver may have no memory left for one: another has to do, if there is any."""
+    out = program(
+        """
+        import simcuda, torch
+        torch.cuda.lms.enable(min_size=0)
+        kept = [torch.full((1 << 18,), float(i), device="cuda") for i in range(8)]
+        torch.cuda.Stream()  # PyTorch makes its own at once
+        simcuda.device.fail_next_streams(10**6)
+        try:
+            torch.ops.lms.evict(kept[0])
+            raise SystemExit("there is no stream")
+        except RuntimeError as error:
+            print("raised:", str(error).splitlines()[0])
+        simcuda.device.fail_next_streams(10**6, skip=2)  # one either way
+        torch.ops.lms.evict(kept[0]), kept[0].add_(0)
+        for t in kept:
+            t.add_(1)
+        for t in reversed(kept):  # each can leave before the one that leaves first
+            torch.ops.lms.evict(t)
+        assert all((t == i + 1).all() for i, t in enumerate(kept))
+        print("intact", flush=True)
+        """,
+        mode="lazy",
+    )
+    assert "raised: CUDA error: out of memory" in out and "intact" in out
+
+
 CONFIGURATIONS = (
     "expandable_segments:True",
     "garbage_collection_threshold:0.6",

@@ -334,6 +334,46 @@ BESIDE_LATE = {
         torch.ops.lms.evict(late)
         """,
     ),
+    "uses on two streams end soon": (
+        """
+        late, ready = made(16), made(24)
+        slow, quick = torch.cuda.Stream(), torch.cuda.Stream()
+        """,
+        """
+        for stream in (quick, main):
+            go_on(stream, ready, 10**6)
+        for stream in (slow, side):
+            stream.wait_stream(quick), stream.wait_stream(main)
+            go_on(stream, late)
+        torch.ops.lms.evict(late)
+        """,
+    ),
+    "those of a late stream leave in the reverse order of their uses": (
+        """
+        ready, *others = made(8), *[made(16 + i) for i in range(6)]
+        """,
+        """
+        go_on(main, ready, 10**6)
+        side.wait_stream(main), go_on(side, others[0])
+        for one in others[1:]:
+            go_on(side, one, 10**6)
+        for one in reversed(others):
+            torch.ops.lms.evict(one)
+        """,
+    ),
+    "a stream's own leave in the reverse order of their uses": (
+        """
+        ready, late, *others = made(8), made(16), *[made(16 + i) for i in range(4)]
+        """,
+        """
+        go_on(main, ready, 10**6)
+        for one in others:
+            go_on(main, one, 10**6)
+        side.wait_stream(main), go_on(side, late)
+        for one in (late, *reversed(others)):
+            torch.ops.lms.evict(one)
+        """,
+    ),
     "the late one waits for another device": (
         """
         late, ready = made(16, side), made(32)
@@ -352,13 +392,12 @@ BESIDE_LATE = {
 
 
 def in_program(lines: str) -> str:
-    return textwrap.indent(textwrap.dedent(lines), "    ")
+    return "\n" + textwrap.indent(textwrap.dedent(lines).strip(), "    ")
 
 
-@pytest.mark.parametrize("scene", BESIDE_LATE)
-def test_a_copy_out_is_not_behind_a_late_one_without_need(child: Any, scene: str) -> None:
-    before, leave = BESIDE_LATE[scene]
-    took = child(
+def back_beside_late(child: Any, before: str, leave: str) -> int:
+    """Nanoseconds until `ready` has left and come back."""
+    took: int = child(
         """
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
     run_short()
@@ -376,10 +415,10 @@ def test_a_copy_out_is_not_behind_a_late_one_without_need(child: Any, scene: str
         with torch.cuda.stream(stream):
             return torch.ones(int(millions * (1 << 20)), device="cuda").add_(1)
 
-    def go_on(stream, late):
+    def go_on(stream, late, cycles=10**9):
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(10**9)
-            late.add_(1)
+            torch.cuda._sleep(cycles)
+            late.sum()
     """
         + in_program(before)
         + """
@@ -395,12 +434,25 @@ def test_a_copy_out_is_not_behind_a_late_one_without_need(child: Any, scene: str
         dry=True,
         SIMCUDA_DEVICES="2",
     )
-    assert took < 1e8
+    return took
 
 
+@pytest.mark.parametrize("scene", BESIDE_LATE)
+def test_a_copy_out_is_not_behind_a_late_one_without_need(child: Any, scene: str) -> None:
+    assert back_beside_late(child, *BESIDE_LATE[scene]) < 1e8
+
+
+def test_a_page_in_does_not_take_what_another_stream_still_uses(child: Any) -> None:
+    """Of memory, however early its own stream was done with it."""
+    before = "late, other, ready = made(16), made(16), made(16)"
+    leave = "go_on(side, late), torch.ops.lms.evict(late), torch.ops.lms.evict(other)"
+    assert back_beside_late(child, before, leave) < 1e8
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["over", "goes on"])
 @pytest.mark.parametrize("size", [64 << 20, 1 << 18], ids=["large", "small"])
-def test_what_leaves_without_a_copy_waits_for_none(child: Any, size: int) -> None:
-    """On whatever stream it was used: that is over."""
+def test_what_leaves_without_a_copy_waits_for_none(child: Any, size: int, over: bool) -> None:
+    """On whatever stream it was used, and whether or not that is over."""
     took = child(
         f"""
     torch.cuda.lms.enable(host_limit="30G", min_size=0)
@@ -409,10 +461,11 @@ def test_what_leaves_without_a_copy_waits_for_none(child: Any, size: int) -> Non
     with torch.cuda.stream(side):
         other = torch.ones(1 << 28, device="cuda")
     clean = torch.ones({size}, device="cuda")
-    torch.ops.lms.evict(clean)
+    torch.ops.lms.evict(clean), clean.sum(), torch.cuda.synchronize()
     with torch.cuda.stream(side):
-        other.add_(1), clean.sum()
-    torch.cuda.synchronize()
+        torch.cuda._sleep(10**6), other.add_(1), clean.sum()
+    if {over}:
+        torch.cuda.synchronize()
     start = simcuda.device.times()["now"]
     torch.ops.lms.evict(other)
     left = torch.cuda.lms.stats()["lms.clean_evictions"]

@@ -910,12 +910,18 @@ def test_new_memory_of_expandable_segments_is_used_on_a_stream_of_before(
 
 
 @pytest.mark.parametrize("then", ["on", "turned off"])
-def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(mode: str, then: str) -> None:
-    """There is no copy out to wait for, but what had used it last on the stream of its pool."""
+@pytest.mark.parametrize("used", ["there", "on another"])
+def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(
+    mode: str, used: str, then: str
+) -> None:
+    """There is no copy out to wait for, but what had used it last on the stream of its pool, or on
+    another."""
     side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
+    user = main if used == "there" else torch.cuda.Stream()
     evict(x)
     side.wait_stream(main)
-    read = read_later(x)
+    with on(user, main):
+        read = read_later(x)
     evict(x)
     y = torch.empty(N, device="cuda")
     if then == "turned off":
@@ -923,7 +929,7 @@ def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(mode: str, the
     with on(side):
         y.fill_(7)
     side.synchronize()
-    main.synchronize()
+    user.synchronize()
     assert torch.equal(read, ramp(1))
 
 

@@ -70,7 +70,12 @@ def torch(loaded: Any) -> Iterator[Any]:
 
 def _reset(torch: Any) -> None:
     device = simcuda.device
-    for fail in (device.fail_next_mallocs, device.fail_next_host_allocs, device.fail_next_copies):
+    for fail in (
+        device.fail_next_mallocs,
+        device.fail_next_host_allocs,
+        device.fail_next_streams,
+        device.fail_next_copies,
+    ):
         fail(0)
     device.set_mode("immediate")
     device.set_queries("eager")

@@ -88,6 +88,15 @@ def test_failed_host_alloc(torch: Any) -> None:
     torch.empty(MIB, pin_memory=True)
 
 
+def test_failed_stream(torch: Any) -> None:
+    device.fail_next_streams(1)
+    stream, runtime = ctypes.c_void_p(), device._runtime
+    assert runtime is not None
+    assert runtime.cudaStreamCreate(ctypes.byref(stream)) == 2  # out of memory
+    assert runtime.cudaStreamCreate(ctypes.byref(stream)) == 0
+    assert runtime.cudaStreamDestroy(stream) == 0
+
+
 def test_failed_copy(torch: Any) -> None:
     x = torch.ones(4)
     device.fail_next_copies(1)

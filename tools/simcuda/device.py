@@ -52,6 +52,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "set_abort": (None, [ctypes.c_int]),
     "fail_mallocs": (None, [ctypes.c_long, ctypes.c_long]),
     "fail_host_allocs": (None, [ctypes.c_long, ctypes.c_long]),
+    "fail_streams": (None, [ctypes.c_long, ctypes.c_long]),
     "break": (None, []),
     "fail_copies": (None, [ctypes.c_long, ctypes.c_long]),
     "counters": (None, [ctypes.c_void_p]),
@@ -194,6 +195,10 @@ class Device:
     def fail_next_host_allocs(self, count: int, skip: int = 0) -> None:
         """The same for pinned host allocations."""
         self._call("fail_host_allocs", skip, count)
+
+    def fail_next_streams(self, count: int, skip: int = 0) -> None:
+        """The same for streams that are created, as the driver may have no memory for one."""
+        self._call("fail_streams", skip, count)
 
     def break_context(self) -> None:
         """As after a kernel's access to a wrong address: whatever is asked of events, or waits,

@@ -68,7 +68,7 @@ class DrainOnError {
 // op's that this is for.
 void* alloc(size_t bytes, cudaStream_t stream) {
   const PageInScope scope;
-  const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+  const OutsideCapture outside;
   return CUDACachingAllocator::raw_alloc_with_stream(bytes, stream);
 }
 
@@ -188,7 +188,7 @@ bool PinnedMemory::pin(char* segment, size_t bytes) {
   }
   try {
     const CUDAGuard guard(device_);
-    const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+    const OutsideCapture outside;
     C10_CUDA_CHECK(
         cudaHostRegister(segment, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
   } catch (const c10::Error&) {
@@ -201,7 +201,7 @@ bool PinnedMemory::pin(char* segment, size_t bytes) {
 void PinnedMemory::unpin(char* segment, size_t) {
   try {
     const CUDAGuard guard(device_);
-    const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+    const OutsideCapture outside;
     C10_CUDA_CHECK(cudaHostUnregister(segment));
   } catch (const c10::Error&) {
     (void)cudaGetLastError();  // the driver is shutting down
@@ -413,28 +413,40 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   CUDAGuard guard(device);
   BlockInfo block = block_info(from.ptr);
   const bool unseen = unseen_kernels();
+  ::lms::Marks written = block.ready.out;  // if it was paged out ahead
   // What the block owes from now on. The page-in that it came with, its users have waited for.
   Ready ready;
-  std::vector<MarkPtr> ends;  // that a stream of copies out waits for: all where there is a copy,
-                              // else those that are not over, of other streams than the block's
+  ready.out = written;
+  std::vector<MarkPtr> ends;    // that a stream of copies out waits for
+  bool used_elsewhere = false;  // where that goes on
   for (const User& user : users_of(used, block, device, unseen)) {
     const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
     const bool at_home = user.stream == block.stream && user.device == device;
     if (at_home) {
       ready.idle_since = end->number();
     }
-    if (!copy) {
+    if (!copy || !at_home) {
       set_now(end);  // whoever is to wait for it may do so when its stream is captured
     }
-    if (at_home && !copy) {
+    const bool goes_on = !at_home && !end->done();
+    used_elsewhere = used_elsewhere || goes_on;
+    if (copy) {
+      ends.push_back(end);
+    } else if (at_home) {
       ready.home = end;
       ready.others.add(end);
       left_[device].add(end);
-    } else if (copy || !end->done()) {
+    } else if (goes_on && user.device == device) {
+      ready.out.add(end);
+      left_[device].add(end);
+    } else if (goes_on) {  // by a stream that may have the handle of one of this device
       ends.push_back(end);
     }
   }
-  ::lms::Marks written = ready.out = block.ready.out;  // if it was paged out ahead
+  const MarkPtr next = used_elsewhere ? next_mark(device, block.stream) : nullptr;
+  if (next) {  // nobody knows until when: what went idle by now is ready sooner
+    ready.idle_since = next->number();
+  }
   if (!ends.empty()) {
     CopyOut out(device, ends);
     DrainOnError drain(out.stream());

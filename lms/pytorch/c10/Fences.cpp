@@ -222,7 +222,7 @@ class EventMark final : public ::lms::Mark {
       return false;
     }
     if (!done_) {
-      const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+      const OutsideCapture outside;
       const cudaError_t err = C10_CUDA_ERROR_HANDLED(cudaEventQuery(event_));
       if (err == cudaErrorNotReady) {
         (void)cudaGetLastError();
@@ -238,7 +238,7 @@ class EventMark final : public ::lms::Mark {
 
   void wait() override {
     if (!done_) {
-      const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+      const OutsideCapture outside;
       C10_CUDA_IGNORE_ERROR(cudaEventSynchronize(event()));
       done_ = true;
     }
@@ -363,7 +363,7 @@ cudaEvent_t record_time(DeviceIndex device, cudaStream_t stream) noexcept {
 
 // Adds up the waits that are over, the oldest first. Under the lock of the logs.
 void add_up(WaitLog* log) {
-  const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);
+  const OutsideCapture outside;
   while (!log->pending.empty()) {
     const WaitLog::Pair pair = log->pending.front();
     float milliseconds = 0;
@@ -431,36 +431,49 @@ cudaStream_t copy_stream(DeviceIndex device, const Which& which) {
 }
 
 // Where a copy waits least for copies that begin later: behind the latest of those that do not. The
-// device is asked what is over only where there are none.
-size_t place_of(const Begin& begin, const std::array<OutStream, kOutStreams>& streams) {
-  using Rank = std::pair<int, std::int64_t>;
-  const auto first = [&streams](const auto& rank) {
-    std::array<Rank, kOutStreams> ranks;
+// device is asked what is over only where there are none. `made`: of the streams that there are.
+size_t place_of(const Begin& begin, const std::array<OutStream, kOutStreams>& streams, bool made) {
+  enum Kind { kBehind, kIdle, kBegun, kAlike, kOther, kNone };  // the better one first
+  using Rank = std::pair<Kind, std::int64_t>;
+  using Ranks = std::array<Rank, kOutStreams>;
+  const auto ranks_by = [&streams](const auto& rank) {
+    Ranks ranks;
     std::transform(streams.begin(), streams.end(), ranks.begin(), rank);
+    return ranks;
+  };
+  const auto first = [](const Ranks& ranks) {
     return static_cast<size_t>(std::min_element(ranks.begin(), ranks.end()) - ranks.begin());
   };
   const auto number = [](const OutStream& one) {
     return static_cast<std::int64_t>(one.last_begin().number);
   };
-  const auto behind = first([&](const OutStream& one) {
-    return one.last_begin().no_later_than(begin) ? Rank{0, -number(one)} : Rank{1, 0};
-  });
+  const size_t behind = first(ranks_by([&](const OutStream& one) {
+    return one.last_begin().no_later_than(begin) ? Rank{kBehind, -number(one)} : Rank{kNone, 0};
+  }));
   if (streams[behind].last_begin().no_later_than(begin)) {
     return behind;
   }
-  return first([&](const OutStream& one) -> Rank {
+  Ranks ranks = ranks_by([&](const OutStream& one) -> Rank {
+    if (made && one.stream == nullptr) {
+      return {kNone, 0};
+    }
     if (one.idle()) {
-      return {1, 0};
+      return {kIdle, 0};
     }
     if (one.begun()) {
-      return {2, 0};
+      return {kBegun, 0};
     }
-    if (one.last_begin().comparable(begin)) {
-      return {4, number(one)};
-    }
-    // Those of which nobody knows when they begin hold up each other, on one stream.
-    return {begin.known() || one.last_begin().known() ? 3 : 0, 0};
+    return one.last_begin().alike(begin) ? Rank{kAlike, number(one)} : Rank{kOther, 0};
   });
+  const auto count = [&ranks](Kind kind) {
+    return std::count_if(ranks.begin(), ranks.end(),
+                         [kind](const Rank& rank) { return rank.first == kind; });
+  };
+  // The last that is idle is left to what waits for none of the streams that others wait for.
+  if (count(kIdle) == 1 && count(kAlike) > 0) {
+    std::replace(ranks.begin(), ranks.end(), Rank{kIdle, 0}, Rank{kOther, 0});
+  }
+  return first(ranks);
 }
 
 // What is after the last copy there that can begin no later, if there is one.
@@ -469,6 +482,28 @@ MarkPtr last_before(const Begin& begin, const OutStream& stream) {
       std::find_if(stream.copies.rbegin(), stream.copies.rend(),
                    [&](const OutStream::Copy& copy) { return copy.begin.no_later_than(begin); });
   return last == stream.copies.rend() ? nullptr : last->over;
+}
+
+// Where a copy is queued, and what it comes after on other streams.
+struct Turn {
+  size_t place;
+  std::vector<MarkPtr> sooner;  // to be let go without the lock: a mark takes it to give its event
+                                // back
+};
+
+Turn turn_of(DeviceIndex device, const Begin& begin, bool made) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  const auto& streams = state().of(device).out;
+  Turn turn{place_of(begin, streams, made), {}};
+  for (size_t other = 0; other < streams.size(); ++other) {
+    if (other == turn.place) {
+      continue;
+    }
+    if (MarkPtr over = last_before(begin, streams[other])) {
+      turn.sooner.push_back(std::move(over));
+    }
+  }
+  return turn;
 }
 
 }  // namespace
@@ -644,25 +679,18 @@ DeviceIndex device_of(const ::lms::FencePtr& fence) {
 
 CopyOut::CopyOut(DeviceIndex device, std::vector<MarkPtr> ends)
     : device_(device), ends_(std::move(ends)), begin_(begin_after(ends_)) {
-  size_t place = 0;
-  std::vector<MarkPtr>
-      sooner;  // let go without the lock, which a mark takes to give its event back
-  {
-    const std::lock_guard<std::mutex> lock(state().mutex);
-    const auto& streams = state().of(device).out;
-    place = place_of(begin_, streams);
-    for (size_t other = 0; other < streams.size(); ++other) {
-      if (other != place) {
-        sooner.push_back(last_before(begin_, streams[other]));
-      }
-    }
+  Turn turn = turn_of(device, begin_, /*made=*/false);
+  const auto which = [&turn](DeviceState& its) -> cudaStream_t& {
+    return its.out[turn.place].stream;
+  };
+  try {
+    stream_ = copy_stream(device, which);
+  } catch (const c10::Error&) {  // as where the driver has no memory for one more
+    turn = turn_of(device, begin_, /*made=*/true);
+    stream_ = copy_stream(device, which);
   }
-  stream_ = copy_stream(
-      device, [place](DeviceState& its) -> cudaStream_t& { return its.out[place].stream; });
-  for (const MarkPtr& over : sooner) {
-    if (over) {
-      wait_fence(device_, stream_, over);
-    }
+  for (const MarkPtr& over : turn.sooner) {
+    wait_fence(device_, stream_, over);
   }
   const MeasuredWait wait(device, stream_, Wait::kCopiesOut);
   for (const MarkPtr& end : ends_) {

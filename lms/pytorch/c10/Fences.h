@@ -126,6 +126,8 @@ struct Begin {
   bool comparable(const Begin& other) const {
     return known() && other.known() && device == other.device && stream == other.stream;
   }
+  // Whether both wait for one stream, or nobody knows for which.
+  bool alike(const Begin& other) const { return comparable(other) || !(known() || other.known()); }
   bool no_later_than(const Begin& other) const {
     return comparable(other) && number <= other.number;
   }

@@ -207,7 +207,7 @@ bool finish_external(const CUDAStream& stream) noexcept {
   const DeviceIndex device = stream.device_index();
   try {
     const CUDAGuard guard(device);
-    const CUDAStreamCaptureModeGuard outside(cudaStreamCaptureModeRelaxed);  // breaks no capture
+    const OutsideCapture outside;  // breaks no capture
     // c10's own may run Python, and the allocator is locked.
     if (!capture_underway() && C10_CUDA_ERROR_HANDLED(cudaDeviceSynchronize()) == cudaSuccess) {
       return true;

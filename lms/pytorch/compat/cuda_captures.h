@@ -16,4 +16,31 @@ inline bool capturing(cudaStream_t stream) noexcept {
   return status != cudaStreamCaptureStatusNone;
 }
 
+#if CUDART_VERSION >= 10010
+class OutsideCapture {
+ public:
+  OutsideCapture() noexcept : outside_(exchange_()) {}
+  ~OutsideCapture() {
+    if (outside_) {
+      exchange_();
+    }
+  }
+  OutsideCapture(const OutsideCapture&) = delete;
+  OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+ private:
+  // Not where the call repeats an earlier error of the context: nothing may be thrown here.
+  bool exchange_() noexcept {
+    const bool done = cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess;
+    if (!done) {
+      (void)cudaGetLastError();
+    }
+    return done;
+  }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  const bool outside_;
+};
+#endif
+
 }  // namespace c10::cuda::lms

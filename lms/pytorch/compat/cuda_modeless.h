@@ -6,15 +6,13 @@
 
 #include <cuda_runtime_api.h>
 
-namespace c10::cuda {
+namespace c10::cuda::lms {
 
 #if CUDART_VERSION < 10010
-enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed };
+class OutsideCapture {
+ public:
+  OutsideCapture() noexcept {}
+};
 #endif
 
-class CUDAStreamCaptureModeGuard {
- public:
-  explicit CUDAStreamCaptureModeGuard(cudaStreamCaptureMode) {}
-};
-
-}  // namespace c10::cuda
+}  // namespace c10::cuda::lms

@@ -135,6 +135,8 @@ SIMCUDA_CUDA cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
 }
 
 SIMCUDA_CUDA cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  Lock lock(state().mutex);
+  if (state().broken) return fail(cudaErrorIllegalAddress);  // as it may, by its documentation
   std::swap(*mode, t_mode);
   return cudaSuccess;
 }

@@ -93,6 +93,11 @@ void simcuda_fail_host_allocs(long skip, long count) {
   state().host_fault = {skip, count};
 }
 
+void simcuda_fail_streams(long skip, long count) {
+  Lock lock(state().mutex);
+  state().stream_fault = {skip, count};
+}
+
 void simcuda_break() {
   Lock lock(state().mutex);
   state().broken = true;

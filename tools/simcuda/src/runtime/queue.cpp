@@ -209,6 +209,7 @@ static std::function<void()> host_function(Stream& stream, std::function<void()>
 SIMCUDA_CUDA cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags,
                                                       int priority) {
   Lock lock(state().mutex);
+  if (state().stream_fault.fires()) return fail(cudaErrorMemoryAllocation);
   auto* stream = new Stream;
   stream->device = current_device();
   stream->priority = priority;

@@ -60,6 +60,7 @@ SIMCUDA_API void simcuda_set_abort(int on);                       // abort on wh
 // Let `skip` calls pass, then fail the next `count`.
 SIMCUDA_API void simcuda_fail_mallocs(long skip, long count);
 SIMCUDA_API void simcuda_fail_host_allocs(long skip, long count);
+SIMCUDA_API void simcuda_fail_streams(long skip, long count);
 SIMCUDA_API void simcuda_break();
 SIMCUDA_API void simcuda_fail_copies(long skip, long count);
 

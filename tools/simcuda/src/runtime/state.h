@@ -157,7 +157,7 @@ struct State {
   double bandwidth = 0;
   bool poison = true;
   bool abort_on_refusal = false;
-  Fault malloc_fault, host_fault, copy_fault;
+  Fault malloc_fault, host_fault, stream_fault, copy_fault;
   SimcudaCounters counters{};
   cudaError_t late_error = cudaSuccess;     // of a command, not told yet
   bool broken = false;                      // the context, by an error that stays
