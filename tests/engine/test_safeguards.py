@@ -101,7 +101,9 @@ NOT_SHOWN = {
     "in-waits-for-clean-users": "without a write barrier nothing leaves without a copy",
     "later-streams-wait-for-who-left": "without a write barrier nothing leaves without a copy",
     "turning-off-waits-for-who-left": "without a write barrier nothing leaves without a copy",
-    "turning-off-waits-for-who-left-elsewhere": "without a write barrier nothing leaves without a copy",
+    "turning-off-waits-for-who-left-elsewhere": (
+        "without a write barrier nothing leaves without a copy"
+    ),
     "dying-range-waits-for-in": "without a write barrier nothing leaves without a copy",
     "overwrite-waits-for-in": "without a write barrier nothing leaves without a copy",
     "storage-methods-bring-in": "they reach memory by operators alone",

@@ -65,6 +65,50 @@ def test_a_pointer_handed_out(lms: Any, taker: str, out: bool) -> None:
     assert bytes_of(x) == b"\3" * x.nbytes
 
 
+# Each a comparison of two tensors' memory: whether it is the same.
+COMPARES = {
+    "equal": lambda x, y: x.data_ptr() == y.data_ptr(),
+    "storages": lambda x, y: x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr(),
+    "typed storages": lambda x, y: x.storage()._data_ptr() == y.storage()._data_ptr(),
+    "not unequal": lambda x, y: (x.data_ptr() != y.data_ptr()) is False,
+    "no apart": lambda x, y: not (x.data_ptr() < y.data_ptr() or x.data_ptr() > y.data_ptr()),
+}
+
+
+@pytest.mark.parametrize("how", COMPARES)
+def test_a_pointer_that_is_compared_holds_nothing(lms: Any, how: str) -> None:
+    """Whatever asks for it: what is compared nobody keeps."""
+    compare, x, y = COMPARES[how], block(), block()
+    for _ in range(2):
+        assert compare(x, x.detach()) and compare(x, x) and not compare(x, y)
+        assert not torch.ops.lms.exposed(x) and not torch.ops.lms.exposed(y)
+        lms.reclaim()
+        assert on_host(x) and on_host(y)
+
+
+def test_a_pointer_that_is_compared_with_one_that_was_kept(lms: Any) -> None:
+    x, y = block(), block()
+    pointer, pointers = x.data_ptr(), {x.untyped_storage().data_ptr()}
+    lms.reclaim()
+    compares = lambda t: (  # noqa: E731
+        t.data_ptr() == pointer,
+        pointer == t.data_ptr(),
+        t.data_ptr() in pointers,
+        t.untyped_storage().data_ptr() not in pointers,
+    )
+    assert compares(x) == compares(x.detach()) == (True, True, True, False)
+    assert compares(y) == (False, False, False, True)
+    assert torch.ops.lms.exposed(x) and not torch.ops.lms.exposed(y) and on_host(y)
+
+
+def test_a_pointer_of_nothing_that_is_compared(lms: Any) -> None:
+    x = block()
+    no_memory = lambda t: t.untyped_storage().data_ptr() == 0  # noqa: E731
+    assert not no_memory(x)
+    x.untyped_storage().resize_(0)
+    assert no_memory(x) and no_memory(torch.empty(0, device="cuda"))
+
+
 def partly_out() -> list[torch.Tensor]:
     """Large Model Support off, and 24 MiB on a device of 16: some are still in host memory."""
     lms_device.device.limit(16 * MIB)

@@ -119,6 +119,23 @@ def test_saving_a_model_holds_no_weight(
     assert content(with_it) == content(without)
 
 
+def test_placing_a_model_on_several_devices_holds_no_weight(lms: Any) -> None:
+    """What a weight is tied to is looked for by its pointer."""
+    from accelerate import dispatch_model
+
+    model = transformer().eval()
+    places = {"transformer.wte": 0, "transformer.wpe": 0, "transformer.ln_f": 0, "lm_head": 0}
+    places |= {"transformer.h.0": 0, "transformer.h.1": "cpu"}
+    tokens = torch.arange(64, device="cuda")[None]
+    want = model(tokens, labels=tokens).loss.item()
+    placed = dispatch_model(model, places)
+    for _ in range(2):
+        assert placed(tokens, labels=tokens).loss.item() == want
+        held = [n for n, t in placed.state_dict().items() if t.is_cuda and torch.ops.lms.exposed(t)]
+        assert held == []
+        lms.reclaim()
+
+
 def test_the_addresses_of_storages_are_apart(lms: Any) -> None:
     """Who compares the end of one tensor with the start of another finds no overlap."""
     tensors = {str(i): torch.full((1 << 16,), float(i), device="cuda") for i in range(8)}

@@ -44,6 +44,7 @@ def test_never_enabled(program: Any) -> None:
         assert torch.cuda.memory_stats() == {{}}  # CUDA is not initialised, as in the stock torch
         torch.ones(1000, device="cuda")
         stats = torch.cuda.memory_stats()
+        assert all(stats[name] == 0 for name in stats if name.startswith("lms."))
         moved = [name for name in ibm if not name.startswith(("pinned", "alloc_distribution"))]
         assert len(moved) == 2 and all(stats[name] == 0 for name in moved)
         assert "Pinned" not in torch.cuda.memory_summary()
@@ -57,6 +58,30 @@ def test_never_enabled(program: Any) -> None:
         """
     )
     assert "fine" in out
+
+
+def test_the_keys_are_always_the_same(program: Any) -> None:
+    """At zero while there is no device to ask, so that who writes them down need not care."""
+    out = program(
+        """
+        import os, torch
+        stats = torch.cuda.lms.stats
+        keys = stats().keys()
+        assert "lms.paged_out_bytes" in keys and not any(stats().values())
+        torch.cuda.lms.enable()
+        assert not torch.cuda.is_initialized()
+        assert stats().keys() == keys and not any(stats().values())
+        torch.ones(1, device="cuda")
+        assert stats().keys() == keys and stats()["lms.enabled"] == 1
+        if os.fork() == 0:
+            assert stats().keys() == keys and not any(stats().values())
+            print("the same", flush=True)
+            os._exit(0)
+        assert os.wait()[1] == 0
+        """,
+        fresh=True,
+    )
+    assert "the same" in out
 
 
 def test_the_keys_are_a_superset_of_ibms(lms: Any) -> None:

@@ -925,6 +925,7 @@ def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(
     evict(x)
     y = torch.empty(N, device="cuda")
     if then == "turned off":
+        del x  # which else comes in, after all that its stream has been made to wait for
         torch.cuda.lms.disable()
     with on(side):
         y.fill_(7)

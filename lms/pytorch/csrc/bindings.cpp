@@ -210,10 +210,12 @@ bool for_any(const at::Tensor& tensor) {
 }
 
 // Names the memory of a storage for as long as both live: its pointer or, where that may change,
-// the storage, as a negative number.
-int64_t identity(StorageArgument storage) {
+// the storage, as a negative number. `beside_pointers`: for comparison with one that somebody may
+// have kept, of what is exposed, and so stays where it is.
+int64_t identity(StorageArgument storage, bool beside_pointers) {
   auto* impl = storage_in(storage);
-  const bool moves = engine::nbytes_of(*impl) > 0 && engine::manageable(impl);
+  const bool moves = engine::nbytes_of(*impl) > 0 && engine::manageable(impl) &&
+                     !(beside_pointers && engine::exposed(impl));
   return moves ? -reinterpret_cast<int64_t>(impl) : reinterpret_cast<int64_t>(impl->data());
 }
 
@@ -272,7 +274,7 @@ LMS_DEFINITIONS(m) {
   m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);
   m.def("excluded(Tensor tensor) -> bool", &for_any<&engine::excluded>);
   m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);
-  m.def("identity(" LMS_STORAGE_SCHEMA " storage) -> int", &identity);
+  m.def("identity(" LMS_STORAGE_SCHEMA " storage, bool beside_pointers=False) -> int", &identity);
   m.def("evict(Tensor tensor) -> bool", &for_any<&engine::evict>);
   m.def("drop_if_out(" LMS_STORAGE_SCHEMA " storage) -> bool",
         [](StorageArgument storage) { return engine::drop_if_out(storage_in(storage)); });

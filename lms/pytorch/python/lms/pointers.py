@@ -11,19 +11,23 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from . import launches, library, versions
+from . import comparisons, launches, library, versions
 
 # What is done with a pointer that is never followed. A storage may move between two looks, and
 # another take its place, so what compares pointers gets what names the memory for good.
 _LOOKED_AT, _COMPARED = "looked at", "compared"
+# As an operand of a comparison, and kept by nobody. What it is compared with may have been kept,
+# by who was taken to follow it: then the storage is exposed, and the pointer is as it was.
+_COMPARED_AT_ONCE = "compared at once"
 
 # The functions that never follow the pointers they ask for, by module; None is all of the module.
-# No rule does without a list: a pointer is a number, and C that is given it may keep it past the
-# frame that asked (ctypes, a launcher, another library's array), of which Python sees nothing. So
-# whoever is not here is taken to follow it.
+# Where a pointer is kept, as in a set or by a key, no rule does without a list: it is a number, and
+# C that is given it may keep it past the frame that asked (ctypes, a launcher, another library's
+# array), of which Python sees nothing. So whoever is not here is taken to follow it.
 _NEVER_FOLLOWED: Dict[Tuple[str, Optional[str]], str] = {
     ("torch._tensor", "__deepcopy__"): _LOOKED_AT,
     ("torch._tensor", "_reduce_ex_internal"): _LOOKED_AT,
+    ("torch._dynamo.utils", "clone_input"): _LOOKED_AT,
     ("torch._inductor.utils", "copy_misaligned_inputs"): _LOOKED_AT,
     ("torch._inductor.utils", "remove_unaligned_input_idxs"): _LOOKED_AT,
     ("torch.autograd.graph", "_get_sid"): _COMPARED,
@@ -34,6 +38,15 @@ _NEVER_FOLLOWED: Dict[Tuple[str, Optional[str]], str] = {
     ("torch.distributed.utils", "_data_ptr_allocated"): _LOOKED_AT,
     ("torch.nn.modules.rnn", "flatten_parameters"): _COMPARED,
     ("torch.serialization", None): _COMPARED,
+    # What counts bytes counts no memory twice.
+    ("pytorch_memlab.mem_reporter", None): _COMPARED,
+    ("torch_geometric.profile.utils", None): _COMPARED,
+    ("transformers.trainer", None): _COMPARED,
+    # What places models on devices looks for weights that are on one already.
+    ("accelerate.accelerator", None): _COMPARED,
+    ("accelerate.big_modeling", "dispatch_model"): _COMPARED,
+    ("accelerate.hooks", None): _COMPARED,
+    ("accelerate.utils.modeling", "set_module_tensor_to_device"): _COMPARED,
     # What saves models looks for weights that share memory.
     ("accelerate.utils.modeling", "id_tensor_storage"): _COMPARED,
     ("huggingface_hub.serialization._torch", "_end_ptr"): _COMPARED,
@@ -66,8 +79,11 @@ def _use() -> Optional[str]:
     while caller.f_globals.get("__name__") == "torch.storage" and caller.f_back is not None:
         caller = caller.f_back  # TypedStorage asks its UntypedStorage
     module = caller.f_globals.get("__name__")
-    found = _NEVER_FOLLOWED.get((module, caller.f_code.co_name))
-    return found or _NEVER_FOLLOWED.get((module, None))
+    listed = _NEVER_FOLLOWED.get((module, caller.f_code.co_name))
+    listed = listed or _NEVER_FOLLOWED.get((module, None))
+    if listed is None and comparisons.compares(caller.f_code, caller.f_lasti):
+        return _COMPARED_AT_ONCE
+    return listed
 
 
 _device_of_tensor: Any = torch.Tensor.device  # also where a class has a `device` of its own
@@ -80,15 +96,15 @@ def _on_device(of: Any) -> bool:
 
 
 @versions.unseen
-def _identity_of_tensor(tensor: torch.Tensor) -> int:
+def _identity_of_tensor(tensor: torch.Tensor, beside_pointers: bool) -> int:
     if tensor.numel() == 0:
         return 0
-    start = _identity_of_storage(versions.storage_of(tensor))
+    start = _identity_of_storage(versions.storage_of(tensor), beside_pointers)
     return start + tensor.storage_offset() * tensor.element_size()
 
 
-def _identity_of_storage(storage: torch.UntypedStorage) -> int:
-    name: int = library.ops().identity(versions.argument(storage))
+def _identity_of_storage(storage: torch.UntypedStorage, beside_pointers: bool) -> int:
+    name: int = library.ops().identity(versions.argument(storage), beside_pointers)
     # Storages are as far apart as the largest could be: who compares ends with starts may.
     return name if name >= 0 else -name << 48
 
@@ -106,7 +122,9 @@ def _expose_storage(storage: torch.UntypedStorage) -> None:
 
 
 def _pointer(
-    function: Callable[[Any], int], identity: Callable[[Any], int], expose: Callable[[Any], None]
+    function: Callable[[Any], int],
+    identity: Callable[[Any, bool], int],
+    expose: Callable[[Any], None],
 ) -> Callable[[Any], int]:
     in_chaos = _pinned(function)
 
@@ -115,8 +133,9 @@ def _pointer(
         if not library.loaded() or not _on_device(of):
             return function(of)
         use = _use()
-        if use == _COMPARED:  # also while it is off: what is compared with may be of a time before
-            return identity(of)
+        if use in (_COMPARED, _COMPARED_AT_ONCE):
+            # Also while it is off: what is compared with may be of a time before.
+            return identity(of, use == _COMPARED_AT_ONCE)
         if use is None:
             expose(of)
         elif library.active() and library.ops().chaos():

@@ -29,6 +29,19 @@ _BEYOND = "cudamalloc_over_limit"
 # While Large Model Support is off, every block is pinned: no operator has to hold it.
 _WHILE_OFF = {"pinned": "allocation", "pinned_bytes": "allocated_bytes"}
 
+# What c10/Statistics.cpp has beside IBM's names: 0 while there is no library, or device, to ask.
+_OURS = (
+    *("enabled", "device_limit", "soft_limit", "min_size"),
+    *("paged_out", "paged_out_bytes", "paged_in", "paged_in_bytes"),
+    *("clean_evictions", "clean_bytes", "overwrites", "overwrite_bytes"),
+    *("used", "used_bytes", "silent_writes", "predicted", "mispredicted", "host_refused"),
+    *("tracked", "idle", "idle_bytes", "on_host", "on_host_bytes"),
+    *("exposed", "exposed_bytes", "excluded", "excluded_bytes", "unknown_bytes"),
+    *(f"waited.{who}_us" for who in ("operands", "memory", "copies_in", "copies_out")),
+    *("host.limit", "host.reserved_bytes", "host.reserved_bytes_peak"),
+    *("host.used_bytes", "host.used_bytes_peak"),
+)
+
 _KEYS = """
     Large Model Support adds:
 
@@ -41,7 +54,7 @@ _KEYS = """
       and their bytes.
     - ``"alloc_distribution.{freelist,cudamalloc,reclaim_one,reclaim_fragments,
       reclaim_all,cudamalloc_retry}"``: number of allocations by where their memory came from.
-    - ``"lms.*"``: once it has been on; see :func:`torch.cuda.lms.stats`.
+    - ``"lms.*"``: from the first time that it is on; see :func:`torch.cuda.lms.stats`.
 """
 
 
@@ -128,6 +141,7 @@ def stats(device: Device = None) -> Dict[str, int]:
     """
     names = [f"{kind}.{pool}.{n}" for kind in _WHILE_OFF for pool in POOLS for n in COUNTERS]
     names += ["reclaimed", "reclaimed_bytes", *(f"alloc_distribution.{r}" for r in routes())]
+    names += [f"lms.{name}" for name in _OURS]
     result = dict.fromkeys(names, 0)
     if not versions.initialized():
         return result
