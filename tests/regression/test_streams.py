@@ -912,10 +912,11 @@ def test_new_memory_of_expandable_segments_is_used_on_a_stream_of_before(
 @pytest.mark.parametrize("then", ["on", "turned off"])
 @pytest.mark.parametrize("used", ["there", "on another"])
 def test_memory_left_without_a_copy_is_used_on_a_stream_of_before(
-    mode: str, used: str, then: str
+    mode: str, sim: Any, used: str, then: str
 ) -> None:
     """There is no copy out to wait for, but what had used it last on the stream of its pool, or on
     another."""
+    sim.set_queries("strict")  # to ask whether that is over must order nothing
     side, main, x = torch.cuda.Stream(), torch.cuda.current_stream(), ramp(1).cuda()
     user = main if used == "there" else torch.cuda.Stream()
     evict(x)
