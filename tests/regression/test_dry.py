@@ -374,6 +374,16 @@ BESIDE_LATE = {
             torch.ops.lms.evict(one)
         """,
     ),
+    "what waits for nothing, beside four streams of which one is its own": (
+        """
+        ready, own, *others = made(8), made(16), *[made(16 + i) for i in range(3)]
+        sides = [side, torch.cuda.Stream(), torch.cuda.Stream()]
+        """,
+        """
+        for stream, late in zip((*sides, main), (*others, own)):
+            go_on(stream, late), torch.ops.lms.evict(late)
+        """,
+    ),
     "the late one waits for another device": (
         """
         late, ready = made(16, side), made(32)

@@ -259,8 +259,9 @@ void Backend::release_host_context(void* context) {
 
 // Also what has no memory yet, or shares it: the operator that is about to run may give it a block,
 // which must then be pinned from its first moment.
+// But not of a device without a number, as a tensor may name that wraps others.
 inline bool Backend::may_manage(const DataPtr& pointer) noexcept {
-  return pointer.device().is_cuda() &&
+  return pointer.device().is_cuda() && pointer.device().has_index() &&
          (resident(pointer) || pointer.get() == nullptr ||
           pointer.get_deleter() == &release_host_context || shares_bytes(pointer));
 }

@@ -44,6 +44,10 @@ constexpr size_t kOutStreams = 5;
 // host that is further ahead, copies go before such as are needed sooner.
 constexpr size_t kCopiesKept = 64;
 
+bool over(const std::vector<MarkPtr>& marks) {
+  return std::all_of(marks.begin(), marks.end(), [](const MarkPtr& mark) { return mark->done(); });
+}
+
 Begin begin_with(const MarkPtr& end) { return {device_of(end), end->stream(), end->number()}; }
 
 // Marks of several streams: that alone tells which is not over, if it is one.
@@ -77,9 +81,7 @@ struct OutStream {
   Begin last_begin() const { return copies.empty() ? Begin() : copies.back().begin; }
   bool idle() const { return copies.empty() || copies.back().over->done(); }
   // What is queued there waits for no use, but for the link.
-  bool begun() const {
-    return std::all_of(uses.begin(), uses.end(), [](const MarkPtr& use) { return use->done(); });
-  }
+  bool begun() const { return over(uses); }
 
   // What need not be known any more goes to `let_go`.
   void add_use(const MarkPtr& use, std::vector<MarkPtr>* let_go) {
@@ -432,7 +434,8 @@ cudaStream_t copy_stream(DeviceIndex device, const Which& which) {
 
 // Where a copy waits least for copies that begin later: behind the latest of those that do not. The
 // device is asked what is over only where there are none. `made`: of the streams that there are.
-size_t place_of(const Begin& begin, const std::array<OutStream, kOutStreams>& streams, bool made) {
+size_t place_of(const Begin& begin, const std::vector<MarkPtr>& ends,
+                const std::array<OutStream, kOutStreams>& streams, bool made) {
   enum Kind { kBehind, kIdle, kBegun, kAlike, kOther, kNone };  // the better one first
   using Rank = std::pair<Kind, std::int64_t>;
   using Ranks = std::array<Rank, kOutStreams>;
@@ -469,8 +472,9 @@ size_t place_of(const Begin& begin, const std::array<OutStream, kOutStreams>& st
     return std::count_if(ranks.begin(), ranks.end(),
                          [kind](const Rank& rank) { return rank.first == kind; });
   };
-  // The last that is idle is left to what waits for none of the streams that others wait for.
-  if (count(kIdle) == 1 && count(kAlike) > 0) {
+  // The last that is idle is left to what waits for nothing, or for none of the streams that others
+  // wait for.
+  if (count(kIdle) == 1 && count(kAlike) > 0 && !over(ends)) {
     std::replace(ranks.begin(), ranks.end(), Rank{kIdle, 0}, Rank{kOther, 0});
   }
   return first(ranks);
@@ -487,14 +491,13 @@ MarkPtr last_before(const Begin& begin, const OutStream& stream) {
 // Where a copy is queued, and what it comes after on other streams.
 struct Turn {
   size_t place;
-  std::vector<MarkPtr> sooner;  // to be let go without the lock: a mark takes it to give its event
-                                // back
+  std::vector<MarkPtr> sooner;  // let go without the lock, which a mark takes to give its event
 };
 
-Turn turn_of(DeviceIndex device, const Begin& begin, bool made) {
+Turn turn_of(DeviceIndex device, const Begin& begin, const std::vector<MarkPtr>& ends, bool made) {
   const std::lock_guard<std::mutex> lock(state().mutex);
   const auto& streams = state().of(device).out;
-  Turn turn{place_of(begin, streams, made), {}};
+  Turn turn{place_of(begin, ends, streams, made), {}};
   for (size_t other = 0; other < streams.size(); ++other) {
     if (other == turn.place) {
       continue;
@@ -679,14 +682,15 @@ DeviceIndex device_of(const ::lms::FencePtr& fence) {
 
 CopyOut::CopyOut(DeviceIndex device, std::vector<MarkPtr> ends)
     : device_(device), ends_(std::move(ends)), begin_(begin_after(ends_)) {
-  Turn turn = turn_of(device, begin_, /*made=*/false);
+  (void)in_stream(device);  // first, as what has left is to come back
+  Turn turn = turn_of(device, begin_, ends_, /*made=*/false);
   const auto which = [&turn](DeviceState& its) -> cudaStream_t& {
     return its.out[turn.place].stream;
   };
   try {
     stream_ = copy_stream(device, which);
   } catch (const c10::Error&) {  // as where the driver has no memory for one more
-    turn = turn_of(device, begin_, /*made=*/true);
+    turn = turn_of(device, begin_, ends_, /*made=*/true);
     stream_ = copy_stream(device, which);
   }
   for (const MarkPtr& over : turn.sooner) {

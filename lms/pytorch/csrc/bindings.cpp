@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -209,14 +210,84 @@ bool for_any(const at::Tensor& tensor) {
   return any;
 }
 
-// Names the memory of a storage for as long as both live: its pointer or, where that may change,
-// the storage, as a negative number. `beside_pointers`: for comparison with one that somebody may
-// have kept, of what is exposed, and so stays where it is.
-int64_t identity(StorageArgument storage, bool beside_pointers) {
-  auto* impl = storage_in(storage);
-  const bool moves = engine::nbytes_of(*impl) > 0 && engine::manageable(impl) &&
-                     !(beside_pointers && engine::exposed(impl));
-  return moves ? -reinterpret_cast<int64_t>(impl) : reinterpret_cast<int64_t>(impl->data());
+// Addresses that stand for the memory of storages: such as no device has, and each for one storage
+// alone, however long somebody keeps one to compare it.
+class Names {
+ public:
+  int64_t of(c10::StorageImpl* storage) {
+    std::vector<c10::StorageImpl*> dead;  // let go of without the lock: it may run Python
+    int64_t name = 0;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto bytes = static_cast<int64_t>(engine::nbytes_of(*storage));
+      const auto found = names_.emplace(storage, Name{});
+      Name& its = found.first->second;
+      if (found.second) {
+        engine::add_weak(storage);  // so that its address is no other's
+      }
+      if (found.second || bytes > its.bytes) {  // as memory that is to grow is others' from then on
+        its = {next_, bytes};
+        next_ += (bytes / kApart + 1) * kApart;
+      }
+      name = its.begin;
+      if (names_.size() > most_) {
+        forget_dead_(&dead);
+      }
+    }
+    for (c10::StorageImpl* storage : dead) {
+      engine::drop_weak(storage);
+    }
+    return name;
+  }
+
+ private:
+  struct Name {
+    int64_t begin = 0, bytes = 0;
+  };
+  // As far as an allocator's blocks are. More uses up addresses sooner, 2^62 of which there are.
+  static constexpr int64_t kApart = 512;
+  // So many are kept of storages that have died, beside as many as there are alive. Fewer are
+  // looked for more often, more keep the memory of as many objects.
+  static constexpr size_t kFewest = 1024;
+
+  void forget_dead_(std::vector<c10::StorageImpl*>* dead) {
+    for (auto it = names_.begin(); it != names_.end();) {
+      if (engine::expired(it->first)) {
+        dead->push_back(it->first);
+        it = names_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    most_ = 2 * names_.size() + kFewest;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<c10::StorageImpl*, Name> names_;
+  int64_t next_ = int64_t{1} << 62;
+  size_t most_ = kFewest;
+};
+
+bool has_memory(c10::StorageImpl* storage) {
+  const auto there = [storage] { return engine::glance(*storage).pointer().get() != nullptr; };
+  return there() || engine::on_host(storage) || there();  // it may come in between
+}
+
+// What stands for the memory of a storage for good: its pointer or, where that may change, a name.
+int64_t identity(StorageArgument argument) {
+  static auto* names = new Names;  // leaked, as the engine is
+  auto* storage = storage_in(argument);
+  const bool moves =
+      engine::nbytes_of(*storage) > 0 && engine::manageable(storage) && has_memory(storage);
+  return moves ? names->of(storage) : reinterpret_cast<int64_t>(storage->data());
+}
+
+// Where its memory is on the device now; 0: nowhere there.
+int64_t place(StorageArgument argument) {
+  auto* storage = storage_in(argument);
+  return engine::on_host(storage)
+             ? 0
+             : reinterpret_cast<int64_t>(engine::glance(*storage).pointer().get());
 }
 
 c10::DeviceIndex index_of(int64_t device) {
@@ -274,7 +345,8 @@ LMS_DEFINITIONS(m) {
   m.def("exposed(Tensor tensor) -> bool", &for_any<&engine::exposed>);
   m.def("excluded(Tensor tensor) -> bool", &for_any<&engine::excluded>);
   m.def("on_host(Tensor tensor) -> bool", &for_any<&engine::on_host>);
-  m.def("identity(" LMS_STORAGE_SCHEMA " storage, bool beside_pointers=False) -> int", &identity);
+  m.def("identity(" LMS_STORAGE_SCHEMA " storage) -> int", &identity);
+  m.def("place(" LMS_STORAGE_SCHEMA " storage) -> int", &place);
   m.def("evict(Tensor tensor) -> bool", &for_any<&engine::evict>);
   m.def("drop_if_out(" LMS_STORAGE_SCHEMA " storage) -> bool",
         [](StorageArgument storage) { return engine::drop_if_out(storage_in(storage)); });

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a pointer is asked for only to be compared, as the caller's code tells."""
+"""A pointer that is asked for only to be compared, as the caller's code tells."""
 
 from __future__ import annotations
 
 import dis
-import functools
+import sys
+import weakref
 from types import CodeType
-from typing import List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 # Of a tensor, what has its memory; of a storage, that of which the pointer is.
 _METHODS = ("data_ptr", "_data_ptr", "untyped_storage", "storage", "detach")
-
-_COMPARISONS = ("COMPARE_OP", "CONTAINS_OP", "IS_OP")
-_CALLS = ("CALL", "CALL_METHOD", "CALL_FUNCTION")
+_CALLS = ("CALL", "CALL_METHOD")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 # How much of each comes onto the stack.
 _LOADS = {
@@ -28,46 +27,117 @@ _LOADS = {
 # What does nothing to the stack that is of interest.
 _NOTHING = ("CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL")
 
+_FLAGGED_ATTRIBUTES = sys.version_info >= (3, 12)  # the lowest bit is no part of the name
+_SHIFT = 5 if sys.version_info >= (3, 13) else 4 if sys.version_info >= (3, 12) else 0
 
-@functools.lru_cache(maxsize=4096)
+# By the identity of the code, which is forgotten with it: to hash code is to read all of it.
+_known: Dict[int, Tuple[Any, Dict[int, bool]]] = {}
+
+
 def compares(code: CodeType, at: int) -> bool:
     """Whether the instruction of `code` at this offset calls `data_ptr`, and what that returns is
-    an operand of a comparison, as in
+    at once an operand of `==` or `!=`, as in
 
-        a.data_ptr() == b.data_ptr()      pointer != module.weight.data_ptr()
-        a.untyped_storage().data_ptr() in seen
+        a.data_ptr() == b.data_ptr()
+        pointer != module.weight.untyped_storage().data_ptr()
 
-    so that nothing keeps it. Of what comes between, the other operand, nothing may take another
-    pointer that is kept: it is made of names, attributes and such calls. False where that cannot
-    be told.
+    so that nothing keeps it. The other operand is made of names, attributes and such calls. False
+    where it is anything else, or cannot be told; also for `<` and the like, which mean addresses.
     """
-    instructions = [one for one in dis.get_instructions(code) if one.opname not in _NOTHING]
-    # That which the offset is in: within a call it may be that of its end.
-    index = sum(one.offset <= at for one in instructions) - 1
-    if index < 1 or _called(instructions, index - 1) not in ("data_ptr", "_data_ptr"):
+    known = _known.get(id(code))
+    if known is None or known[0]() is not code:
+        key = id(code)
+        known = (weakref.ref(code, lambda _: _known.pop(key, None)), {})
+        _known[key] = known
+    found = known[1]
+    if at not in found:
+        found[at] = _compares(code, at)
+    return found[at]
+
+
+def _compares(code: CodeType, at: int) -> bool:
+    if _called_at(code, at) not in ("data_ptr", "_data_ptr"):
         return False
     above = 0  # the pointer, on the stack
-    index += 1
-    while index < len(instructions):
-        one = instructions[index]
-        if one.opname in _COMPARISONS:
-            return above <= 1
-        if one.opname in _ATTRIBUTES and above > 0:
-            method = _called(instructions, index)
-            if method and method not in _METHODS:
+    method = ""  # that is called next
+    for name, argument in _instructions(code, at + 2):
+        if method:
+            if name not in _CALLS or argument != 0 or method not in _METHODS:
                 return False
-            index += 2 if method else 1
-        elif one.opname in _LOADS:
-            above += _LOADS[one.opname]
-            index += 1
+            method = ""
+        elif name == "COMPARE_OP":
+            return above <= 1 and dis.cmp_op[argument >> _SHIFT] in ("==", "!=")
+        elif name in _ATTRIBUTES and above > 0:
+            if name == "LOAD_METHOD" or (_FLAGGED_ATTRIBUTES and argument & 1):
+                method = _attribute(code, argument)
+        elif name in _LOADS:
+            above += _LOADS[name]
         else:
             return False
     return False
 
 
-def _called(instructions: List[dis.Instruction], index: int) -> str:
-    """The name of the attribute, if the next instruction calls it, with nothing."""
-    attribute = instructions[index]
-    after = instructions[index + 1] if index + 1 < len(instructions) else attribute
-    called = attribute.opname in _ATTRIBUTES and after.opname in _CALLS and not after.arg
-    return str(attribute.argval) if called else ""
+def _attribute(code: CodeType, argument: int) -> str:
+    return code.co_names[argument >> 1 if _FLAGGED_ATTRIBUTES else argument]
+
+
+def _instructions(code: CodeType, start: int) -> Iterator[Tuple[str, int]]:
+    """From this offset on, each with its argument."""
+    raw, high = code.co_code, 0
+    for offset in range(start, len(raw) - 1, 2):
+        name, argument = dis.opname[raw[offset]], high | raw[offset + 1]
+        high = argument << 8 if name == "EXTENDED_ARG" else 0
+        if name not in _NOTHING and not (name.startswith("<") and raw[offset] == 0):
+            yield name, argument
+
+
+def _called_at(code: CodeType, at: int) -> str:
+    """The attribute that is called, with nothing, by the instruction that this offset is in."""
+    raw = code.co_code
+    units: List[Tuple[str, int]] = []  # from `at` back to what gets the attribute
+    for offset in range(at - at % 2, -1, -2):
+        name, argument = dis.opname[raw[offset]], raw[offset + 1]
+        if units and units[-1][0] in _ATTRIBUTES:
+            if name != "EXTENDED_ARG":
+                break
+            units.append((name, argument))
+            break
+        if name in _CALLS or name in _ATTRIBUTES:
+            units.append((name, argument))
+        elif name not in _NOTHING:
+            return ""
+    if len(units) < 2 or units[0] not in [(call, 0) for call in _CALLS]:
+        return ""
+    if units[1][0] not in _ATTRIBUTES:
+        return ""
+    high = units[2][1] << 8 if len(units) > 2 else 0
+    return _attribute(code, high | units[1][1])
+
+
+class Compared(int):
+    """A pointer as an operand of `==`: equal to what stands for its memory, and to where that is on
+    the device when it is asked, since the other operand may be a pointer of it, and taken since."""
+
+    place: Callable[[], int]
+
+    def __new__(cls, identity: int, place: Callable[[], int]) -> Compared:
+        self = super().__new__(cls, identity)
+        self.place = place
+        return self
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        # By their values: two that share memory until one is written are not the same.
+        is_of = int.__eq__
+        return bool(
+            is_of(self, other)
+            or is_of(self.place() or -1, other)
+            or (isinstance(other, Compared) and is_of(self, other.place() or -1))
+        )
+
+    def __ne__(self, other: object) -> Any:
+        same = self.__eq__(other)
+        return same if same is NotImplemented else not same
+
+    __hash__ = int.__hash__

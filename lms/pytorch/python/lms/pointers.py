@@ -16,9 +16,6 @@ from . import comparisons, launches, library, versions
 # What is done with a pointer that is never followed. A storage may move between two looks, and
 # another take its place, so what compares pointers gets what names the memory for good.
 _LOOKED_AT, _COMPARED = "looked at", "compared"
-# As an operand of a comparison, and kept by nobody. What it is compared with may have been kept,
-# by who was taken to follow it: then the storage is exposed, and the pointer is as it was.
-_COMPARED_AT_ONCE = "compared at once"
 
 # The functions that never follow the pointers they ask for, by module; None is all of the module.
 # Where a pointer is kept, as in a set or by a key, no rule does without a list: it is a number, and
@@ -73,17 +70,19 @@ _EXCHANGE = "__dlpack_c_exchange_api__"
 _TAKE = "_cuda_cudaCachingAllocator_raw_alloc"
 
 
-def _use() -> Optional[str]:
-    """What the caller of data_ptr does with the pointer; None when it may follow it."""
+def _caller() -> Any:
+    """The frame of whoever calls data_ptr."""
     caller: Any = sys._getframe(2)
     while caller.f_globals.get("__name__") == "torch.storage" and caller.f_back is not None:
         caller = caller.f_back  # TypedStorage asks its UntypedStorage
+    return caller
+
+
+def _listed(caller: Any) -> Optional[str]:
+    """What it does with the pointer; None when it may follow it."""
     module = caller.f_globals.get("__name__")
-    listed = _NEVER_FOLLOWED.get((module, caller.f_code.co_name))
-    listed = listed or _NEVER_FOLLOWED.get((module, None))
-    if listed is None and comparisons.compares(caller.f_code, caller.f_lasti):
-        return _COMPARED_AT_ONCE
-    return listed
+    found = _NEVER_FOLLOWED.get((module, caller.f_code.co_name))
+    return found or _NEVER_FOLLOWED.get((module, None))
 
 
 _device_of_tensor: Any = torch.Tensor.device  # also where a class has a `device` of its own
@@ -96,17 +95,28 @@ def _on_device(of: Any) -> bool:
 
 
 @versions.unseen
-def _identity_of_tensor(tensor: torch.Tensor, beside_pointers: bool) -> int:
+def _identity_of_tensor(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
-    start = _identity_of_storage(versions.storage_of(tensor), beside_pointers)
-    return start + tensor.storage_offset() * tensor.element_size()
+    return _identity_of_storage(versions.storage_of(tensor)) + _offset(tensor)
 
 
-def _identity_of_storage(storage: torch.UntypedStorage, beside_pointers: bool) -> int:
-    name: int = library.ops().identity(versions.argument(storage), beside_pointers)
-    # Storages are as far apart as the largest could be: who compares ends with starts may.
-    return name if name >= 0 else -name << 48
+def _identity_of_storage(storage: torch.UntypedStorage) -> int:
+    return int(library.ops().identity(versions.argument(storage)))
+
+
+@versions.unseen
+def _place_of_tensor(tensor: torch.Tensor) -> int:
+    start = _place_of_storage(versions.storage_of(tensor))
+    return start and start + _offset(tensor)
+
+
+def _place_of_storage(storage: torch.UntypedStorage) -> int:
+    return int(library.ops().place(versions.argument(storage)))
+
+
+def _offset(tensor: torch.Tensor) -> int:
+    return tensor.storage_offset() * tensor.element_size()
 
 
 def _expose_tensor(tensor: torch.Tensor) -> None:
@@ -123,8 +133,9 @@ def _expose_storage(storage: torch.UntypedStorage) -> None:
 
 def _pointer(
     function: Callable[[Any], int],
-    identity: Callable[[Any, bool], int],
+    identity: Callable[[Any], int],
     expose: Callable[[Any], None],
+    place: Callable[[Any], int],
 ) -> Callable[[Any], int]:
     in_chaos = _pinned(function)
 
@@ -132,11 +143,15 @@ def _pointer(
     def data_ptr(of: Any) -> int:
         if not library.loaded() or not _on_device(of):
             return function(of)
-        use = _use()
-        if use in (_COMPARED, _COMPARED_AT_ONCE):
-            # Also while it is off: what is compared with may be of a time before.
-            return identity(of, use == _COMPARED_AT_ONCE)
+        caller = _caller()
+        use = _listed(caller)
+        if use == _COMPARED:  # also while it is off: what is compared with may be of a time before
+            return identity(of)
         if use is None:
+            # Whoever is asked before it is compared may keep it.
+            if not versions.intercepted(of) and comparisons.compares(caller.f_code, caller.f_lasti):
+                compared = comparisons.Compared(identity(of), functools.partial(place, of))
+                return compared or function(of)  # of no memory
             expose(of)
         elif library.active() and library.ops().chaos():
             return in_chaos(of)  # where what is out has no pointer
@@ -312,10 +327,12 @@ def install() -> None:
         setattr(torch._C, _TAKE, _after(take, library.ops().wait_for_memory))
     tensor = torch.Tensor
     tensor.data_ptr = _pointer(  # type: ignore[method-assign]
-        tensor.data_ptr, _identity_of_tensor, _expose_tensor
+        tensor.data_ptr, _identity_of_tensor, _expose_tensor, _place_of_tensor
     )
     for storage in versions.storages():
-        storage.data_ptr = _pointer(storage.data_ptr, _identity_of_storage, _expose_storage)
+        storage.data_ptr = _pointer(
+            storage.data_ptr, _identity_of_storage, _expose_storage, _place_of_storage
+        )
         storage._share_cuda_ = _before(storage._share_cuda_, _share)
         for name in (
             "copy_",

@@ -125,6 +125,18 @@ def unseen(look: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def intercepted(of: Any) -> bool:
+    """Whether a class or a mode may see what is asked of a tensor, or of a storage; or a trace."""
+    if torch._C._get_tracing_state() is not None:
+        return True
+    if not isinstance(of, torch.Tensor):
+        return False
+    seen = getattr(torch._C, "_has_torch_function_unary", None)
+    if type(of) not in (torch.Tensor, torch.nn.Parameter) or (seen is not None and seen(of)):
+        return True
+    return of.layout != torch.strided  # it has several, or none
+
+
 def argument(storage: Any) -> Any:
     """A storage, as an operator takes it."""
     return storage._cdata if _TYPED else storage
