@@ -32,6 +32,7 @@ WORDS = {
     "[data_of_a_module": "set_swap_module_params_on_conversion",
     "[copies_on_write": "copies on write",
     "stays_copy_on_write": "copies on write",
+    "with_one_of_shared_memory": "copies on write",
     "is_no_longer_shared": "copies on write",
     "illegal_access_is_refused_by_name": "storages made of a pointer",
     "may_point_at_pinned_host_memory": "storages made of a pointer",
