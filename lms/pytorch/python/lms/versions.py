@@ -92,11 +92,30 @@ def _keys_of_modes() -> Any:
     return keys
 
 
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, of which a trace (torch.jit.trace) has nothing: whoever loads that may have no
+    such operators."""
+    module: Any = torch._C
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        trace = module._get_tracing_state()
+        if trace is None:
+            return function(*args)
+        module._set_tracing_state(None)
+        try:
+            return function(*args)
+        finally:
+            module._set_tracing_state(trace)
+
+    return run
+
+
 def past_modes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, unseen by modes, by classes of tensors, and by the levels of torch.func. Before
-    PyTorch 2 there is no way past them."""
+    """`function`, unseen by modes, by classes of tensors, by the levels of torch.func, and by a
+    trace. Before PyTorch 2 there is no way past modes and classes."""
     if not hasattr(torch, "compile"):
-        return function
+        return _untraced(function)
     module: Any = torch._C
     keys, without_keys = _keys_of_modes(), module._ExcludeDispatchKeyGuard
     without_classes: Any = module.DisableTorchFunction
@@ -106,7 +125,7 @@ def past_modes(function: Callable[..., Any]) -> Callable[..., Any]:
         with without_keys(keys), without_classes():
             return function(*args)
 
-    return run
+    return _untraced(run)
 
 
 def unseen(look: Callable[..., Any]) -> Callable[..., Any]:
