@@ -93,6 +93,7 @@ def test_failed_stream(torch: Any) -> None:
     stream, runtime = ctypes.c_void_p(), device._runtime
     assert runtime is not None
     assert runtime.cudaStreamCreate(ctypes.byref(stream)) == 2  # out of memory
+    assert runtime.cudaGetLastError() == 2
     assert runtime.cudaStreamCreate(ctypes.byref(stream)) == 0
     assert runtime.cudaStreamDestroy(stream) == 0
 
