@@ -830,6 +830,7 @@ def test_copies_that_fail(lms: Any, sim: Any, skip: int) -> None:
     assert intact(kept)
 
 
+@pytest.mark.values
 def test_streams_of_copies_that_cannot_be_made(program: Any, sim: Any) -> None:
     """The driver may have no memory left for one: another has to do, if there is any."""
     out = program(
