@@ -128,18 +128,18 @@ def past_modes(function: Callable[..., Any]) -> Callable[..., Any]:
     return _untraced(run)
 
 
-def unseen(look: Callable[..., Any]) -> Callable[..., Any]:
+def unseen(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The same look at a tensor, or a storage, with nothing between for what none sees."""
     seen = getattr(torch._C, "_has_torch_function_unary", None)
-    past: List[Callable[..., Any]] = []  # not yet while torch is being imported
+    past: List[Callable[[Any], Any]] = []  # not yet while torch is being imported
 
     @functools.wraps(look)
-    def run(of: Any, *args: Any) -> Any:
+    def run(of: Any) -> Any:
         if seen is None or not seen(of):
-            return look(of, *args)
+            return look(of)
         if not past:
             past.append(past_modes(look))
-        return past[0](of, *args)
+        return past[0](of)
 
     return run
 
