@@ -48,7 +48,9 @@ class Marks {
 struct Ready {
   MarkPtr home;      // on the stream of its pool
   bool all = false;  // or all that is queued there, because nobody knows
-  Marks out;         // on the streams of the engine's copies
+  // A program had it, or a part, last, and may have used that on streams of which it did not tell.
+  bool freed = false;
+  Marks out;  // on the streams of the engine's copies
   MarkPtr in;
   // What the stream of its pool is after, and no other: copies for which it was made to wait and,
   // where bytes left without one, their last use. Memory that a user frees is as in any program:
@@ -70,12 +72,13 @@ struct Ready {
   bool over() const { return !all && (!home || home->done()) && copies_done() && others.done(); }
 
   bool operator==(const Ready& other) const {
-    return home == other.home && all == other.all && out == other.out && in == other.in &&
-           others == other.others && idle_since == other.idle_since;
+    return home == other.home && all == other.all && freed == other.freed && out == other.out &&
+           in == other.in && others == other.others && idle_since == other.idle_since;
   }
 
   void merge(const Ready& other) {
     all = all || other.all;
+    freed = freed || other.freed;
     idle_since = std::max(idle_since, other.idle_since);
     keep_later(&home, other.home);
     out.add(other.out);

@@ -459,6 +459,16 @@ def test_a_page_in_does_not_take_what_another_stream_still_uses(child: Any) -> N
     assert back_beside_late(child, before, leave) < 1e8
 
 
+def test_a_page_in_is_not_behind_one_that_another_stream_needs_later(child: Any) -> None:
+    """All copies in have one stream: what comes back for a late stream does not wait for it."""
+    before = "late, other, ready = made(16), made(16), made(8)"
+    leave = """
+    torch.ops.lms.evict(late), torch.ops.lms.evict(other)
+    go_on(side, late)
+    """
+    assert back_beside_late(child, before, leave) < 1e8
+
+
 @pytest.mark.parametrize("over", [True, False], ids=["over", "goes on"])
 @pytest.mark.parametrize("size", [64 << 20, 1 << 18], ids=["large", "small"])
 def test_what_leaves_without_a_copy_waits_for_none(child: Any, size: int, over: bool) -> None:

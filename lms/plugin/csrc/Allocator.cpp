@@ -882,6 +882,7 @@ CA::SnapshotInfo Allocator::learn_free() {
     }
     free_.fill(unused, [&segment] {
       Ready ready;
+      ready.freed = true;
       ready.home = next_mark(segment.device, static_cast<cudaStream_t>(segment.stream));
       ready.all = ready.home == nullptr;
       ready.idle_since = ready.home ? ready.home->number() : UINT64_MAX;

@@ -427,7 +427,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
       ready.idle_since = end->number();
     }
     if (!copy || !at_home) {
-      set_now(end);  // whoever is to wait for it may do so when its stream is captured
+      set_now(end);  // later it would be after more, and its stream may be captured
     }
     const bool goes_on = !at_home && !end->done();
     used_elsewhere = used_elsewhere || goes_on;
@@ -547,7 +547,8 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   const bool unseen = unseen_kernels();
   {
     const MeasuredWait wait(host->device, first, copy ? Wait::kCopiesIn : Wait::kMemory);
-    wait_ready(host->device, first, host->home, block_info(ptr).ready);
+    const Ready owed = block_info(ptr).ready;
+    wait_ready(host->device, first, host->home, owed);
     for (const MarkPtr& written : host->written) {
       wait_fence(host->device, first, written);
     }
@@ -557,9 +558,9 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     if (unseen) {  // a kernel that read or wrote the host buffer
       order(host->device, first, host->home);
     }
-    // Who freed the block may have used it here without telling, because he orders his next use of
-    // its pool after that, as PyTorch asks for.
-    if (unseen || user != host->home) {
+    // A program that freed the block may have used it here without telling, because it orders its
+    // next use of the pool after that, as PyTorch asks for. Of what left, each use is known.
+    if (unseen || (user != host->home && (owed.freed || owed.all))) {
       order(host->device, first, user);
     }
   }

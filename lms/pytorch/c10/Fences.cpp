@@ -450,13 +450,13 @@ size_t place_of(const Begin& begin, const std::vector<MarkPtr>& ends,
   const auto number = [](const OutStream& one) {
     return static_cast<std::int64_t>(one.last_begin().number);
   };
-  const size_t behind = first(ranks_by([&](const OutStream& one) {
+  Ranks ranks = ranks_by([&](const OutStream& one) {
     return one.last_begin().no_later_than(begin) ? Rank{kBehind, -number(one)} : Rank{kNone, 0};
-  }));
-  if (streams[behind].last_begin().no_later_than(begin)) {
-    return behind;
+  });
+  if (ranks[first(ranks)].first == kBehind) {
+    return first(ranks);
   }
-  Ranks ranks = ranks_by([&](const OutStream& one) -> Rank {
+  ranks = ranks_by([&](const OutStream& one) -> Rank {
     if (made && one.stream == nullptr) {
       return {kNone, 0};
     }

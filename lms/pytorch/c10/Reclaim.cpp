@@ -252,6 +252,7 @@ void settle_copies(DeviceIndex device, cudaStream_t home, const Ready& ready) no
 // than they move: a copy into one waits for all that is queued, and holds up those behind it.
 void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owed) {
   Ready ready = owed->whole();
+  ready.freed = true;
   ready.home = nullptr;
   ready.all = bytes < State::kSmallBytes || !detail::lms_switch.active();
   ready.idle_since = UINT64_MAX;

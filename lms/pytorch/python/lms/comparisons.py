@@ -7,7 +7,7 @@ import dis
 import sys
 import weakref
 from types import CodeType
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 # Of a tensor, what has its memory; of a storage, that of which the pointer is.
 _METHODS = ("data_ptr", "_data_ptr", "untyped_storage", "storage", "detach")
@@ -94,24 +94,27 @@ def _instructions(code: CodeType, start: int) -> Iterator[Tuple[str, int]]:
 def _called_at(code: CodeType, at: int) -> str:
     """The attribute that is called, with nothing, by the instruction that this offset is in."""
     raw = code.co_code
-    units: List[Tuple[str, int]] = []  # from `at` back to what gets the attribute
-    for offset in range(at - at % 2, -1, -2):
-        name, argument = dis.opname[raw[offset]], raw[offset + 1]
-        if units and units[-1][0] in _ATTRIBUTES:
-            if name != "EXTENDED_ARG":
-                break
-            units.append((name, argument))
-            break
-        if name in _CALLS or name in _ATTRIBUTES:
-            units.append((name, argument))
-        elif name not in _NOTHING:
-            return ""
-    if len(units) < 2 or units[0] not in [(call, 0) for call in _CALLS]:
+
+    def name(offset: int) -> str:
+        return dis.opname[raw[offset]] if offset >= 0 else ""
+
+    def before(offset: int) -> int:
+        while name(offset) in _NOTHING:
+            offset -= 2
+        return offset
+
+    call = before(at - at % 2)
+    if name(call) not in _CALLS or raw[call + 1] != 0:
         return ""
-    if units[1][0] not in _ATTRIBUTES:
+    offset = before(call - 2)
+    if name(offset) not in _ATTRIBUTES:
         return ""
-    high = units[2][1] << 8 if len(units) > 2 else 0
-    return _attribute(code, high | units[1][1])
+    argument, shift = raw[offset + 1], 8
+    while name(offset - 2) == "EXTENDED_ARG":
+        offset -= 2
+        argument |= raw[offset + 1] << shift
+        shift += 8
+    return _attribute(code, argument)
 
 
 class Compared(int):

@@ -128,14 +128,17 @@ def past_modes(function: Callable[..., Any]) -> Callable[..., Any]:
     return _untraced(run)
 
 
+# Whether a class or a mode may see what is asked of it. An old PyTorch shows it to none.
+_seen: Callable[[Any], bool] = getattr(torch._C, "_has_torch_function_unary", lambda _: False)
+
+
 def unseen(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The same look at a tensor, or a storage, with nothing between for what none sees."""
-    seen = getattr(torch._C, "_has_torch_function_unary", None)
     past: List[Callable[[Any], Any]] = []  # not yet while torch is being imported
 
     @functools.wraps(look)
     def run(of: Any) -> Any:
-        if seen is None or not seen(of):
+        if not _seen(of):
             return look(of)
         if not past:
             past.append(past_modes(look))
@@ -150,8 +153,7 @@ def intercepted(of: Any) -> bool:
         return True
     if not isinstance(of, torch.Tensor):
         return False
-    seen = getattr(torch._C, "_has_torch_function_unary", None)
-    if type(of) not in (torch.Tensor, torch.nn.Parameter) or (seen is not None and seen(of)):
+    if type(of) not in (torch.Tensor, torch.nn.Parameter) or _seen(of):
         return True
     return of.layout != torch.strided  # it has several, or none
 
