@@ -48,7 +48,7 @@ std::uint64_t last_mark(const StreamSet& uses) {
 // What every op reads and writes comes first, so that it is in few lines of the cache.
 struct Engine::Entry {
   Key key = nullptr;
-  int device = 0;
+  Device* on = nullptr;
   int pins = 0;
   std::size_t bytes = 0;        // as last located
   std::uint8_t size_class = 0;  // of that
@@ -61,11 +61,11 @@ struct Engine::Entry {
   bool excluded = false;  // by the user
   void* ptr = nullptr;    // its memory, of which these are the uses
   StreamSet streams;      // on which it was used since it arrived
-  Rhythm rhythm;          // of its uses by ops, on the engine's clock
+  Rhythm rhythm;          // of its uses by ops, on the device's clock
   Link idle;              // in one of the lists of its device, while it is resident
   std::uint64_t order = 0;  // among all that came to be idle
   Moment last_use{0, 0};
-  std::uint64_t last_clock = 0;  // the engine's clock then
+  std::uint64_t last_clock = 0;  // the device's clock then
   HostRange copy;                // valid while the storage is resident and unwritten
 
   void* copy_of = nullptr;     // the device pointer whose bytes `copy` holds
@@ -102,14 +102,14 @@ inline void Engine::List::take(Link* link) {
 template <void (Counter::*kChange)(std::int64_t)>
 class Engine::PinSums {
  public:
-  explicit PinSums(Engine& engine) : engine_(engine) {}
+  PinSums() = default;
   ~PinSums() { tell_(); }
   PinSums(const PinSums&) = delete;
   PinSums& operator=(const PinSums&) = delete;
 
   void add(const Entry* entry) {
-    if (device_ != entry->device) tell_();
-    device_ = entry->device;
+    if (on_ != entry->on) tell_();
+    on_ = entry->on;
     Sum& sum = sums_[entry->size_class];
     ++sum.count;
     sum.bytes += static_cast<std::int64_t>(entry->bytes);
@@ -121,8 +121,9 @@ class Engine::PinSums {
   };
 
   void tell_() {
+    if (on_ == nullptr) return;
     Sum all;
-    EngineStats& stats = engine_.stats_of_(device_);
+    EngineStats& stats = on_->stats;
     for (std::size_t i = 0; i < stats.by_size.size(); ++i) {
       tell_of_(sums_[i], &stats.by_size[i]);
       all.count += sums_[i].count;
@@ -137,8 +138,7 @@ class Engine::PinSums {
     (pinned->bytes.*kChange)(sum.bytes);
   }
 
-  Engine& engine_;
-  int device_ = 0;
+  Device* on_ = nullptr;
   std::array<Sum, kMostSizeClasses> sums_;
 };
 
@@ -153,21 +153,81 @@ Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_c
 }
 
 Engine::~Engine() {
-  for (auto& item : entries_) {
-    drop_copy_(item.second);
-    backend_.release(item.first);
-    delete item.second;
+  for (auto& on : devices_) {
+    for (auto& item : on->entries) {
+      drop_copy_(item.second);
+      backend_.release(item.first);
+      delete item.second;
+    }
   }
+}
+
+// ---- the lock
+
+// The part of one device or, where there is none, the whole.
+class Engine::Held {
+ public:
+  Held(Engine& engine, Device* on) : engine_(engine), part_(on == nullptr ? nullptr : &on->part) {
+    if (part_ != nullptr) {
+      part_->lock();
+    } else {
+      engine_.mutex_.lock();
+    }
+  }
+  ~Held() {
+    if (part_ != nullptr) {
+      part_->unlock();
+    } else {
+      engine_.mutex_.unlock();
+    }
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  bool is_whole() const { return part_ == nullptr; }
+  // From now on the whole. Meanwhile others have it: what is not pinned may have moved.
+  void widen() {
+    if (part_ == nullptr) return;
+    part_->unlock();
+    part_ = nullptr;
+    engine_.mutex_.lock();
+  }
+
+ private:
+  Engine& engine_;
+  std::mutex* part_;
+};
+
+// The device whose part is enough for an op that uses, or makes, so many of `device`: where it has
+// pinned nothing of others, and needs no more than what ops of that device change.
+inline Engine::Device* Engine::part_of_(const Frame* frame, std::size_t count, int device) {
+  if (predictor_ || chaos_ || mutex_.is_mine()) return nullptr;
+  if (frame == nullptr || frame->empty()) return known_(device);
+  const bool same = !frame->several_ && (count == 0 || frame->device_->index == device);
+  return same ? frame->device_ : nullptr;
+}
+
+inline void Engine::Frame::add_(Entry* entry, Stream stream) {
+  pins_.push_back({entry, stream});
+  several_ = several_ || (device_ != nullptr && device_ != entry->on);
+  device_ = entry->on;
+}
+
+inline void Engine::Frame::clear_() {
+  pins_.clear();
+  bytes_ = trimmed_ = 0;
+  device_ = nullptr;
+  several_ = false;
 }
 
 // ---- the op boundary
 
 void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old,
-                   const char* op) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+                   const char* op, int device) {
+  Device* const part = part_of_(&frame, count, device);
+  Held held(*this, part);
   maybe_trim_(&frame);
   const std::size_t first = frame.pins_.size();
-  if (first == 0) frame.when_.op = lanes_[frame.when_.lane] + 1;
   // Two passes: paging one operand in must not push another one of the same op out. Mostly all are
   // there, and the first is enough.
   if (count == 0) return;
@@ -176,19 +236,19 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   OpUse* of = &first_use;
   bool all_there = true;
   {
-    PinsBegun pinned(*this);
+    PinsBegun pinned;
     for (std::size_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) look_ahead_(uses[i + kAhead].key);
-      Entry* entry = track_(uses[i].key);
+      if (i + kAhead < count) look_ahead_(part, uses[i + kAhead].key);
+      Entry* entry = track_(uses[i].key, part);
       // Before the pin: if it throws, nothing is left pinned.
-      frame.pins_.push_back({entry, uses[i].stream});
+      frame.add_(entry, uses[i].stream);
       const Extent extent = pin_(entry, &pinned);
       const std::size_t bytes = entry->bytes;
       frame.bytes_ += bytes;
       const Access access = uses[i].access;
       const bool looks = access != Access::kHold && access != Access::kInPlace;
       if (looks && access != Access::kRead) entry->written = true;
-      if (of->device != entry->device) of = use_of_(entry->device, &first_use, &others);
+      if (of->on != entry->on) of = use_of_(*entry->on, &first_use, &others);
       if (entry->pins == 1 && looks && bytes >= min_bytes_) {
         ++of->count;
         of->bytes += bytes;
@@ -201,28 +261,32 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
       }
     }
   }
-  if (!all_there) bring_in_operands_(&frame.pins_[first], uses, count, old);
+  if (!all_there) {
+    held.widen();
+    first_use.paged_in_before = first_use.on->stats.paged_in_bytes;
+    bring_in_operands_(&frame.pins_[first], uses, count, old);
+  }
   tell_use_(first_use, op);
   for (const OpUse& use : others) tell_use_(use, op);
 }
 
-Engine::OpUse* Engine::use_of_(int device, OpUse* first, std::vector<OpUse>* others) {
-  if (first->device == device) return first;
+Engine::OpUse* Engine::use_of_(Device& on, OpUse* first, std::vector<OpUse>* others) {
+  if (first->on == &on) return first;
   OpUse* use = first;
-  if (first->device >= 0) {
+  if (first->on != nullptr) {
     const auto other = std::find_if(others->begin(), others->end(),
-                                    [device](const OpUse& one) { return one.device == device; });
+                                    [&on](const OpUse& one) { return one.on == &on; });
     if (other != others->end()) return &*other;
     others->emplace_back();
     use = &others->back();
   }
-  use->device = device;
-  use->paged_in_before = stats_of_(device).paged_in_bytes;
+  use->on = &on;
+  use->paged_in_before = on.stats.paged_in_bytes;
   return use;
 }
 
 inline void Engine::tell_use_(const OpUse& use, const char* op) {
-  Device& on = on_(use.device);
+  Device& on = *use.on;
   on.stats.used += static_cast<std::int64_t>(use.count);
   on.stats.used_bytes += static_cast<std::int64_t>(use.bytes);
   const auto brought = static_cast<std::size_t>(on.stats.paged_in_bytes - use.paged_in_before);
@@ -253,10 +317,10 @@ void Engine::bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::si
 }
 
 bool Engine::tell_thrashing(int* device, Traffic* traffic) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    *device = static_cast<int>(i);
-    if (!devices_[i]->watch.tell(traffic)) continue;
+  const EngineLock lock(mutex_);
+  for (auto& on : devices_) {
+    *device = on->index;
+    if (!on->watch.tell(traffic)) continue;
     --thrashing_;
     return true;
   }
@@ -264,13 +328,13 @@ bool Engine::tell_thrashing(int* device, Traffic* traffic) {
 }
 
 void Engine::overwrote(Overwritten* old) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   host_.free(old->range, old->arrival);
   *old = Overwritten();
 }
 
 void Engine::restore(Overwritten* old) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   const Overwritten from = *old;
   *old = Overwritten();
   Entry* entry = find_(from.key);  // pinned by the op
@@ -296,34 +360,32 @@ void Engine::restore(Overwritten* old) {
   host_.free(from.range, arrival);
 }
 
-void Engine::leave(Frame& frame, const Use* made, std::size_t count) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device) {
+  Device* const part = part_of_(&frame, count, device);
+  const Held held(*this, part);
   for (std::size_t i = 0; i < count; ++i) {
     try {
-      pin_made_(&frame, made[i].key, made[i].stream);
+      pin_made_(&frame, made[i].key, made[i].stream, part);
     } catch (...) {  // frames are left in destructors; the first op that uses it makes it known
     }
   }
-  ++clock_;
-  ++lanes_[frame.when_.lane];
+  count_op_(frame);
   // All that the op has queued on a stream is over when the mark is, so it is the end of each use
   // there. What is below the minimum size moves so rarely that no mark is set for it.
-  int device = -1;
-  int marked = -1;  // a device, and a stream of it that has `mark`
+  const Device* marked = nullptr;  // a device, and a stream of it that has `mark`
   Stream stream = nullptr;
   MarkPtr mark;
   {
-    PinsEnded ended(*this);
+    PinsEnded ended;
     for (const Frame::Pin& pin : frame.pins_) {
       Entry* entry = pin.entry;
-      device = entry->device;
       if (entry->bytes < min_bytes_) {
         forget_last_uses_(entry);
       } else if (!entry->dead) {
-        if (marked != device || pin.stream != stream) {
-          marked = device;
+        if (marked != entry->on || pin.stream != stream) {
+          marked = entry->on;
           stream = pin.stream;
-          mark = mark_(device, stream, frame.bytes_);
+          mark = mark_(marked->index, stream, frame.bytes_);
         }
         for (StreamUse& use : entry->streams) {
           if (use.stream != stream) continue;
@@ -331,48 +393,66 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count) {
           use.unmarked = !mark;
         }
       }
-      unpin_(entry, frame.when_.lane, &ended);
+      unpin_(entry, frame.lane_, &ended);
     }
   }
-  frame.pins_.clear();
-  frame.bytes_ = frame.trimmed_ = 0;
-  look_for_dead_copies_();
-  if (chaos_ && device >= 0) {
+  Device* const last = frame.device_;
+  frame.clear_();
+  if (last == nullptr) return;
+  look_for_dead_copies_(*last);
+  if (chaos_ && held.is_whole()) {
     try {
-      evict_all(device, Sizes::kAny);
+      evict_all(last->index, Sizes::kAny);
     } catch (...) {  // frames are left in destructors; what did not move stays as it was
     }
   }
-  maybe_purge_();
+  maybe_purge_(*last);
 }
 
-void Engine::note(Frame* frame, Key key, Stream stream, Lane lane) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (frame != nullptr) {
-    pin_made_(frame, key, stream);
-  } else {
-    note_unpinned_(key, stream, lane);
-    maybe_purge_();  // no op may ever be over
+// On each device that it has used.
+inline void Engine::count_op_(const Frame& frame) {
+  const auto count = [&frame](Device& on) {
+    ++on.clock;
+    ++on.lanes[frame.lane_];
+  };
+  if (frame.device_ != nullptr && !frame.several_) return count(*frame.device_);
+  for (auto& on : devices_) {
+    const bool used =
+        std::any_of(frame.pins_.begin(), frame.pins_.end(),
+                    [&on](const Frame::Pin& pin) { return pin.entry->on == on.get(); });
+    if (used || frame.empty()) count(*on);
   }
 }
 
-void Engine::pin_made_(Frame* frame, Key key, Stream stream) {
-  Entry* entry = track_(key);
+void Engine::note(Frame* frame, Key key, Stream stream, Lane lane, int device) {
+  Device* const part = part_of_(frame, 1, device);
+  const Held held(*this, part);
+  if (frame != nullptr) {
+    pin_made_(frame, key, stream, part);
+  } else {
+    note_unpinned_(key, stream, lane, part);
+  }
+}
+
+void Engine::pin_made_(Frame* frame, Key key, Stream stream, Device* part) {
+  Entry* entry = track_(key, part);
   maybe_trim_(frame);
-  frame->pins_.push_back({entry, stream});
+  frame->add_(entry, stream);
   pin_(entry);
   frame->bytes_ += entry->bytes;
   used_at_once_(entry, stream);
 }
 
-void Engine::note_unpinned_(Key key, Stream stream, Lane lane) {
-  Entry* entry = track_(key);
+void Engine::note_unpinned_(Key key, Stream stream, Lane lane, Device* part) {
+  Entry* entry = track_(key, part);
   found_at_(entry, backend_.locate(key));
   used_at_once_(entry, stream);
   forget_last_uses_(entry);
-  if (entry->pins > 0) return;
-  size_(entry, backend_.locate(key).bytes);  // the op may have given it more
-  push_idle_(entry, lane);
+  if (entry->pins == 0) {
+    size_(entry, backend_.locate(key).bytes);  // the op may have given it more
+    push_idle_(entry, lane);
+  }
+  maybe_purge_(*entry->on);  // no op may ever be over
 }
 
 // What makes a storage uses it. The first stream to do so is the one that it is made for.
@@ -406,18 +486,18 @@ void Engine::begin_to_move_() {
   if (has_moved_) return;
   has_moved_ = true;
   backend_.begin_to_move();
-  std::map<std::pair<int, Stream>, MarkPtr> marks;
-  for (const auto& known : entries_) {
-    Entry* entry = known.second;
-    for (StreamUse& use : entry->streams) {
-      if (!use.unmarked) continue;
-      const auto at = std::make_pair(entry->device, use.stream);
-      auto found = marks.find(at);
-      if (found == marks.end()) {
-        found = marks.emplace(at, mark_(entry->device, use.stream, kAnyBytes)).first;
+  for (auto& on : devices_) {
+    std::map<Stream, MarkPtr> marks;
+    for (const auto& known : on->entries) {
+      for (StreamUse& use : known.second->streams) {
+        if (!use.unmarked) continue;
+        auto found = marks.find(use.stream);
+        if (found == marks.end()) {
+          found = marks.emplace(use.stream, mark_(on->index, use.stream, kAnyBytes)).first;
+        }
+        use.last = found->second;
+        use.unmarked = false;
       }
-      use.last = found->second;
-      use.unmarked = false;
     }
   }
 }
@@ -456,25 +536,25 @@ void Engine::trim_(Frame* frame) {
 }
 
 Lane Engine::open_lane() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   ++open_lanes_;
   if (!closed_lanes_.empty()) {
     const Lane lane = closed_lanes_.back();
     closed_lanes_.pop_back();
     return lane;
   }
-  lanes_.push_back(0);
-  return static_cast<Lane>(lanes_.size() - 1);
+  for (auto& on : devices_) on->lanes.push_back(0);
+  return static_cast<Lane>(lane_count_++);
 }
 
 void Engine::close_lane(Lane lane) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   --open_lanes_;
   closed_lanes_.push_back(lane);
 }
 
 bool Engine::page_in(Key key, Stream stream, Reclaim reclaim) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr || !backend_.acquire(key)) return false;
   const Place place = backend_.locate(key).place;
@@ -494,7 +574,7 @@ bool Engine::page_in(Key key, Stream stream, Reclaim reclaim) {
 // ---- pins and exclusions by the user
 
 void Engine::pin(Key key, Stream stream) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = track_(key);
   pin_(entry);
   entry->written = true;
@@ -509,7 +589,7 @@ void Engine::pin(Key key, Stream stream) {
 }
 
 void Engine::unpin(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr || entry->held == 0) return;
   --entry->held;
@@ -520,7 +600,7 @@ void Engine::unpin(Key key) {
 void Engine::expose(Key key, Stream stream) { keep_resident_(key, stream, &Entry::exposed); }
 
 void Engine::unexpose(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr) return;
   entry->exposed = false;
@@ -531,7 +611,7 @@ void Engine::unexpose(Key key) {
 void Engine::exclude(Key key, Stream stream) { keep_resident_(key, stream, &Entry::excluded); }
 
 void Engine::include(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr) return;
   entry->excluded = false;
@@ -539,21 +619,22 @@ void Engine::include(Key key) {
 }
 
 void Engine::keep_resident_(Key key, Stream stream, bool Entry::* mark) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   pin(key, stream);
-  find_(key)->*mark = true;
+  Entry* entry = find_(key);
+  entry->*mark = true;
   unpin(key);
-  maybe_purge_();  // no op may ever be over
+  maybe_purge_(*entry->on);  // no op may ever be over
 }
 
 bool Engine::exposed(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   return entry != nullptr && entry->exposed;
 }
 
 bool Engine::excluded(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   return entry != nullptr && entry->excluded;
 }
@@ -563,17 +644,19 @@ bool Engine::excluded(Key key) {
 // In ops of the lane that used it last. A lane that does not go on, or hardly, would keep what it
 // used young for ever: there the ops of all count, as if all lanes were as fast.
 std::uint64_t Engine::age_(const Entry* entry) const {
-  const std::uint64_t own = lanes_[entry->last_use.lane] - entry->last_use.op;
-  const std::uint64_t all = clock_ - entry->last_clock;
+  const Device& on = *entry->on;
+  const std::uint64_t own = on.lanes[entry->last_use.lane] - entry->last_use.op;
+  const std::uint64_t all = on.clock - entry->last_clock;
   return std::max(own, all / std::max<std::size_t>(open_lanes_, 1));
 }
 
 // What is too small moves so rarely that its rhythm is not worth the memory.
 inline void Engine::note_use_(Entry* entry) {
   if (entry->bytes < min_bytes_) return;
-  const Rhythm::Said said = entry->rhythm.use(clock_);
-  if (said == Rhythm::Said::kRight) ++stats_of_(entry->device).predicted;
-  if (said == Rhythm::Said::kWrong) ++stats_of_(entry->device).mispredicted;
+  Device& on = *entry->on;
+  const Rhythm::Said said = entry->rhythm.use(on.clock);
+  if (said == Rhythm::Said::kRight) ++on.stats.predicted;
+  if (said == Rhythm::Said::kWrong) ++on.stats.mispredicted;
 }
 
 // Of those whose next use is known, the age that each would have if the one used latest from now
@@ -585,7 +668,7 @@ std::vector<Engine::Age> Engine::ages_(const std::vector<Entry*>& entries) const
   std::vector<std::pair<std::uint64_t, std::size_t>> known;  // until the next use, whose
   ages.reserve(entries.size());
   for (const Entry* entry : entries) {
-    const std::uint64_t age = age_(entry), until = entry->rhythm.until_next(clock_);
+    const std::uint64_t age = age_(entry), until = entry->rhythm.until_next(entry->on->clock);
     if (until != Rhythm::kUnknown) {
       known.emplace_back(until, ages.size());
       known_ages.push_back(age);
@@ -599,9 +682,9 @@ std::vector<Engine::Age> Engine::ages_(const std::vector<Entry*>& entries) const
 }
 
 std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& cost) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   std::vector<Candidate> result;
-  const std::vector<Entry*> idle = idle_on_(device, sizes);
+  const std::vector<Entry*> idle = idle_on_(on_(device), sizes);
   const std::vector<Age> ages = ages_(idle);
   std::uint64_t oldest = 0;
   for (const Age& age : ages) oldest = std::max(oldest, age.age);
@@ -625,17 +708,18 @@ std::vector<Candidate> Engine::candidates(int device, Sizes sizes, const Cost& c
 }
 
 bool Engine::may_evict_early(int device) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   return on_(device).link.is_worth_more();
 }
 
 void Engine::evicted_early(int device, std::size_t bytes) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  on_(device).link.evicted_early(bytes, clock_);
+  const EngineLock lock(mutex_);
+  Device& on = on_(device);
+  on.link.evicted_early(bytes, on.clock);
 }
 
 bool Engine::evict(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr || entry->pins > 0 || !evictable_(entry)) return false;
   if (!backend_.acquire(key)) return false;
@@ -644,7 +728,7 @@ bool Engine::evict(Key key) {
 }
 
 std::size_t Engine::evict_all(int device, Sizes sizes) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   std::size_t bytes = 0;
   for (const Candidate& candidate : candidates(device, sizes)) {
     if (evict(candidate.key)) bytes += candidate.extent.bytes;
@@ -653,7 +737,7 @@ std::size_t Engine::evict_all(int device, Sizes sizes) {
 }
 
 std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   std::vector<Entry*> out;
   for (const Key key : all_out()) {
     Entry* entry = find_(key);
@@ -662,7 +746,7 @@ std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
   for (Entry* entry : out) {
     pin_(entry);  // the page-in of one must not evict another
     try {
-      bring_in_(entry, Access::kWrite, stream_of(entry->device));
+      bring_in_(entry, Access::kWrite, stream_of(entry->on->index));
     } catch (...) {  // it stays out
     }
   }
@@ -671,27 +755,31 @@ std::size_t Engine::page_in_all(Stream (*stream_of)(int device)) {
 }
 
 std::vector<Key> Engine::all_out() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   std::vector<Key> out;
-  for (auto& item : entries_) {
-    if (!backend_.acquire(item.first)) continue;
-    if (backend_.locate(item.first).place == Place::kHost) out.push_back(item.first);
+  for (auto& on : devices_) {
+    for (auto& item : on->entries) {
+      if (!backend_.acquire(item.first)) continue;
+      if (backend_.locate(item.first).place == Place::kHost) out.push_back(item.first);
+    }
   }
   return out;
 }
 
 void Engine::wait_for_copies() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   backend_.finish_owed();
-  for (auto& item : entries_) {
-    if (!item.second->arrival) continue;
-    item.second->arrival->wait();
-    item.second->arrival.reset();
+  for (auto& on : devices_) {
+    for (auto& item : on->entries) {
+      if (!item.second->arrival) continue;
+      item.second->arrival->wait();
+      item.second->arrival.reset();
+    }
   }
 }
 
 std::vector<FencePtr> Engine::before_use(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr) return {};
   std::vector<FencePtr> all(entry->settled.begin(), entry->settled.end());
@@ -750,7 +838,8 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   } else {
     ++stats.paged_out;
     stats.paged_out_bytes += bytes;
-    on_(extent.device).link.copied_out(extent.bytes, clock_);
+    Device& on = on_(extent.device);
+    on.link.copied_out(extent.bytes, on.clock);
   }
   return true;
 }
@@ -809,7 +898,8 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
     if (copy) {
       ++stats.paged_in;
       stats.paged_in_bytes += bytes;
-      on_(extent.device).link.copied_in(extent.bytes, clock_);
+      Device& on = on_(extent.device);
+      on.link.copied_in(extent.bytes, on.clock);
     } else {
       ++stats.overwrites;
       stats.overwrite_bytes += bytes;
@@ -881,7 +971,7 @@ void Engine::keep_copy_(Entry* entry, HostRange range, const Extent& of) {
   entry->copy = range;
   entry->copy_of = of.ptr;
   entry->copy_bytes = of.bytes;
-  clean_.put(&entry->clean);
+  entry->on->clean.put(&entry->clean);
 }
 
 HostRange Engine::give_copy_(Entry* entry) {
@@ -912,27 +1002,29 @@ void Engine::disarm_(Entry* entry) {
   const Extent now = backend_.locate(entry->key);
   // Else it was given other memory, or none.
   const bool written = now.ptr == entry->copy_of && now.bytes == entry->copy_bytes;
-  if (written) ++stats_of_(now.device).silent_writes;
+  if (written) ++entry->on->stats.silent_writes;
   drop_copy_(entry);
 }
 
 // Drops the copies of storages that have died or changed since. Whether there were any.
 bool Engine::drop_useless_copies_() {
   bool any = false;
-  for (Link* link = clean_.first(); link != nullptr;) {
-    Entry* entry = link->entry;
-    link = clean_.after(link);
-    if (entry->pins > 0) continue;
-    if (backend_.dead(entry->key)) {
-      forget_(entry);
-      any = true;
-    } else if (entry->guarded && backend_.acquire(entry->key)) {
-      disarm_(entry);
-      if (entry->copy) {
-        backend_.guard(entry->key);
-        entry->guarded = true;
-      } else {
+  for (auto& on : devices_) {
+    for (Link* link = on->clean.first(); link != nullptr;) {
+      Entry* entry = link->entry;
+      link = on->clean.after(link);
+      if (entry->pins > 0) continue;
+      if (backend_.dead(entry->key)) {
+        forget_(entry);
         any = true;
+      } else if (entry->guarded && backend_.acquire(entry->key)) {
+        disarm_(entry);
+        if (entry->copy) {
+          backend_.guard(entry->key);
+          entry->guarded = true;
+        } else {
+          any = true;
+        }
       }
     }
   }
@@ -943,76 +1035,110 @@ bool Engine::drop_useless_copies_() {
 // Returns bytes.
 std::size_t Engine::drop_copies_(std::size_t bytes) {
   std::size_t dropped = 0;
-  // The ranges need not be neighbours: go on well past the size that is asked for.
-  for (Link* link = clean_.first(); link != nullptr && dropped < 4 * bytes;) {
-    Entry* entry = link->entry;
-    link = clean_.after(link);
-    dropped += entry->copy.bytes;
-    if (entry->guarded && backend_.acquire(entry->key)) {
-      entry->guarded = false;
-      backend_.unguard(entry->key);
+  for (auto& on : devices_) {
+    // The ranges need not be neighbours: go on well past the size that is asked for.
+    for (Link* link = on->clean.first(); link != nullptr && dropped < 4 * bytes;) {
+      Entry* entry = link->entry;
+      link = on->clean.after(link);
+      dropped += entry->copy.bytes;
+      if (entry->guarded && backend_.acquire(entry->key)) {
+        entry->guarded = false;
+        backend_.unguard(entry->key);
+      }
+      drop_copy_(entry);
     }
-    drop_copy_(entry);
   }
   return dropped;
 }
 
-inline void Engine::look_for_dead_copies_() {
+inline void Engine::look_for_dead_copies_(Device& on) {
   for (int i = 0; i < kCopiesLookedAt; ++i) {
-    Link* link = clean_.first();
+    Link* link = on.clean.first();
     if (link == nullptr) return;
     if (link->entry->pins == 0 && backend_.dead(link->entry->key)) {
       forget_(link->entry);
     } else {
-      clean_.put(link);
+      on.clean.put(link);
     }
   }
 }
 
 // ---- the table
 
-inline Engine::Entry*& Engine::recent_(Key key) {
-  const auto address = reinterpret_cast<std::uintptr_t>(key);
-  return found_[(address >> 6 ^ address >> 16) % kFound];
+// Null: it has not been seen.
+inline Engine::Device* Engine::known_(int device) const {
+  const auto index = static_cast<std::size_t>(device);
+  return index < kMostDevices ? numbered_[index].load(std::memory_order_acquire) : nullptr;
 }
 
-inline Engine::Entry* Engine::find_(Key key) {
-  Entry*& recent = recent_(key);
+// With the whole of the lock, where the device has not been seen.
+Engine::Device& Engine::on_(int device) {
+  if (Device* known = known_(device)) return *known;
+  const int index = std::max(device, 0);  // -1: of no device
+  if (Device* known = known_(index)) return *known;
+  std::atomic<Device*>& numbered = numbered_.at(static_cast<std::size_t>(index));
+  devices_.emplace_back(new Device(index, lane_count_, size_classes_.size() + 1));
+  mutex_.add(&devices_.back()->part);
+  numbered.store(devices_.back().get(), std::memory_order_release);
+  return *devices_.back();
+}
+
+inline Engine::Entry*& Engine::recent_(Device& on, Key key) {
+  const auto address = reinterpret_cast<std::uintptr_t>(key);
+  return on.found[(address >> 6 ^ address >> 16) % Device::kFound];
+}
+
+inline Engine::Entry* Engine::find_on_(Device& on, Key key) {
+  Entry*& recent = recent_(on, key);
   if (recent != nullptr && recent->key == key) return recent;
-  const auto it = entries_.find(key);
-  return it == entries_.end() ? nullptr : recent = it->second;
+  const auto it = on.entries.find(key);
+  return it == on.entries.end() ? nullptr : recent = it->second;
+}
+
+// A storage that was given memory of another device has an entry for each.
+Engine::Entry* Engine::find_(Key key) {
+  Entry* found = nullptr;
+  for (auto& on : devices_) {
+    Entry* entry = find_on_(*on, key);
+    if (entry == nullptr) continue;
+    if (found == nullptr || backend_.locate(key).device == on->index) found = entry;
+  }
+  return found;
 }
 
 void Engine::erase_(Entry* entry) {
-  Entry*& recent = recent_(entry->key);
+  Entry*& recent = recent_(*entry->on, entry->key);
   if (recent == entry) recent = nullptr;
-  entries_.erase(entry->key);
+  entry->on->entries.erase(entry->key);
 }
 
 // That of an op's use which comes soon, on its way into the cache.
-inline void Engine::look_ahead_(Key key) {
-  const auto* entry = reinterpret_cast<const char*>(recent_(key));
+inline void Engine::look_ahead_(Device* on, Key key) {
+  if (on == nullptr) return;
+  const auto* entry = reinterpret_cast<const char*>(recent_(*on, key));
   if (entry == nullptr) return;
   __builtin_prefetch(entry);
   __builtin_prefetch(entry + 64);
   __builtin_prefetch(entry + 128);
 }
 
-inline Engine::Entry* Engine::track_(Key key) {
-  Entry* entry = find_(key);
-  return entry != nullptr ? entry : new_entry_(key);
+// `part`: the device that it is of, where no more is held of the lock.
+inline Engine::Entry* Engine::track_(Key key, Device* part) {
+  Entry* entry = part != nullptr ? find_on_(*part, key) : find_(key);
+  if (entry != nullptr) return entry;
+  return new_entry_(part != nullptr ? *part : on_(backend_.locate(key).device), key);
 }
 
-Engine::Entry* Engine::new_entry_(Key key) {
+Engine::Entry* Engine::new_entry_(Device& on, Key key) {
   Entry* entry = new Entry;
   entry->key = key;
+  entry->on = &on;
   const Extent extent = backend_.locate(key);
   size_(entry, extent.bytes);
-  entry->device = extent.device;
-  entry->last_use.op = lanes_[0];
-  entry->last_clock = clock_;
+  entry->last_use.op = on.lanes[0];
+  entry->last_clock = on.clock;
   backend_.retain(key);
-  entries_.emplace(key, entry);
+  on.entries.emplace(key, entry);
   if (extent.place == Place::kDevice) push_idle_(entry, 0);
   return entry;
 }
@@ -1027,12 +1153,12 @@ void Engine::forget_(Entry* entry) {
 }
 
 void Engine::purge() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  purge_();
+  const EngineLock lock(mutex_);
+  for (auto& on : devices_) purge_(*on);
 }
 
 void Engine::forget(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr) return;
   if (entry->pins == 0) return forget_(entry);
@@ -1044,13 +1170,13 @@ void Engine::forget(Key key) {
 }
 
 bool Engine::pinned(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   return entry != nullptr && entry->pins > 0;
 }
 
 std::size_t Engine::bytes_of(const Frame& frame) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   std::size_t bytes = 0;
   std::unordered_set<const Entry*> seen;
   for (const Frame::Pin& pin : frame.pins_) {
@@ -1060,25 +1186,25 @@ std::size_t Engine::bytes_of(const Frame& frame) {
 }
 
 void Engine::written(Key key) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   Entry* entry = find_(key);
   if (entry == nullptr) return;
   forget_last_uses_(entry);
   drop_copy_(entry);
 }
 
-void Engine::purge_() {
+void Engine::purge_(Device& on) {
   std::vector<Entry*> dead;
-  for (auto& item : entries_) {
+  for (auto& item : on.entries) {
     if (item.second->pins == 0 && backend_.dead(item.first)) dead.push_back(item.second);
   }
   for (Entry* entry : dead) forget_(entry);
-  tracked_at_purge_ = entries_.size();
+  on.tracked_at_purge = on.entries.size();
 }
 
-inline void Engine::maybe_purge_() {
+inline void Engine::maybe_purge_(Device& on) {
   // Amortised: as much work as entries were added since the last time.
-  if (entries_.size() > 2 * tracked_at_purge_ + 256) purge_();
+  if (on.entries.size() > 2 * on.tracked_at_purge + 256) purge_(on);
 }
 
 inline void Engine::size_(Entry* entry, std::size_t bytes) {
@@ -1089,15 +1215,16 @@ inline void Engine::size_(Entry* entry, std::size_t bytes) {
 }
 
 inline void Engine::push_idle_(Entry* entry, Lane lane) {
-  entry->last_use = {lane, lanes_[lane]};
-  entry->last_clock = clock_;
-  entry->order = ++order_;
+  Device& on = *entry->on;
+  entry->last_use = {lane, on.lanes[lane]};
+  entry->last_clock = on.clock;
+  entry->order = ++on.order;
   link_idle_(entry);
   tell_candidate_(entry);
 }
 
 inline void Engine::link_idle_(Entry* entry) {
-  IdleLists& lists = on_(entry->device).idle;
+  IdleLists& lists = entry->on->idle;
   (entry->bytes < min_bytes_ ? lists.small : lists.large).put(&entry->idle);
 }
 
@@ -1108,14 +1235,14 @@ void Engine::unlink_(Entry* entry) {
 }
 
 // Least recently used first.
-std::vector<Engine::Entry*> Engine::idle_on_(int device, Sizes sizes) {
+std::vector<Engine::Entry*> Engine::idle_on_(Device& on, Sizes sizes) {
   std::vector<Entry*> entries;
   const auto add = [&entries](List& list) {
     for (Link* link = list.first(); link != nullptr; link = list.after(link)) {
       if (link->entry->pins == 0) entries.push_back(link->entry);
     }
   };
-  IdleLists& lists = on_(device).idle;
+  IdleLists& lists = on.idle;
   add(lists.large);
   if (sizes == Sizes::kFromMinimum) return entries;
   const auto large = static_cast<std::ptrdiff_t>(entries.size());
@@ -1131,7 +1258,7 @@ inline void Engine::tell_candidate_(Entry* entry) {
 }
 
 Extent Engine::pin_(Entry* entry) {
-  PinsBegun begun(*this);
+  PinsBegun begun;
   return pin_(entry, &begun);
 }
 
@@ -1153,7 +1280,7 @@ inline Extent Engine::pin_(Entry* entry, PinsBegun* begun) {
 }
 
 void Engine::unpin_(Entry* entry, Lane lane) {
-  PinsEnded ended(*this);
+  PinsEnded ended;
   unpin_(entry, lane, &ended);
 }
 
@@ -1185,88 +1312,83 @@ void Engine::watch_writes_(Entry* entry, bool grown) {
 }
 
 void Engine::drop_copies() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   drop_copies_(SIZE_MAX / 4);
 }
 
 // ---- settings and statistics
 
 void Engine::set_min_bytes(std::size_t bytes) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   min_bytes_ = bytes;
-  for (std::size_t device = 0; device < devices_.size(); ++device) {
-    for (Entry* entry : idle_on_(static_cast<int>(device), Sizes::kAny)) link_idle_(entry);
+  for (auto& on : devices_) {
+    for (Entry* entry : idle_on_(*on, Sizes::kAny)) link_idle_(entry);
   }
 }
 
 std::size_t Engine::min_bytes() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   return min_bytes_;
 }
 
 void Engine::set_keep_clean(bool keep) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   keep_clean_ = keep;
 }
 
 Census Engine::census(int device) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  purge_();
+  const EngineLock lock(mutex_);
   Census census;
-  for (auto& item : entries_) {
-    Entry* entry = item.second;
-    if (!backend_.acquire(item.first)) continue;
-    const Extent extent = backend_.locate(item.first);
-    if (extent.device != device || extent.place == Place::kForeign) continue;
-    ++census.tracked;
-    if (extent.place == Place::kHost) {
-      ++census.on_host;
-      census.on_host_bytes += extent.bytes;
-    } else if (entry->pins > 0) {
-      ++census.pinned;
-      census.pinned_bytes += extent.bytes;
-      if (entry->held > 0) {
-        ++census.held;
-        census.held_bytes += extent.bytes;
-      } else {
-        census.largest_pinned = std::max(census.largest_pinned, extent.bytes);
-      }
-    } else if (entry->exposed) {
-      ++census.exposed;
-      census.exposed_bytes += extent.bytes;
-    } else if (entry->excluded) {
-      ++census.excluded;
-      census.excluded_bytes += extent.bytes;
-    } else if (!backend_.movable(extent, entry->streams)) {
-      ++census.immovable;
-      census.immovable_bytes += extent.bytes;
-    } else if (extent.bytes < min_bytes_) {
-      ++census.small;
-      census.small_bytes += extent.bytes;
-    } else {
-      ++census.idle;
-      census.idle_bytes += extent.bytes;
-    }
+  for (auto& on : devices_) {
+    purge_(*on);
+    for (auto& item : on->entries) count_(item.second, device, &census);
   }
   return census;
 }
 
-Engine::Device& Engine::new_on_(int device) {
-  const auto index = static_cast<std::size_t>(std::max(device, 0));  // -1: of no device
-  while (devices_.size() <= index) {
-    devices_.emplace_back(new Device);
-    devices_.back()->stats.by_size.resize(size_classes_.size() + 1);
+void Engine::count_(Entry* entry, int device, Census* of) {
+  Census& census = *of;
+  if (!backend_.acquire(entry->key)) return;
+  const Extent extent = backend_.locate(entry->key);
+  if (extent.device != device || extent.place == Place::kForeign) return;
+  ++census.tracked;
+  if (extent.place == Place::kHost) {
+    ++census.on_host;
+    census.on_host_bytes += extent.bytes;
+  } else if (entry->pins > 0) {
+    ++census.pinned;
+    census.pinned_bytes += extent.bytes;
+    if (entry->held > 0) {
+      ++census.held;
+      census.held_bytes += extent.bytes;
+    } else {
+      census.largest_pinned = std::max(census.largest_pinned, extent.bytes);
+    }
+  } else if (entry->exposed) {
+    ++census.exposed;
+    census.exposed_bytes += extent.bytes;
+  } else if (entry->excluded) {
+    ++census.excluded;
+    census.excluded_bytes += extent.bytes;
+  } else if (!backend_.movable(extent, entry->streams)) {
+    ++census.immovable;
+    census.immovable_bytes += extent.bytes;
+  } else if (extent.bytes < min_bytes_) {
+    ++census.small;
+    census.small_bytes += extent.bytes;
+  } else {
+    ++census.idle;
+    census.idle_bytes += extent.bytes;
   }
-  return *devices_[index];
 }
 
 EngineStats Engine::stats(int device) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   return stats_of_(device);
 }
 
 void Engine::reset_peaks(int device) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   EngineStats& stats = stats_of_(device);
   const auto reset = [](Pinned* pinned) {
     pinned->count.reset_peak();
@@ -1277,7 +1399,7 @@ void Engine::reset_peaks(int device) {
 }
 
 void Engine::reset_accumulated(int device) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const EngineLock lock(mutex_);
   EngineStats& stats = stats_of_(device);
   EngineStats fresh;
   const auto reset = [](Pinned* pinned) {

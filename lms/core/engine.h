@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -21,8 +22,52 @@
 
 namespace lms {
 
+// The lock of an engine, in parts. Who needs the state of one device alone takes its part, all
+// others the whole, which is every part. The whole is recursive.
+class EngineMutex {
+ public:
+  void lock() {
+    whole_.lock();
+    if (depth_++ > 0) return;
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    for (std::mutex* part : parts_) part->lock();
+  }
+  void unlock() {
+    if (--depth_ == 0) {
+      for (std::mutex* part : parts_) part->unlock();
+      owner_.store(std::thread::id(), std::memory_order_relaxed);
+    }
+    whole_.unlock();
+  }
+  // Whether this thread has the whole.
+  bool is_mine() const {
+    return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+  // For who has the whole, as for the other parts.
+  void add(std::mutex* part) {
+    part->lock();
+    parts_.push_back(part);
+  }
+  // In the child of a fork, before which the thread that forks took the whole: it is free.
+  void forked() {
+    new (&whole_) std::recursive_mutex;
+    for (std::mutex* part : parts_) new (part) std::mutex;
+    depth_ = 0;
+    owner_.store(std::thread::id(), std::memory_order_relaxed);
+  }
+
+ private:
+  std::recursive_mutex whole_;  // before the parts, which are taken in their order
+  std::vector<std::mutex*> parts_;
+  int depth_ = 0;  // how often its owner has taken the whole
+  std::atomic<std::thread::id> owner_{};
+};
+using EngineLock = std::lock_guard<EngineMutex>;
+
 // What the engine asks of a framework and its device. Every call is made with the engine's lock
-// held; none may wait for a lock that can be held by a thread that waits for the engine's.
+// held; none may wait for a lock that can be held by a thread that waits for the engine's. For the
+// ops of two devices, of which each has the part of its own, two may be made at once of retain,
+// release, acquire, dead, locate, guard, unguard, join, owed_to_others, mark and set_candidate.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -243,8 +288,12 @@ class LinkLoad {
 //  - a storage with a pin is on the device, and no pinned storage is ever a victim;
 //  - the storages of an op are all pinned before the first of them is brought in;
 //  - a host copy is kept only while no write to the storage has been seen or can go unseen.
-// One recursive lock guards it. Lock order: engine, then the framework's allocator, then leaves.
+// One lock guards it, of which an op whose operands are all on one device, and there, takes that
+// device's part; whatever moves takes the whole. Lock order: engine, then the framework's
+// allocator, then leaves.
 class Engine {
+  struct Device;
+
  public:
   struct Entry;
 
@@ -252,10 +301,8 @@ class Engine {
   // so that what an inner op touched stays put while the outer one may still hold its pointer.
   class Frame {
    public:
-    explicit Frame(Lane lane = 0) : when_{lane, 0} {}
+    explicit Frame(Lane lane = 0) : lane_(lane) {}
     bool empty() const { return pins_.empty(); }
-    // The op that is running, or ran last: that of all uses in the frame.
-    Moment when() const { return when_; }
 
    private:
     friend class Engine;
@@ -263,10 +310,15 @@ class Engine {
       Entry* entry;
       Stream stream;  // that the op uses it on
     };
+    void add_(Entry* entry, Stream stream);
+    void clear_();
+
     std::vector<Pin> pins_;
-    std::size_t bytes_ = 0;    // of all that was ever pinned for the op
-    std::size_t trimmed_ = 0;  // pins that were left when it was last trimmed
-    Moment when_;
+    std::size_t bytes_ = 0;     // of all that was ever pinned for the op
+    std::size_t trimmed_ = 0;   // pins that were left when it was last trimmed
+    Device* device_ = nullptr;  // of the pins; null: there were none
+    bool several_ = false;      // of several devices
+    Lane lane_;
   };
 
   // Statistics are kept by size as well: a class of storages up to each of `size_classes` (bytes,
@@ -277,9 +329,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  std::recursive_mutex& mutex() { return mutex_; }
+  // The whole of the lock.
+  EngineMutex& mutex() { return mutex_; }
   // In the child of a fork, before which the thread that forks took the lock: it is free.
-  void forked() { new (&mutex_) std::recursive_mutex; }
+  void forked() { mutex_.forked(); }
 
   // The bytes that an op is about to overwrite, as long as it may still fail before it does. To be
   // given to `overwrote` or `restore`.
@@ -293,22 +346,24 @@ class Engine {
 
   // Pins the storages of `uses`, then brings in those that are out. When that throws, the pins are
   // in the frame and the caller leaves it as usual. One that is overwritten comes in without its
-  // bytes, which go to `old`; without `old` it comes with them. `op` is the op's name.
+  // bytes, which go to `old`; without `old` it comes with them. `op` is the op's name. `device` is
+  // what all are of; here and below, -1: they are of several, or the caller does not know.
   void enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old = nullptr,
-             const char* op = "");
+             const char* op = "", int device = -1);
   // The op has written: the old bytes are let go.
   void overwrote(Overwritten* old);
   // The op has failed: the storage, which the caller keeps alive, has its old bytes again.
   void restore(Overwritten* old);
   // Makes what the op has made known, and drops the frame's pins. In chaos mode evicts everything
   // idle on `device` of the frame's storages.
-  void leave(Frame& frame, const Use* made = nullptr, std::size_t count = 0);
+  void leave(Frame& frame, const Use* made = nullptr, std::size_t count = 0, int device = -1);
   // Makes the result of an op known: pinned by `frame` until that is left or, without one, as just
   // used by `lane`, nobody knows until when.
-  void note(Frame* frame, Key key, Stream stream, Lane lane = 0);
+  void note(Frame* frame, Key key, Stream stream, Lane lane = 0, int device = -1);
 
-  // Each lane has its own time, which its ops count. What a lane that is closed used last grows old
-  // with the others' ops, as does what one used that runs no op for long.
+  // Each lane has its own time on each device, which its ops there count. What a lane that is
+  // closed used last grows old with the others' ops, as does what one used that runs no op for
+  // long.
   Lane open_lane();
   void close_lane(Lane lane);
 
@@ -410,46 +465,71 @@ class Engine {
   struct IdleLists {
     List large, small;
   };
+  // What ops of one device change: under its part of the lock, or under the whole.
   struct Device {
+    explicit Device(int its_index, std::size_t lane_count, std::size_t size_classes)
+        : index(its_index), lanes(lane_count) {
+      stats.by_size.resize(size_classes);
+    }
+
+    // Of the entries, by their addresses, those that were looked for last, or null: every operand
+    // is looked for. More would be memory that ops read.
+    static constexpr std::size_t kFound = 8192;
+
+    std::mutex part;  // of the engine's lock
+    const int index;
+    std::unordered_map<Key, Entry*> entries;
+    std::size_t tracked_at_purge = 0;
+    std::uint64_t clock = 0;           // ops of all lanes
+    std::uint64_t order = 0;           // how many came to be idle
+    std::vector<std::uint64_t> lanes;  // ops of each
+    List clean;                        // storages with a host copy, and what is dead of them
     IdleLists idle;
     EngineStats stats;
     ThrashWatch watch;
     LinkLoad link;
+    std::array<Entry*, kFound> found{};
   };
+  // What an op holds of the lock.
+  class Held;
   // Of an idle storage, in ops: as Eviction has them.
   struct Age {
     std::uint64_t age, until;
   };
   // What an op uses of a device, from the minimum size on.
   struct OpUse {
-    int device = -1;  // none yet
+    Device* on = nullptr;  // none yet
     std::uint64_t count = 0;
     std::size_t bytes = 0;
     std::int64_t paged_in_before = 0;  // bytes
   };
 
-  Entry*& recent_(Key key);
+  static Entry*& recent_(Device& on, Key key);
+  static Entry* find_on_(Device& on, Key key);
   Entry* find_(Key key);
-  void pin_made_(Frame* frame, Key key, Stream stream);
-  void note_unpinned_(Key key, Stream stream, Lane lane);
+  Entry* track_(Key key, Device* part = nullptr);
+  static void look_ahead_(Device* on, Key key);
+  Entry* new_entry_(Device& on, Key key);
+  Device* part_of_(const Frame* frame, std::size_t count, int device);
+  void pin_made_(Frame* frame, Key key, Stream stream, Device* part);
+  void note_unpinned_(Key key, Stream stream, Lane lane, Device* part);
   void used_at_once_(Entry* entry, Stream stream);
-  void erase_(Entry* entry);
-  void look_ahead_(Key key);
-  Entry* track_(Key key);
-  Entry* new_entry_(Key key);
+  static void erase_(Entry* entry);
   void forget_(Entry* entry);
-  void purge_();
-  void maybe_purge_();
+  void purge_(Device& on);
+  void maybe_purge_(Device& on);
   void push_idle_(Entry* entry, Lane lane);
   void link_idle_(Entry* entry);
-  std::vector<Entry*> idle_on_(int device, Sizes sizes);
+  std::vector<Entry*> idle_on_(Device& on, Sizes sizes);
   std::uint64_t age_(const Entry* entry) const;
   std::vector<Age> ages_(const std::vector<Entry*>& entries) const;
   void note_use_(Entry* entry);
-  OpUse* use_of_(int device, OpUse* first, std::vector<OpUse>* others);
+  OpUse* use_of_(Device& on, OpUse* first, std::vector<OpUse>* others);
   void tell_use_(const OpUse& use, const char* op);
   void bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::size_t count,
                           Overwritten* old);
+  void count_op_(const Frame& frame);
+  void count_(Entry* entry, int device, Census* of);
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
   Extent pin_(Entry* entry);
@@ -464,13 +544,13 @@ class Engine {
   void page_out_ahead_(Entry* entry);
   void idleness_over_(Entry* entry, bool evicted);
   HostRange host_room_(std::size_t bytes, int device);
-  void keep_copy_(Entry* entry, HostRange range, const Extent& of);
-  HostRange give_copy_(Entry* entry);
+  static void keep_copy_(Entry* entry, HostRange range, const Extent& of);
+  static HostRange give_copy_(Entry* entry);
   void drop_copy_(Entry* entry);
   void free_copy_(Entry* entry);
   void disarm_(Entry* entry);
   bool drop_useless_copies_();
-  void look_for_dead_copies_();
+  void look_for_dead_copies_(Device& on);
   void maybe_trim_(Frame* frame);
   void trim_(Frame* frame);
   void use_resident_(Entry* entry, Access access, Stream stream);
@@ -483,30 +563,23 @@ class Engine {
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);
   bool evictable_(const Entry* entry) const;
-  Device& on_(int device) {  // every op comes by here
-    const auto index = static_cast<std::size_t>(device);
-    return index < devices_.size() ? *devices_[index] : new_on_(device);
-  }
-  Device& new_on_(int device);
+  Device* known_(int device) const;
+  Device& on_(int device);
   EngineStats& stats_of_(int device) { return on_(device).stats; }
+
+  // As many as a framework can number; with fewer an op on one of more would fail.
+  static constexpr std::size_t kMostDevices = 128;
 
   Backend& backend_;
   HostPool& host_;
   const std::vector<std::size_t> size_classes_;
-  std::recursive_mutex mutex_;
-  std::unordered_map<Key, Entry*> entries_;
-  // Of them, by their addresses, those that were looked for last, or null: every operand is looked
-  // for. More would be memory that ops read.
-  static constexpr std::size_t kFound = 8192;
-  std::array<Entry*, kFound> found_{};
-  std::vector<std::unique_ptr<Device>> devices_;
-  List clean_;               // storages with a host copy, and what is dead of them
-  std::uint64_t order_ = 0;  // how many came to be idle
+  EngineMutex mutex_;
+  // By their numbers; null: it has not been seen. Each stays where it is.
+  std::array<std::atomic<Device*>, kMostDevices> numbered_{};
+  std::vector<std::unique_ptr<Device>> devices_;  // as they were seen
   std::size_t min_bytes_ = std::size_t{1} << 20;
-  std::size_t tracked_at_purge_ = 0;
-  std::uint64_t clock_ = 0;              // ops of all lanes
-  std::vector<std::uint64_t> lanes_{0};  // ops of each
-  std::vector<Lane> closed_lanes_;       // to be used again
+  std::size_t lane_count_ = 1;
+  std::vector<Lane> closed_lanes_;  // to be used again
   std::size_t open_lanes_ = 0;
   bool keep_clean_;
   bool has_moved_ = false;  // anything, ever

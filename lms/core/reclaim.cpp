@@ -92,7 +92,7 @@ bool take_any(BlockLists& lists) {
 }  // namespace
 
 Route make_room(Engine& engine, BlockLists& lists, const RoomRequest& request) {
-  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const EngineLock lock(engine.mutex());
   if (lists.take_free_block()) return Route::kFreeBlock;  // made by another thread meanwhile
   Step step = {Route::kNone, true};
   while (step.route == Route::kNone && step.moved) step = evict_cheapest(engine, lists, request);
@@ -110,7 +110,7 @@ bool may_make_room_early(Engine& engine, int device) {
 
 Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t bytes,
                       std::uint64_t mark) {
-  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const EngineLock lock(engine.mutex());
   if (lists.take_free_block()) return Route::kFreeBlock;  // made by another thread meanwhile
   const bool fits = lists.shortfall() == 1;  // the least that is said: no try is made in vain
   if (fits && lists.take_new_segment()) return Route::kNewSegment;
@@ -128,7 +128,7 @@ Route make_room_early(Engine& engine, BlockLists& lists, int device, std::size_t
 }
 
 bool make_hole(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {
-  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const EngineLock lock(engine.mutex());
   RoomRequest request;
   request.device = device;
   request.bytes = bytes;
@@ -141,14 +141,14 @@ bool make_hole(Engine& engine, BlockLists& lists, int device, std::size_t bytes)
 }
 
 bool make_hole_at_end(Engine& engine, BlockLists& lists, int device, std::size_t bytes) {
-  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const EngineLock lock(engine.mutex());
   const auto candidates = engine.candidates(device, Sizes::kAny);
   const LastRun run = last_run(lists.segments(idle_map(candidates)), bytes);
   return evict_in_order(engine, candidates, run.victims) && run.found;
 }
 
 bool evict_idle(Engine& engine, int device) {
-  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const EngineLock lock(engine.mutex());
   const auto refused = engine.stats(device).host_refused;
   bool moved = false;
   for (const Candidate& candidate : engine.candidates(device, Sizes::kAny)) {

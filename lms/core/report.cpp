@@ -65,7 +65,7 @@ std::string helps(const Report& report, const Words& words) {
 }  // namespace
 
 Report report(Engine& engine, const HostPool& host, int device) {
-  const std::lock_guard<std::recursive_mutex> lock(engine.mutex());
+  const EngineLock lock(engine.mutex());
   Report report;
   report.census = engine.census(device);
   report.stats = engine.stats(device);

@@ -7,8 +7,6 @@
 namespace lms {
 namespace {
 
-using EngineLock = std::lock_guard<std::recursive_mutex>;
-
 // How often to look whether ops without pins are over: short beside most ops, and long beside the
 // cost of looking.
 constexpr std::chrono::microseconds kLookAgain{20};

@@ -302,7 +302,7 @@ lms::Marks Backend::owed_to_others(const lms::Extent& at) {
                                                               : lms::Marks();
 }
 
-StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
+StorageRef Backend::create(std::size_t bytes, lms::Stream home, int device) {
   void* ptr = allocate_(bytes, home);
   StorageRef storage(new Storage);
   storage->owner = this;
@@ -310,6 +310,7 @@ StorageRef Backend::create(std::size_t bytes, lms::Stream home) {
   storage->ptr = ptr;
   storage->bytes = bytes;
   storage->home = home;
+  storage->device = device;
   return storage;
 }
 
@@ -576,11 +577,20 @@ void* Backend::write_pointer(Storage* storage) {
 
 void Backend::retain(lms::Key key) {
   ++static_cast<Storage*>(key)->weak;
-  if (!retained.insert(key).second) device_.fail("retained twice");
+  const std::lock_guard<std::mutex> lock(retained_mutex_);
+  if (retained.count(key) > 0 && !static_cast<Storage*>(key)->renumbered) {
+    device_.fail("retained twice");
+  }
+  retained.insert(key);
 }
 
 void Backend::release(lms::Key key) {
-  if (retained.erase(key) != 1) device_.fail("released what was not retained");
+  {
+    const std::lock_guard<std::mutex> lock(retained_mutex_);
+    const auto one = retained.find(key);
+    if (one == retained.end()) throw std::logic_error("released what was not retained");
+    retained.erase(one);
+  }
   drop_weak(static_cast<Storage*>(key));
 }
 
@@ -600,7 +610,7 @@ bool Backend::dead(lms::Key key) { return static_cast<Storage*>(key)->strong == 
 
 lms::Extent Backend::locate(lms::Key key) {
   const auto* storage = static_cast<Storage*>(key);
-  return {storage->place, storage->ptr, storage->bytes, second.count(key) > 0 ? 1 : 0};
+  return {storage->place, storage->ptr, storage->bytes, storage->device};
 }
 
 void Backend::guard(lms::Key key) {
@@ -773,7 +783,8 @@ void Backend::refill(lms::Key key, lms::HostRange host, lms::Stream user, lms::F
 
 void Backend::join(lms::Stream user, const lms::FencePtr& arrival) { device_.wait(user, arrival); }
 
-lms::MarkPtr Backend::mark(int, lms::Stream user, std::size_t) {
+lms::MarkPtr Backend::mark(int device, lms::Stream user, std::size_t) {
+  if (before_mark) before_mark(device);
   if (fail_mark > 0 && --fail_mark == 0) throw BackendError();
   return moves ? device_.record(user) : nullptr;
 }

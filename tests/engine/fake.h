@@ -187,6 +187,8 @@ struct Storage {
   void* ptr = nullptr;
   std::size_t bytes = 0;
   lms::Stream home = nullptr;  // the stream whose pool its block is from
+  int device = 0;              // that it says it is of: all have the same memory
+  bool renumbered = false;     // it was of another
   lms::HostRange range;        // on the host
   lms::Marks written;          // its bytes are in `range` after this
   bool guarded = false;
@@ -248,7 +250,7 @@ class Backend final : public lms::Backend {
   static std::size_t streams_needed(std::size_t streams) { return streams + 1 + kOutStreams; }
 
   // The framework's allocator: evicts what is idle when its pool is full. Throws OutOfMemory.
-  StorageRef create(std::size_t bytes, lms::Stream home);
+  StorageRef create(std::size_t bytes, lms::Stream home, int device = 0);
   // The block of a request that may go less far than `create` does; null when that does not do.
   void* make_room(lms::RoomRequest request, lms::Stream home, lms::Route* route);
   void free(void* ptr) { free_block_(ptr); }
@@ -286,6 +288,7 @@ class Backend final : public lms::Backend {
   }
 
   std::function<void(std::size_t bytes, int device)> before_growth;
+  std::function<void(int device)> before_mark;
   // Fault injection: the n-th call from now fails; 0: none does.
   std::atomic<int> fail_page_in{0};
   std::atomic<int> fail_page_out{0};
@@ -293,8 +296,7 @@ class Backend final : public lms::Backend {
   bool moves = false;  // something has, or is about to
   std::atomic<bool> immovable{false};
   bool unseen = false;
-  std::set<lms::Key> second;  // of these it says that they are of a second device
-  bool blind = false;         // cannot tell of writes: the write barrier never rules one out
+  bool blind = false;  // cannot tell of writes: the write barrier never rules one out
 
   // Bytes that live blocks and a request may have together; 0: no limit. Under the engine's lock.
   std::size_t limit = 0;
@@ -302,11 +304,11 @@ class Backend final : public lms::Backend {
   std::size_t segments();
   lms::RouteCounts routes;
 
-  bool knew_last_uses = false;       // of what was evicted last; under the engine's lock
-  Counts counts;                     // under the engine's lock
-  std::int64_t looks = 0;            // storages acquired to be looked at; under the engine's lock
-  std::set<lms::Key> retained;       // under the engine's lock
-  std::vector<std::string> journal;  // of the calls that move, when `journaling`
+  bool knew_last_uses = false;         // of what was evicted last; under the engine's lock
+  Counts counts;                       // under the engine's lock
+  std::atomic<std::int64_t> looks{0};  // storages acquired to be looked at
+  std::multiset<lms::Key> retained;    // under its lock; to be read while no op runs
+  std::vector<std::string> journal;    // of the calls that move, when `journaling`
   bool journaling = false;
   lms::Stream current = stream(0);  // of the thread that evicts
 
@@ -335,6 +337,7 @@ class Backend final : public lms::Backend {
   std::size_t outs_ = 0;
   lms::Engine* engine_ = nullptr;
   lms::HostPool* host_ = nullptr;
+  std::mutex retained_mutex_;
   std::mutex allocator_mutex_;
   std::vector<Pool> pools_;  // by home stream
   std::size_t segment_bytes_ = 0;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -38,10 +41,10 @@ struct Rig {
   ~Rig() { device.drain(); }
 
   // A storage that an op has just made on stream 0.
-  StorageRef make(std::uint64_t tag, std::size_t bytes = kBytes) {
-    StorageRef storage = backend.create(bytes, stream(0));
+  StorageRef make(std::uint64_t tag, std::size_t bytes = kBytes, int device = 0) {
+    StorageRef storage = backend.create(bytes, stream(0), device);
     write(storage, tag, stream(0));
-    engine->note(nullptr, storage.get(), stream(0));
+    engine->note(nullptr, storage.get(), stream(0), 0, device);
     return storage;
   }
   void write(const StorageRef& storage, std::uint64_t tag, lms::Stream on) {
@@ -60,8 +63,12 @@ struct Rig {
   void enter(Engine::Frame* frame, const std::vector<std::pair<StorageRef*, Access>>& uses,
              lms::Stream on = stream(0), Engine::Overwritten* old = nullptr) {
     std::vector<Use> list;
-    for (const auto& use : uses) list.push_back({use.first->get(), use.second, on});
-    engine->enter(*frame, list.data(), list.size(), old);
+    int device = uses.empty() ? -1 : (*uses[0].first)->device;
+    for (const auto& use : uses) {
+      list.push_back({use.first->get(), use.second, on});
+      if ((*use.first)->device != device) device = -1;
+    }
+    engine->enter(*frame, list.data(), list.size(), old, "", device);
   }
   // An op that only reads, on the storage alone.
   void use(StorageRef* storage, Access access = Access::kRead, lms::Stream on = stream(0)) {
@@ -490,11 +497,7 @@ TEST(engine_tells_before_host_memory_comes) {
   Engine::Frame frame;
   fake::Scope scope;
   CHECK_THROWS(rig.enter(&frame, {{&a, Access::kWrite}, {&b, Access::kWrite}}), Lacking);
-  std::thread([&] {  // its lock is free
-    CHECK(rig.engine->mutex().try_lock());
-    rig.engine->mutex().unlock();
-  })
-      .join();
+  std::thread([&] { rig.engine->census(0); }).join();  // its lock is free
   CHECK(rig.pool.prepare(kBytes, 0));
   rig.enter(&frame, {{&a, Access::kWrite}, {&b, Access::kWrite}});
   CHECK(rig.resident(a) && rig.resident(b) && !rig.resident(c));
@@ -1086,7 +1089,7 @@ TEST(engine_does_not_look_at_what_is_too_small) {
   for (std::uint64_t i = 0; i < 100; ++i) small.push_back(rig.make(i, kBytes / 2));
   StorageRef large = rig.make(200);
   fake::Scope scope;
-  const auto before = rig.backend.looks;
+  const std::int64_t before = rig.backend.looks;
   CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kFromMinimum).size(), 1u);
   CHECK_EQ(rig.backend.looks - before, 1);
   const auto all = rig.engine->candidates(0, lms::Sizes::kAny);
@@ -1416,6 +1419,154 @@ TEST(engine_evicting_two_costs_more_than_one_as_large) {
   CHECK(cost(2 * bytes) > cost(bytes));
 }
 
+// While an op of one device is left, under the lock.
+class Leaving {
+ public:
+  Leaving(Rig* rig, StorageRef* storage) : state_(std::make_shared<State>()) {
+    rig->backend.before_mark = [state = state_, its = (*storage)->device](int device) {
+      if (device != its) return;
+      state->begun = true;
+      while (!state->may_end) std::this_thread::yield();
+    };
+    thread_ = std::thread([rig, storage] { rig->use(storage); });
+    while (!state_->begun) std::this_thread::yield();
+  }
+  ~Leaving() {
+    state_->may_end = true;
+    thread_.join();
+  }
+
+ private:
+  struct State {
+    std::atomic<bool> begun{false}, may_end{false};
+  };
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+TEST(engine_ops_of_two_devices_do_not_wait_for_each_other) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1), c = rig.make(3, kBytes, 1);
+  {
+    const Leaving leaving(&rig, &a);
+    rig.use(&b, Access::kWrite);
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&b, Access::kRead}, {&c, Access::kRead}});
+    rig.engine->note(&frame, b.get(), stream(0), 0, 1);
+    const Use made = {c.get(), Access::kWrite, stream(0)};
+    rig.engine->leave(frame, &made, 1, 1);
+  }
+  CHECK_EQ(rig.engine->stats(0).used, 1);
+  CHECK_EQ(rig.engine->stats(1).used, 3);
+  CHECK_EQ(rig.engine->stats(1).pinned.count.current, 0);
+}
+
+TEST(engine_waits_for_ops_of_all_devices_before_it_moves_anything) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1);
+  const auto waits = [&](const std::function<void()>& act) {
+    std::atomic<bool> done{false};
+    std::thread other;
+    bool waited = false;
+    {
+      const Leaving leaving(&rig, &a);
+      other = std::thread([&] {
+        act();
+        done = true;
+      });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      waited = !done;
+    }
+    other.join();
+    return waited;
+  };
+  CHECK(waits([&] { CHECK(rig.evict(b)); }));
+  CHECK(waits([&] { rig.use(&b); }));  // which comes in
+  CHECK(rig.resident(b));
+  CHECK(waits([&] {  // an op of both, or of one that nobody tells of
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&b, Access::kRead}, {&a, Access::kRead}});
+    rig.engine->leave(frame);
+  }));
+  CHECK(waits([&] {
+    fake::Scope scope;
+    Engine::Frame frame;
+    const Use use = {b.get(), Access::kRead, stream(0)};
+    rig.engine->enter(frame, &use, 1);
+    rig.engine->leave(frame);
+  }));
+  const auto makes = [&](const std::vector<Use>& made, int device) {
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&b, Access::kRead}});
+    rig.engine->leave(frame, made.data(), made.size(), device);
+  };
+  const Use of_a = {a.get(), Access::kWrite, stream(0)},
+            of_b = {b.get(), Access::kWrite, stream(0)};
+  CHECK(!waits([&] { makes({of_b}, 1); }));
+  CHECK(waits([&] { makes({of_b, of_a}, -1); }));
+  CHECK(waits([&] { makes({of_a}, 0); }));
+  rig.engine->set_chaos(true);
+  CHECK(waits([&] { rig.use(&b); }));
+  CHECK(!rig.resident(b));
+}
+
+TEST(engine_keeps_its_lock_for_who_has_it) {
+  Rig rig;
+  StorageRef a = rig.make(1);
+  const lms::EngineLock lock(rig.engine->mutex());
+  rig.use(&a);
+  const lms::EngineLock again(rig.engine->mutex());
+  rig.use(&a, Access::kWrite);
+  CHECK_EQ(rig.stats().used, 2);
+}
+
+TEST(engine_has_a_time_for_each_device) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1);
+  rig.use(&a);
+  for (int i = 0; i < 10; ++i) rig.use(&b);
+  fake::Scope scope;
+  CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kAny, AgeIsCost())[0].cost, 0);
+  Engine::Frame frame;
+  for (int i = 0; i < 3; ++i) {  // of both
+    rig.enter(&frame, {{&a, Access::kRead}, {&b, Access::kRead}});
+    rig.engine->leave(frame);
+  }
+  StorageRef c = rig.make(3);
+  rig.use(&c);
+  CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kAny, AgeIsCost())[0].cost, 1);
+}
+
+TEST(engine_follows_a_storage_to_another_device) {
+  Rig rig;
+  StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1);
+  rig.use(&a);
+  a->device = 1;
+  a->renumbered = true;
+  rig.use(&a, Access::kWrite);
+  CHECK_EQ(rig.engine->stats(1).used, 1);
+  {
+    fake::Scope scope;
+    CHECK(rig.engine->candidates(0, lms::Sizes::kAny).empty());
+    CHECK_EQ(rig.engine->candidates(1, lms::Sizes::kAny).size(), 2u);
+    rig.engine->pin(a.get(), stream(0));
+    CHECK(rig.engine->pinned(a.get()));
+    CHECK(!rig.engine->evict(a.get()));
+    rig.engine->unpin(a.get());
+  }
+  CHECK(rig.evict(a));
+  rig.use(&a);
+  CHECK(rig.resident(a) && rig.has(a, 1));
+  a = StorageRef();
+  b = StorageRef();
+  fake::Scope scope;
+  rig.engine->purge();
+  CHECK_EQ(rig.backend.retained.size(), 0u);
+}
+
 TEST(engine_has_a_time_for_each_lane) {
   Rig rig(2);
   StorageRef slow = rig.make(1), fast = rig.make(2);
@@ -1424,7 +1575,6 @@ TEST(engine_has_a_time_for_each_lane) {
     Engine::Frame frame(lane);
     rig.enter(&frame, {{storage, Access::kRead}});
     rig.engine->leave(frame);
-    return frame.when();
   };
   const auto find = [&](const StorageRef& storage) {
     for (const lms::Candidate& candidate :
@@ -1435,12 +1585,8 @@ TEST(engine_has_a_time_for_each_lane) {
   };
   const lms::Lane one = rig.engine->open_lane(), two = rig.engine->open_lane();
   run(two, &fast);
-  CHECK_EQ(run(one, &slow).op, 1u);
-  for (std::uint64_t i = 2; i <= 11; ++i) {
-    const lms::Moment now = run(two, &fast);
-    CHECK_EQ(now.lane, two);
-    CHECK_EQ(now.op, i);
-  }
+  run(one, &slow);
+  for (int i = 0; i < 10; ++i) run(two, &fast);
   // One lane's ten ops are not the other's, which would have run five if it were as fast.
   CHECK_EQ(find(slow).cost, 5);
   CHECK_EQ(find(fast).cost, 0);

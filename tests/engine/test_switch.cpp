@@ -264,7 +264,7 @@ TEST(switch_while_threads_run_ops) {
       fake::Scope scope;
       lms::Engine::Frame frame;
       const lms::Use use{storage, lms::Access::kRead, stream(0)};
-      rig.engine.enter(frame, &use, 1);
+      rig.engine.enter(frame, &use, 1, nullptr, "", 0);
       use_it();
       rig.engine.leave(frame);
       rig.lms_switch.retire();
@@ -279,7 +279,7 @@ TEST(switch_while_threads_run_ops) {
   std::thread evictor([&] {
     while (running > 0) {
       fake::Scope scope;
-      const std::lock_guard<std::recursive_mutex> lock(rig.engine.mutex());
+      const lms::EngineLock lock(rig.engine.mutex());
       if (rig.lms_switch.reclaiming()) rig.engine.evict_all(0, lms::Sizes::kAny);
       rig.device.run(16);
     }
@@ -298,14 +298,22 @@ TEST(switch_while_threads_run_ops) {
 
 TEST(switch_is_off_in_the_child_of_a_fork) {
   Rig rig;
+  rig.make(1);
   CHECK(rig.enable(kNow));
-  const std::lock_guard<std::recursive_mutex> lock(rig.engine.mutex());
+  const lms::EngineLock lock(rig.engine.mutex());
   const pid_t child = fork();
   if (child == 0) {
     rig.engine.forked();
     rig.lms_switch.forked();
     const bool off = !rig.lms_switch.active() && !rig.lms_switch.reclaiming();
-    _exit(off && rig.engine.mutex().try_lock() ? 0 : 1);
+    alarm(10);
+    rig.engine.census(0);  // its lock is free
+    const lms::Use use{rig.made[0].get(), lms::Access::kRead, stream(0)};
+    const fake::Scope scope;
+    lms::Engine::Frame frame;
+    rig.engine.enter(frame, &use, 1, nullptr, "", 0);  // and each part of it
+    rig.engine.leave(frame);
+    _exit(off ? 0 : 1);
   }
   int status = -1;
   CHECK_EQ(waitpid(child, &status, 0), child);

@@ -144,8 +144,7 @@ TEST(thrash_counts_for_each_device) {
   std::vector<StorageRef> storages;
   const fake::Scope scope;
   for (int i = 0; i < 5; ++i) {
-    storages.push_back(backend.create(kBytes, stream(0)));
-    if (i % 2 == 1) backend.second.insert(storages.back().get());
+    storages.push_back(backend.create(kBytes, stream(0), i % 2));
     engine.note(nullptr, storages.back().get(), stream(0));
   }
   CHECK(engine.evict(storages[1].get()));

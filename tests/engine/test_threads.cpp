@@ -79,7 +79,7 @@ class Worker {
         return;
       case 3: {
         fake::Scope scope;
-        c_.engine.evict_all(0, lms::Sizes::kAny);
+        c_.engine.evict_all(random_.one_in(2), lms::Sizes::kAny);
         return;
       }
       case 4: {
@@ -96,7 +96,7 @@ class Worker {
         return renew_shared_();
       case 8: {
         fake::Scope scope;
-        c_.engine.census(0);
+        c_.engine.census(random_.one_in(2));
         c_.engine.stats(0);
         c_.pool.stats();
         return;
@@ -139,12 +139,13 @@ class Worker {
 
   void create_() {
     if (own_.size() > 8) return;
-    Tensor tensor{c_.backend.create(kBytes, stream_), 0, nullptr};
+    const int device = random_.one_in(2);
+    Tensor tensor{c_.backend.create(kBytes, stream_, device), 0, nullptr};
     tensor.storage->held = 1;
     write_(&tensor, Access::kOverwrite);
     tensor.storage->held = 0;
     fake::Scope scope;
-    c_.engine.note(nullptr, tensor.storage.get(), stream_);
+    c_.engine.note(nullptr, tensor.storage.get(), stream_, 0, device);
     own_.push_back(std::move(tensor));
   }
 
@@ -165,6 +166,9 @@ class Worker {
     std::swap(c_.shared[random_.below(c_.shared.size())], tensor);
   }
 
+  // Not all who call it know it.
+  int told_device_(const Tensor& tensor) { return random_.one_in(4) ? -1 : tensor.storage->device; }
+
   void op_() {
     ++c_.ops;
     fake::Scope scope;
@@ -173,10 +177,14 @@ class Worker {
     uses.push_back({input.storage.get(), Access::kRead, stream_});
     Tensor* mine = own_.empty() ? nullptr : &own_[random_.below(own_.size())];
     const auto access = static_cast<Access>(random_.below(3));
+    if (mine != nullptr && mine->storage->device != input.storage->device && !random_.one_in(4)) {
+      mine = nullptr;  // mostly of one device
+    }
     if (mine != nullptr) uses.push_back({mine->storage.get(), access, stream_});
+    const bool one = mine == nullptr || mine->storage->device == input.storage->device;
     Engine::Frame frame;
     try {
-      c_.engine.enter(frame, uses.data(), uses.size());
+      c_.engine.enter(frame, uses.data(), uses.size(), nullptr, "", one ? told_device_(input) : -1);
     } catch (const fake::OutOfMemory&) {
       c_.engine.leave(frame);
       return;
@@ -235,7 +243,8 @@ TEST(threads_share_one_engine) {
   const long steps = harness::option("steps", 1000), seed = harness::option("seed", 1);
   Common common(static_cast<std::uint64_t>(seed), threads);
   for (std::size_t i = 0; i < kShared; ++i) {
-    Tensor tensor{common.backend.create(kBytes, stream(0)), common.tags++, nullptr};
+    Tensor tensor{common.backend.create(kBytes, stream(0), static_cast<int>(i % 2)), common.tags++,
+                  nullptr};
     void* ptr = tensor.storage->ptr;
     const std::uint64_t tag = tensor.tag;
     common.device.launch(stream(0), [ptr, tag] { fake::fill(ptr, kBytes, tag); });
@@ -260,9 +269,12 @@ TEST(threads_share_one_engine) {
   common.shared.clear();
   common.engine.purge();
   CHECK_EQ(common.backend.retained.size(), 0u);
-  const lms::EngineStats stats = common.engine.stats(0);
-  CHECK_EQ(stats.pinned.count.current, 0);
-  CHECK_EQ(stats.pinned.bytes.current, 0);
+  for (const int device : {0, 1}) {
+    const lms::EngineStats stats = common.engine.stats(device);
+    CHECK(stats.used > 0);
+    CHECK_EQ(stats.pinned.count.current, 0);
+    CHECK_EQ(stats.pinned.bytes.current, 0);
+  }
   common.device.drain();
   common.pool.trim();
   CHECK_EQ(common.pool.stats().reserved, 0u);
@@ -274,7 +286,7 @@ TEST(threads_lock_in_one_order) {
   Common common(1, 1);
   std::mutex leaf;
   std::thread([&common, &leaf] {
-    const std::lock_guard<std::recursive_mutex> engine(common.engine.mutex());
+    const lms::EngineLock engine(common.engine.mutex());
     const std::lock_guard<std::mutex> lock(leaf);
   }).join();
   if (harness::option("reversed", 0) == 0) return;

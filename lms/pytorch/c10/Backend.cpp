@@ -270,7 +270,7 @@ namespace {
 
 C10_NOINLINE bool may_manage_under_lock(const StorageImpl& storage) noexcept {
   EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  const ::lms::EngineLock lock(state().engine.mutex());
   return Backend::may_manage(pointer_of(storage));
 }
 
@@ -325,7 +325,10 @@ void Backend::retain(::lms::Key key) {
 }
 
 void Backend::release(::lms::Key key) {
-  guards_.erase(storage_of(key));
+  {
+    const std::lock_guard<std::mutex> lock(guards_mutex_);
+    guards_.erase(storage_of(key));
+  }
   drop_weak_later(storage_of(key));
 }
 
@@ -358,6 +361,7 @@ bool Backend::guarded_(StorageImpl* storage) const {
   if (!may_be_guarded(pointer_of(*storage))) {
     return false;
   }
+  const std::lock_guard<std::mutex> lock(guards_mutex_);
   const auto guard = guards_.find(storage);
   return guard != guards_.end() && writes_since(*storage, guard->second) == Writes::kNone;
 }
@@ -367,17 +371,23 @@ void Backend::guard(::lms::Key key) {
   if (!resident(pointer_of(*storage))) {
     return;
   }
-  guards_[storage] = arm_barrier(storage);
+  const Barrier armed = arm_barrier(storage);
+  const std::lock_guard<std::mutex> lock(guards_mutex_);
+  guards_[storage] = armed;
 }
 
 bool Backend::unguard(::lms::Key key) {
   StorageImpl* storage = storage_of(key);
-  const auto guard = guards_.find(storage);
-  if (guard == guards_.end()) {
-    return false;
+  Writes writes = Writes::kUnknown;
+  {
+    const std::lock_guard<std::mutex> lock(guards_mutex_);
+    const auto guard = guards_.find(storage);
+    if (guard == guards_.end()) {
+      return false;
+    }
+    writes = writes_since(*storage, guard->second);
+    guards_.erase(guard);
   }
-  const Writes writes = writes_since(*storage, guard->second);
-  guards_.erase(guard);
   if (writes == Writes::kUnknown) {
     return false;
   }

@@ -94,7 +94,8 @@ class Backend final : public ::lms::Backend {
   bool refusing_ = true;
   bool guarded_(StorageImpl* storage) const;
 
-  ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed
+  ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed; under its own lock,
+  mutable std::mutex guards_mutex_;                   // a leaf, as they are of all devices
 };
 
 // Whether it is of a block of the caching allocator, under its plain deleter.

@@ -139,19 +139,22 @@ void end(ThreadFrame* mine) {
 }
 
 // The current stream of each one's device, and f(stream) where it is another than the one before.
+// The device that all are of, or -1.
 template <class F>
-void fill_in_streams(Use* uses, size_t count, const F& f) {
-  int device = -1;
+int fill_in_streams(Use* uses, size_t count, const F& f) {
+  int device = -1, changes = 0;
   ::lms::Stream stream = nullptr;  // current on `device`; mostly all are of one: to ask costs more
   for (size_t i = 0; i < count; ++i) {
     const int its = glance(*static_cast<StorageImpl*>(uses[i].key)).device().index();
     if (its != device) {
       device = its;
+      ++changes;
       stream = current_stream(device);
       f(stream);
     }
     uses[i].stream = stream;
   }
+  return changes == 1 ? device : -1;
 }
 
 }  // namespace
@@ -195,9 +198,11 @@ void note(StorageImpl* storage) {
     return;
   }
   EngineScope scope;
-  state().engine.note(nullptr, storage, stream_for(storage), mine.lane);
+  const int device = glance(*storage).device().index();
+  const ::lms::Stream stream = current_stream(device);
+  state().engine.note(nullptr, storage, stream, mine.lane, device);
   if (C10_UNLIKELY(mine.for_graph)) {
-    state().engine.expose(storage, stream_for(storage));
+    state().engine.expose(storage, stream);
   }
 }
 
@@ -267,10 +272,11 @@ OpGuard::~OpGuard() {
   try {
     if (mine.depth > 1) {
       for (size_t i = 0; i < result_count_; ++i) {
-        mine.engine.note(&mine.frame, results_[i].key, results_[i].stream);
+        mine.engine.note(&mine.frame, results_[i].key, results_[i].stream, mine.lane,
+                         device_of_results_);
       }
     } else if (!mine.frame.empty() || result_count_ > 0) {
-      mine.engine.leave(mine.frame, results_, result_count_);
+      mine.engine.leave(mine.frame, results_, result_count_, device_of_results_);
       detail::lms_switch.retire();
     }
   } catch (const std::exception& error) {  // chaos mode could not evict: the op itself succeeded
@@ -292,13 +298,13 @@ void OpGuard::enter(Use* uses, size_t count, const char* op) {
     start(&mine, mine.independent);
   }
   bool captured = mine.for_graph;
-  fill_in_streams(uses, count, [&captured](::lms::Stream stream) {
+  const int device = fill_in_streams(uses, count, [&captured](::lms::Stream stream) {
     captured = captured || capturing(static_cast<cudaStream_t>(stream));
   });
   with_host_memory(
       [&] {  // what is pinned by then stays so, and is pinned once more
         EngineScope scope(thread_);
-        mine.engine.enter(mine.frame, uses, count, &overwritten_, op);
+        mine.engine.enter(mine.frame, uses, count, &overwritten_, op, device);
       },
       thread_);
   if (C10_LIKELY(!captured && overwritten_.key == nullptr)) {
@@ -317,7 +323,7 @@ void OpGuard::results(Use* made, size_t count) {
   if (in_child()) {
     return;
   }
-  fill_in_streams(made, count, [](::lms::Stream) {});
+  device_of_results_ = fill_in_streams(made, count, [](::lms::Stream) {});
   results_ = made;
   result_count_ = count;
 }

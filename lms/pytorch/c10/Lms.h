@@ -76,6 +76,7 @@ class C10_CUDA_API OpGuard {
   intrusive_ptr<StorageImpl> target_;  // that it is of
   const Use* results_ = nullptr;
   size_t result_count_ = 0;
+  int device_of_results_ = -1;  // of all of them
 };
 
 // While one lives, a shortage is not told to the user: an allocation of this thread that finds no

@@ -140,7 +140,7 @@ std::string describe(DeviceIndex device, size_t wanted) {
   }
   const bool comes_in = in_engine();  // one of the op's own operands
   EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  const ::lms::EngineLock lock(state().engine.mutex());
   ::lms::Report report = ::lms::report(state().engine, state().host, device);
   report.device_limit = device_limit();
   if (wanted > 0) {

@@ -112,7 +112,7 @@ void note_made_while_off() {
   }
   for (StorageImpl* storage : made) {
     EngineScope scope;
-    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    const ::lms::EngineLock lock(state().engine.mutex());
     if (state().backend.acquire(storage) && manageable(storage)) {
       state().engine.note(nullptr, storage, stream_for(storage));
     }
@@ -158,7 +158,7 @@ void wait_for_memory(void* pointer) {
   ::lms::Marks owed;
   {
     EngineScope scope;
-    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    const ::lms::EngineLock lock(state().engine.mutex());
     owed = state().backend.owed_to_others({::lms::Place::kDevice, pointer, 0, 0});
   }
   for (const ::lms::MarkPtr& mark : owed) {
@@ -184,21 +184,21 @@ bool excluded(StorageImpl* storage) { return state().engine.excluded(storage); }
 
 bool on_host(StorageImpl* storage) {
   EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  const ::lms::EngineLock lock(state().engine.mutex());
   return state().backend.locate(storage).place == ::lms::Place::kHost;
 }
 
 bool evict(StorageImpl* storage) {
   return with_host_memory([storage] {
     EngineScope scope;
-    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    const ::lms::EngineLock lock(state().engine.mutex());
     return reclaiming() && state().engine.evict(storage);
   });
 }
 
 bool drop_if_out(StorageImpl* storage) {
   EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  const ::lms::EngineLock lock(state().engine.mutex());
   return !state().engine.pinned(storage) && state().backend.drop_if_out(storage);
 }
 
@@ -211,7 +211,7 @@ size_t reclaim_inactive(DeviceIndex device) {
   size_t moved = 0;
   with_host_memory([&moved, device] {
     EngineScope scope;
-    std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+    const ::lms::EngineLock lock(state().engine.mutex());
     if (!reclaiming()) {
       return;
     }

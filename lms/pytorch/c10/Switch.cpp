@@ -107,7 +107,7 @@ void begin_capture() {
     ++beginning;
   }
   // Who moves something by now may still make its streams wait for the one that is to be captured.
-  const std::lock_guard<std::recursive_mutex> moved(state().engine.mutex());
+  const ::lms::EngineLock moved(state().engine.mutex());
   hold_for_graph(true);  // its random numbers' seed, which PyTorch fills before the first operator
 }
 
@@ -153,7 +153,7 @@ void set_chaos(bool chaos) {
 
 void set_refusing(bool refusing) {
   EngineScope scope;
-  std::lock_guard<std::recursive_mutex> lock(state().engine.mutex());
+  const ::lms::EngineLock lock(state().engine.mutex());
   state().backend.set_refusing(refusing);
   for (const ::lms::Key key : state().engine.all_out()) {
     state().backend.refuse(key);

@@ -23,7 +23,7 @@
 namespace tensorflow {
 namespace lms {
 
-using EngineLock = std::lock_guard<std::recursive_mutex>;
+using ::lms::EngineLock;
 
 // What the process has one of; the switch, which ops ask most, is beside it (switch.h). Leaked:
 // tensors may die after static destructors ran.
