@@ -29,6 +29,12 @@ COMPARED = (
     "f(a.data_ptr() == b.data_ptr())",
     "[t for t in [a] if t.data_ptr() == p][0]",
     "len(seen) == a.data_ptr()",
+    "a[0].data_ptr() == b[-1].data_ptr()",
+    "a.data_ptr() == d[1]",
+    "a.data_ptr() == b[p:].data_ptr()",
+    "a.data_ptr() == b[1:2][p].weight.data_ptr()",
+    "a.view(-1).data_ptr() != b.view(-1).data_ptr()",
+    "a.data_ptr() == b.narrow(0, p, 1).view_as(a.view(1)).data_ptr()",
 )
 # The first pointer is kept, may be, or another one is while it waits to be compared.
 KEPT = (
@@ -48,6 +54,13 @@ KEPT = (
     "a.data_ptr() == b.data_ptr() + 1",
     "a.data_ptr() == f(b)",
     "a.data_ptr() == o.get()",
+    "a.data_ptr() == b[f(1)].data_ptr()",
+    "a.data_ptr() == b.view(a.data_ptr() + 1).data_ptr()",
+    "a.data_ptr() == b.copy_(a).data_ptr()",
+    "a.data_ptr() == p * 1",
+    "d[a.data_ptr()] == p",
+    "b.view(a.data_ptr()).data_ptr() == p",
+    "b[a.data_ptr():] == p",
     "a.data_ptr() in seen",
     "a.data_ptr() not in o.seen",
     "a.data_ptr() in {b.data_ptr()}",
@@ -72,6 +85,9 @@ class Tensor:
     untyped_storage = weight = data = property(lambda self: self)
     def __call__(self):
         return self
+    def view(self, *_):
+        return self
+    narrow = view_as = copy_ = __getitem__ = view
 
 def asks(x):
     return x.data_ptr()

@@ -70,6 +70,7 @@ COMPARES = {
     "equal": lambda x, y: x.data_ptr() == y.data_ptr(),
     "storages": lambda x, y: x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr(),
     "typed storages": lambda x, y: x.storage()._data_ptr() == y.storage()._data_ptr(),
+    "parts": lambda x, y: x[:1].data_ptr() == y.view(-1)[0].data_ptr(),
     "not unequal": lambda x, y: (x.data_ptr() != y.data_ptr()) is False,
 }
 

@@ -10,7 +10,10 @@ from types import CodeType
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 # Of a tensor, what has its memory; of a storage, that of which the pointer is.
-_METHODS = ("data_ptr", "_data_ptr", "untyped_storage", "storage", "detach")
+_METHODS = (
+    *("data_ptr", "_data_ptr", "untyped_storage", "storage", "detach"),
+    *("view", "view_as", "flatten", "narrow", "select", "squeeze", "unsqueeze", "t", "transpose"),
+)
 _CALLS = ("CALL", "CALL_METHOD")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 # How much of each comes onto the stack.
@@ -24,6 +27,9 @@ _LOADS = {
     ),
     **dict.fromkeys(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"), 2),
 }
+# How many values are made one: of a slice, what its argument says.
+_SUBSCRIPTS = {"BINARY_SUBSCR": 2, "BINARY_SLICE": 3, "BINARY_OP": 2}
+_SUBSCRIPT_OPERATOR = 26  # of BINARY_OP, from Python 3.14 on
 # What does nothing to the stack that is of interest.
 _NOTHING = ("CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL")
 
@@ -41,8 +47,9 @@ def compares(code: CodeType, at: int) -> bool:
         a.data_ptr() == b.data_ptr()
         pointer != module.weight.untyped_storage().data_ptr()
 
-    so that nothing keeps it. The other operand is made of names, attributes and such calls. False
-    where it is anything else, or cannot be told; also for `<` and the like, which mean addresses.
+    so that nothing keeps it. The other operand is made of names, attributes, subscripts and calls
+    of methods that give a view, or such a pointer. False where it is anything else, or cannot be
+    told; also for `<` and the like, which mean addresses.
     """
     known = _known.get(id(code))
     if known is None or known[0]() is not code:
@@ -58,20 +65,27 @@ def compares(code: CodeType, at: int) -> bool:
 def _compares(code: CodeType, at: int) -> bool:
     if _called_at(code, at) not in ("data_ptr", "_data_ptr"):
         return False
-    above = 0  # the pointer, on the stack
-    method = ""  # that is called next
+    above = [0]  # the pointer, on the stack; and above each method that is about to be called
     for name, argument in _instructions(code, at + 2):
-        if method:
-            if name not in _CALLS or argument != 0 or method not in _METHODS:
-                return False
-            method = ""
-        elif name == "COMPARE_OP":
-            return above <= 1 and dis.cmp_op[argument >> _SHIFT] in ("==", "!=")
-        elif name in _ATTRIBUTES and above > 0:
+        if name == "COMPARE_OP":
+            return above in ([0], [1]) and dis.cmp_op[argument >> _SHIFT] in ("==", "!=")
+        if name in _ATTRIBUTES and above[-1] > 0:
             if name == "LOAD_METHOD" or (_FLAGGED_ATTRIBUTES and argument & 1):
-                method = _attribute(code, argument)
+                if _attribute(code, argument) not in _METHODS:
+                    return False
+                above[-1] -= 1
+                above.append(0)
+        elif name in _CALLS and len(above) > 1 and above[-1] == argument:
+            above.pop()
+            above[-1] += 1
         elif name in _LOADS:
-            above += _LOADS[name]
+            above[-1] += _LOADS[name]
+        elif name == "BUILD_SLICE" and above[-1] >= argument:
+            above[-1] -= argument - 1
+        elif name in _SUBSCRIPTS and above[-1] >= _SUBSCRIPTS[name]:
+            if name == "BINARY_OP" and argument != _SUBSCRIPT_OPERATOR:
+                return False
+            above[-1] -= _SUBSCRIPTS[name] - 1
         else:
             return False
     return False
