@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -455,7 +456,11 @@ def test_an_index_that_names_what_is_elsewhere(
     assert channel.verify(console) == [] and victim.read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("make_odd", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+@pytest.mark.parametrize(
+    "make_odd",
+    [os.mkfifo, os.mkdir, lambda path: path.symlink_to("nowhere")],
+    ids=["fifo", "folder", "link"],
+)
 def test_what_is_no_regular_file_is_not_waited_for(
     channel: Channel, box: Path, console: Console, make_odd: Callable[[Path], None]
 ) -> None:
@@ -466,13 +471,16 @@ def test_what_is_no_regular_file_is_not_waited_for(
     there.unlink()
     make_odd(there)
     (problem,) = channel.verify(console)
-    assert problem.path == "linux-64/demo-1.0-0.conda" and "no regular file" in problem.why
-    for call in (
-        lambda: channel.add([package], console), lambda: channel.index(console),
-        lambda: inspect(there),
-    ):  # fmt: skip
-        with pytest.raises(PackageError, match=r"demo-1\.0-0\.conda .*no regular file"):
+    why = "no regular file|leads nowhere"
+    assert problem.path == "linux-64/demo-1.0-0.conda" and re.search(why, problem.why)
+    calls: list[Callable[[], object]] = [lambda: channel.index(console), lambda: inspect(there)]
+    if not there.is_symlink():  # which is put back in its place
+        calls.append(lambda: channel.add([package], console))
+    for call in calls:
+        with pytest.raises(PackageError, match=rf"demo-1\.0-0\.conda .*({why})"):
             call()
+    with pytest.raises(ChannelError, match=r"demo-1\.0-0\.conda is in the index and not in the"):
+        channel.add([make(box, "more")], console)
 
 
 def test_stub_and_wrong_name(channel: Channel, box: Path, console: Console) -> None:
@@ -584,6 +592,42 @@ def test_index_anew_is_from_the_packages(channel: Channel, box: Path, console: C
     time.sleep(0.01)
     channel.index(console)
     assert channel.entries() == came
+
+
+def test_no_writer_forgets_what_is_lost(channel: Channel, box: Path, console: Console) -> None:
+    """An index without it would let another package have its name."""
+    packages = [make(box), make(box, "lost"), make(box, "lost", version="1.1")]
+    channel.add(packages, console)
+    (channel.root / "linux-64/lost-1.1-0.conda").unlink()
+    before = tree(channel.root)
+    for call in (
+        lambda: channel.add([make(box, "more")], console),
+        lambda: channel.add(packages[:1], console),
+        lambda: channel.prune(Rule(keep=1, days=None), console),
+    ):
+        with pytest.raises(
+            ChannelError, match=r"not changed because linux-64/lost-1\.1-0\.conda .*put"
+        ):
+            call()
+    assert tree(channel.root) == before
+    channel.add([packages[2], make(box, "more")], console)
+    assert channel.verify(console) == [] and len(names(channel)) == 4
+
+
+def test_packages_that_no_index_lists(channel: Channel, box: Path, console: Console) -> None:
+    channel.add([make(box)], console)
+    (channel.root / "linux-64/repodata.json").unlink()
+    rule = Rule(keep=1, days=None)
+    calls: list[Callable[[], object]] = [
+        channel.entries,
+        lambda: channel.prune(rule, console),
+        lambda: channel.prune(rule, console, dry_run=True),
+    ]
+    for call in calls:
+        with pytest.raises(ChannelError, match=r"repodata\.json .*not there.*channel index"):
+            call()
+    channel.index(console)
+    assert names(channel) == ["demo-1.0-0.conda"]
 
 
 def test_damage_in_the_channel_is_found(channel: Channel, box: Path, console: Console) -> None:
@@ -1087,9 +1131,10 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "odd depends": lambda record: record.update(depends=[">>>=["]),
     "other depends": lambda record: record.update(depends=[5]),
 }
+OTHER_FORMS = {"list": "[]", "no records": '{"packages.conda": null}', "no key": "{}"}
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, "deep", "twice", "BOM"])
+@pytest.mark.parametrize("name", [*HOSTILE, *OTHER_FORMS, "deep", "twice", "BOM"])
 def test_a_hostile_index_is_damaged(tmp_path: Path, console: Console, name: str) -> None:
     """Above all prune must not decide by it what goes."""
     channel = Channel(tmp_path / "channel")
@@ -1104,11 +1149,13 @@ def test_a_hostile_index_is_damaged(tmp_path: Path, console: Console, name: str)
         index.write_text(json.dumps(value))
     else:
         twice = json.dumps(value)[:-1] + ', "packages.conda": {}}'
-        wrong = {"deep": "[" * 100_000, "twice": twice, "BOM": f"\ufeff{text}"}
+        wrong = {"deep": "[" * 100_000, "twice": twice, "BOM": f"\ufeff{text}", **OTHER_FORMS}
         index.write_text(wrong[name])
     for command in (["list"], ["prune", "--keep", "1"], ["prune", "--keep", "1", "--dry-run"]):
         code, _, err = run("channel", command[0], str(channel.root), *command[1:])
         assert code == ChannelError.exit_code and "is damaged" in err, (command, err)
+        if name in OTHER_FORMS:
+            assert "is no JSON object" in err
     assert run("channel", "verify", str(channel.root))[0] == ChannelError.exit_code
     assert len(list(channel.root.rglob("*.conda"))) == 2
     assert run("channel", "index", str(channel.root))[0] == 0

@@ -19,7 +19,7 @@ import reprlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,17 @@ class Channel:
         wanted = [known_subdir(subdir)] if subdir else self.subdirs()
         if not wanted:
             raise self._no_channel()
+        self._check_indexed(wanted)
         return [entry for name in wanted for entry in self._indexed(name)]
+
+    def _check_indexed(self, subdirs: Iterable[str]) -> None:
+        """Raise ChannelError for packages that no index lists."""
+        for subdir in subdirs:
+            if self.files(subdir) and not (self.root / subdir / REPODATA).exists():
+                raise ChannelError(
+                    f"{self.root / subdir / REPODATA} cannot be used because it is not there, "
+                    f"though packages are; {self._anew}"
+                )
 
     def subdirs(self) -> list[str]:
         """Those that there are. Raises ChannelError for one that a link leads out of the channel:
@@ -356,6 +366,7 @@ class Channel:
                     )
                 name = f"{package.subdir}/{copy.name}"
                 fresh[name], known[name] = copy, package
+            self._check_lost(index, but=fresh)
             known.update(self._check_files(index, console, stubs=stubs))
             self._switch(staging, known, console, fresh=fresh)
         return placed
@@ -395,11 +406,13 @@ class Channel:
         if dry_run:
             return _expired(self.entries(), rule)
         with self._writing(console) as staging:
+            self._check_indexed(self.subdirs())
             index = self._read()
             gone = _expired([entry for files in index.values() for entry in files.values()], rule)
             if gone:
-                known = self._check_files(index, console, stubs=True)
                 left_out = {entry.path for entry in gone}
+                self._check_lost(index, but=left_out)
+                known = self._check_files(index, console, stubs=True)
                 self._switch(staging, known, console, left_out=left_out)
                 for entry in gone:
                     (self.root / entry.path).unlink(missing_ok=True)
@@ -463,6 +476,17 @@ class Channel:
             index = {"info": {"subdir": subdir}, "packages": {}, _RECORDS: records}
             text = json.dumps({**index, "repodata_version": 1})
             (tree / subdir / REPODATA).write_text(text, encoding="utf-8")
+
+    def _check_lost(self, index: Index, *, but: Collection[str]) -> None:
+        """Raise ChannelError where a published package is not there: an index without it would let
+        another one have its name."""
+        for files in index.values():
+            for entry in files.values():
+                if entry.path not in but and not (self.root / entry.path).is_file():
+                    raise ChannelError(
+                        f"{self.root} was not changed because {entry.path} is in the index and not "
+                        f"in the channel; {self._again}"
+                    )
 
     def _check_files(
         self, index: Index, console: Console, *, stubs: bool, anew: bool = False
@@ -569,9 +593,12 @@ def _read(path: Path) -> bytes:
 def _parsed(text: bytes) -> dict[str, Any]:
     """An index. Raises _DamagedError."""
     try:
-        return dict(strictjson.loads(text.decode()))
-    except (ValueError, TypeError) as error:
+        index = strictjson.loads(text.decode())
+    except ValueError as error:
         raise _DamagedError(str(error)) from error
+    if not isinstance(index, dict):
+        raise _DamagedError("it is no JSON object")
+    return index
 
 
 def _flush(path: Path) -> None:
@@ -582,7 +609,9 @@ def _flush(path: Path) -> None:
 def _entries(subdir: str, index: Mapping[str, Any]) -> list[Entry]:
     """Sorted. Raises _DamagedError."""
     try:
-        records = index[_RECORDS]
+        records = index.get(_RECORDS)
+        if not isinstance(records, dict):
+            raise ValueError(f"its {_RECORDS} is no JSON object")
         return [_entry(subdir, file, record) for file, record in sorted(records.items())]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _DamagedError(str(error)) from error

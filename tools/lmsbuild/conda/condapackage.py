@@ -14,7 +14,6 @@ import os
 import posixpath
 import re
 import shutil
-import stat
 import struct
 import tarfile
 import tempfile
@@ -29,7 +28,7 @@ import zstandard
 from rattler import MatchSpec, PackageRecord, Version
 from rattler.exceptions import InvalidMatchSpecError, InvalidVersionError
 
-from lmsbuild.base import strictjson
+from lmsbuild.base import filenames, strictjson
 from lmsbuild.base.errors import FileError, PackageError, SubdirError
 from lmsbuild.base.filenames import inner_path
 
@@ -106,11 +105,18 @@ def known_subdir(name: str) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Raise PackageError for a FIFO, a device or a folder: reading one may never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    """Raise PackageError for a FIFO or a device, of which reading may never end, a folder, and a
+    link that leads nowhere. OSError for what is not there, or cannot be looked at."""
+    why = ""
+    try:
+        filenames.check_regular(path)
+    except ValueError as error:
+        why = str(error)
+    if path.is_dir():
+        why = "it is no regular file"
+    if why:
         raise PackageError(
-            f"{path.name} cannot be used because it is no regular file; remove it, and give the "
-            "package",
+            f"{path.name} cannot be used because {why}; remove it, and give the package",
             package=path.name,
         )
 
