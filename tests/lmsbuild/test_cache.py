@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lmsbuild_processes import run
@@ -273,6 +274,50 @@ def test_clean_work_keeps_what_git_cannot_judge(used: World, lost: str, why: str
     assert "source" in names(result, kept=True) and why in str(result["items"])
     assert (source / "core/alloc.cpp").read_text() == "mine\n"
     assert "source" in names(cleaned("v1.0", "--work", "--force"))
+
+
+def overlook(source: Path, flag: str) -> None:
+    plain_git(source, "update-index", flag, "core/alloc.h")
+    (source / "core/alloc.h").write_text("mine\n")
+
+
+def nest(source: Path) -> None:
+    (source / ".git/info").mkdir(exist_ok=True)
+    (source / ".git/info/exclude").write_text("/mine/\n")
+    plain_git(source, "init", "-q", "mine/deep")
+
+
+@pytest.mark.default
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [
+        (lambda source: overlook(source, "--assume-unchanged"), "overlook"),
+        (lambda source: overlook(source, "--skip-worktree"), "overlook"),
+        (lambda source: plain_git(source, "worktree", "add", "-q", "../../../wt"), "worktree"),
+        (nest, "another repository, mine/deep"),
+    ],
+    ids=["assumed", "skipped", "worktree", "nested"],
+)
+def test_clean_work_keeps_what_git_status_does_not_show(
+    used: World, work: Callable[[Path], Any], why: str
+) -> None:
+    source = used.target.work / "source"
+    assert run("apply", "v1.0")[0] == 0
+    work(source)
+    result = cleaned("v1.0", "--work")
+    assert "source" in names(result, kept=True) and why in str(result["items"])
+    assert source.is_dir()
+    assert "source" in names(cleaned("v1.0", "--work", "--force"))
+
+
+def test_clean_work_keeps_what_no_command_put_there(used: World) -> None:
+    mine = used.target.work / "notes"
+    mine.mkdir()
+    (used.target.work / "wheels/some.whl").touch()
+    result = cleaned("v1.0", "--work")
+    assert "notes" in names(result, kept=True) and "wheels" in names(result)
+    assert mine.is_dir()
+    assert "notes" in names(cleaned("v1.0", "--work", "--force")) and not mine.exists()
 
 
 @pytest.mark.default

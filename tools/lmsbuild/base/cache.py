@@ -216,7 +216,7 @@ def _state(path: Path) -> str:
     for file in _files(path):
         stat = file.stat()
         name = str(file.relative_to(path))
-        seen.append([name, stat.st_size, stat.st_mtime_ns, stat.st_ino])
+        seen.append([name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino])
     return sha256_value(seen)
 
 

@@ -51,8 +51,9 @@ def command(
 ) -> None:
     """Remove what killed runs left; on demand also the cache and work folders, of TAG or of all.
 
-    Everything can be had again, but for work of yours in a checkout, which stays. So does all of a
-    tag that another lmsbuild is at work with; that is the exit code, then.
+    Everything can be had again, but for work of yours in a checkout, which stays, as does what no
+    command has put into the folder of a tag; and all of a tag that another lmsbuild is at work
+    with: that is the exit code, then.
     """
     project = find_project()
     chosen = resolve(project, tag) if tag else None

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from filelock import Timeout
 
 from lmsbuild.base import cache, use
 from lmsbuild.base.errors import FileError, GitError, TreeStateError
-from lmsbuild.base.git import NOTHING, checkout_git, has_git
+from lmsbuild.base.git import NOTHING, Repository, checkout_git, has_git
 from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import checkout
@@ -125,10 +126,26 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
             )
             title = f"{target.label}: {path.name}"
             checkout = path.name == "source" or has_git(path)
-            reason = users_work(path) if checkout and not force else ""
+            reason = ""
+            if not force:
+                reason = users_work(path) if checkout else _foreign(path)
             item = _plain(path, "work", title, lock)
             found.append(replace(item, kept=reason, remove=partial(_unused, folder, item.remove)))
     return found
+
+
+# What the commands put into the folder of a tag, beside checkouts.
+_MADE = (
+    *("env-*", "full-py*", "wheels", "wheels-container", "wheels-*", "conda"),
+    *("plugin", "releases", "reports", "bench", "demo"),
+)
+
+
+def _foreign(path: Path) -> str:
+    """Why what no command has put there stays, "" for what one has."""
+    if any(fnmatchcase(path.name, pattern) for pattern in _MADE):
+        return ""
+    return "not made by lmsbuild; give --force to remove it all the same"
 
 
 def users_work(checkout: Path) -> str:
@@ -146,6 +163,9 @@ def users_work(checkout: Path) -> str:
         changes = user.changes()
         if changes:
             return f"{changes[0][3:]} is not committed; give --force to remove it all the same"
+        hidden = _overlooked(user) or _within(user)
+        if hidden:
+            return f"{hidden}; give --force to remove it all the same"
         off = popped(user)
         if off:
             return f"has popped patches ({off[0].name}); give --force to remove it all the same"
@@ -168,6 +188,35 @@ def users_work(checkout: Path) -> str:
         return ""
     except (FileError, GitError, TreeStateError) as error:
         return f"{error.message}, or give --force to remove it all the same"
+
+
+def _overlooked(user: Repository) -> str:
+    """A file that git was told to overlook (`update-index --assume-unchanged`, `--skip-worktree`)
+    and that is not as the index has it."""
+    listed = user.git.run("ls-files", "-v", "--stage", "-z").stdout
+    for entry in listed.decode(errors="surrogateescape").split("\0")[:-1]:
+        facts, _, name = entry.partition("\t")
+        flag, _, blob, _ = facts.split(" ")
+        file = user.path / name
+        hidden = (flag.islower() or flag == "S") and file.is_file() and not file.is_symlink()
+        if hidden and user.git.text("hash-object", "--", name) != blob:
+            return f"{name} is not committed (git was told to overlook that)"
+    return ""
+
+
+def _within(user: Repository) -> str:
+    """Another repository's, which is lost with this one: of a linked worktree, or in a folder that
+    git ignores."""
+    for line in user.git.text("worktree", "list", "--porcelain").splitlines():
+        place = Path(line.removeprefix("worktree "))
+        if line.startswith("worktree ") and place.is_dir() and not place.samefile(user.path):
+            return f"has the linked worktree {place}"
+    ignored = ("--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    listed = user.git.run("ls-files", *ignored).stdout
+    for name in listed.decode(errors="surrogateescape").split("\0")[:-1]:
+        for found in (user.path / name).rglob(".git") if name.endswith("/") else ():
+            return f"has another repository, {found.parent.relative_to(user.path)}"
+    return ""
 
 
 def _unused(folder: Path, remove: Callable[[], bool]) -> bool:
