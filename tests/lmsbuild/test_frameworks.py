@@ -32,6 +32,12 @@ def test_tag_is_found(world: World, spec: str) -> None:
     assert resolve(world.project, spec).label == "alpha:v1.0"
 
 
+def test_a_framework_without_a_name_is_none(world: World) -> None:
+    assert resolve(world.project, "alpha:v1.0").tag_name == "v1.0"
+    with pytest.raises(UnknownTagError, match=r"^:v1\.0 "):
+        resolve(world.project, ":v1.0")
+
+
 def test_unknown_tag_lists_the_near_ones(world: World) -> None:
     with pytest.raises(UnknownTagError, match=r"alpha:v1\.0") as failure:
         resolve(world.project, "v1.1")
@@ -311,7 +317,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "it is a link out of the project": lambda path: path.symlink_to("/etc/passwd"),
     "it is no regular file": os.mkfifo,
     "Too many levels of symbolic links": lambda path: path.symlink_to(path.name),
-    "No such file or directory": lambda path: path.symlink_to("nowhere"),
+    "it is a link that leads nowhere": lambda path: path.symlink_to("nowhere"),
 }
 
 

@@ -75,6 +75,17 @@ def test_doctor_prints_it(tmp_path: Path, monkeypatch: Any, installed: bool) -> 
     assert "CUDA_VISIBLE_DEVICES=1 numactl --cpunodebind=8 --membind=8" in done.output
 
 
+@pytest.mark.parametrize(("compiler", "good"), [("no-such-compiler -O2", False), ("gcc", True)])
+def test_doctor_looks_at_the_compiler_that_is_named(
+    monkeypatch: Any, compiler: str, good: bool
+) -> None:
+    from lmsbuild.places import doctor as places
+
+    monkeypatch.setenv("CXX", compiler)
+    (check,) = [c for c in places.checks(Path("/"), Path("/")) if c.name == "C++ compiler"]
+    assert check.good == good and compiler.split()[0] in check.found
+
+
 def test_doctor_gives_it_as_json(tmp_path: Path, monkeypatch: Any) -> None:
     devices = {"0004:04:00.0": GPU0, "0035:03:00.0": GPU8, "0040:01:00.0": (*GPU0[:2], "-1")}
     monkeypatch.setattr(numa, "SYSTEM", machine(tmp_path, TWO, devices))

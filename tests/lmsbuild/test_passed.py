@@ -198,7 +198,16 @@ def test_no_checkout(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["passed = [{", 'passed = [{ of = "x" }]', "bites = 3", "[bites.engine]\none = { on = 3 }"],
+    [
+        *(
+            "passed = [{",
+            'passed = [{ of = "x" }]',
+            "bites = 3",
+            "[bites.engine]\none = { on = 3 }",
+        ),
+        '[bites.engine]\none = { commit = "a", on = "2026-11-27", entry = "b" }',
+        "[bites.engine]\none = { commit = 1.5, on = 2026-11-27, entry = 'b' }",
+    ],
 )
 def test_a_damaged_record(project: Project, text: str) -> None:
     passed.file_of(project).write_text(text)

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,32 @@ def test_runtime_edits_go_into_lms(world: World, applied: Path) -> None:
     )
 
 
+def test_the_last_file_that_the_layout_names_stays(world: World, applied: Path) -> None:
+    """Without it the project could not be read any more."""
+    before = snapshot(world)
+    plain_git(applied, "rm", "-q", "core/lms/engine.h")
+    plain_git(applied, "commit", "-q", "-m", "Remove the header")
+    with pytest.raises(TreeStateError, match=r"remove the last file \*\.h of core/lms"):
+        refresh(world.target, applied)
+    assert snapshot(world) == before and (world.project.root / "lms/core/engine.h").exists()
+
+
+def test_a_framework_that_shares_the_edited_files_is_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = world.project.root
+    shutil.copytree(root / "patches/alpha", root / "patches/beta")
+    name = "alpha:v1.0"
+    assert run(["refresh", name, "--runtime"]) == 0
+    assert "beta" not in capsys.readouterr().out
+    write(root, {"lms/core/engine.cpp": "int engine() { return 7; }\n"})
+    for _ in range(2):
+        assert run(["refresh", name, "--runtime"]) == 0
+        name, told = "beta:v1.0", capsys.readouterr().out
+        assert ("lmsbuild refresh beta:v1.0 --runtime" in told) == (_ == 0)
+        assert "as it should be" not in told
+
+
 def test_a_mixed_commit_is_split(world: World, applied: Path, console: Console) -> None:
     world.commit(
         applied,
@@ -200,6 +227,15 @@ def test_an_older_checkout_gives_way(world: World, applied: Path, console: Conso
     assert (snapshot(world), lms(world)) == (before, "newer\n")
     (note,) = done.notes
     assert "left as they are" in note and "lmsbuild apply v1.0" in note
+
+
+def test_what_was_left_as_it_is_may_not_be_as_it_should(
+    world: World, applied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next(world.target.tag_patches.glob("0001-*")).unlink()
+    assert run(["refresh", "v1.0", "--from", str(applied)]) == 0
+    told = capsys.readouterr().out
+    assert "left as they are" in told and "as it should be" not in told
 
 
 @pytest.mark.default

@@ -247,7 +247,7 @@ def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     write(world.project.root, {"lms/core/engine.cpp": "changed\n"})
     assert run(["verify", "v1.0"]) == SeriesError.exit_code
     shown = capsys.readouterr()
-    assert "FAILED       alpha:v1.0  runtime" in shown.out and "1 checks failed" in shown.err
+    assert "FAILED       alpha:v1.0  runtime" in shown.out and "1 check failed" in shown.err
     assert run(["verify", "v1.0", "--json"]) == SeriesError.exit_code
     error = json.loads(capsys.readouterr().out)["error"]
     assert "runtime" in json.dumps(error["tags"])
@@ -258,7 +258,7 @@ def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("/python/lms.py", "/../../evil.py", "path '../../evil.py' may lead out of its folder"),
         ("/python/lms.py", "/.git/hooks/evil", "path '.git/hooks/evil' leads into what is git's"),
-        ("--- a/python/api.py", "--- a/../../api.py", "names a/../../api.py, b/python/api.py"),
+        ("--- a/python/api.py", "--- a/../../api.py", "names 'a/../../api.py', 'b/python/api.py'"),
         ("new file mode 100644", "new file mode 120000", "lms.py something else than a plain file"),
         ("new file mode 100644", "new file mode 160000", "(mode 160000)"),
         ("@@ -0,0 +1 @@", "@@ -0,0 +1,2 @@", "hunks do not add up"),

@@ -49,9 +49,14 @@ def link_target(path: str, target: str) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Raise ValueError for a FIFO or a device: reading one may never end. OSError for what is not
-    there, or cannot be looked at."""
-    mode = path.stat().st_mode
+    """Raise ValueError for a FIFO or a device: reading one may never end; and for a link that leads
+    nowhere. OSError for what is not there, or cannot be looked at."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise ValueError("it is a link that leads nowhere") from None
+        raise
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder the system tells
         raise ValueError("it is no regular file")
 

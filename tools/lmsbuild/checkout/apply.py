@@ -298,10 +298,15 @@ def _check_result(made: Repository, series: Series) -> None:
     modes = series.modes()
     wrong |= {f for f, mode in modes.items() if (found[f].mode if f in found else "") != mode}
     if wrong:
+        file = sorted(wrong)[0]
+        of_it = [p.name for p in series.patches if file in {c.path for c in p.changes}]
         raise PatchError(
-            f"the series was not applied because {sorted(wrong)[0]} did not come out as the patch "
-            "says; write the patch anew with `lmsbuild refresh`",
-            file=sorted(wrong)[0],
+            f"the series was not applied because {file} did not come out as its last patch, "
+            f"{of_it[-1]}, "
+            "says: it was edited by hand; put the patch back, and change the code in a checkout, "
+            "from which `lmsbuild refresh` writes it",
+            file=file,
+            patch=of_it[-1],
         )
 
 

@@ -513,7 +513,8 @@ def _check_outcome(step: Step, standing: Standing) -> None:
         if before == change.before and file.after and file.after.blob != change.after:
             raise PatchError(
                 f"{step.name} was not applied because {change.path} did not come out as the patch "
-                "says; write the patch anew with `lmsbuild refresh`",
+                "says: it was edited by hand; put it back, and change the code in a checkout, from "
+                "which `lmsbuild refresh` writes it",
                 file=change.path,
             )
 

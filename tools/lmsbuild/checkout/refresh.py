@@ -9,8 +9,9 @@ nothing is written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
 
 from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.base.git import EMAIL, NAME, Entry
@@ -26,7 +27,7 @@ from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Patch, check_folders, patch_files
-from lmsbuild.tags.frameworks import Target
+from lmsbuild.tags.frameworks import Target, targets
 from lmsbuild.tags.runtimefiles import runtime_files, source_of
 
 RUNTIME_SUBJECT = "Add the Large Model Support runtime"
@@ -133,11 +134,25 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
         if changes:
             transaction.commit()
         made.note(target.project, plan.made)
+    if target.runtime_patches in {path.parent for path in changes}:
+        done = replace(done, notes=[*done.notes, *_stale_elsewhere(target)])
     if line is not None and recorded(line.repository, REFRESHED) != line.tip:
         repository = line.repository
         # A clone may be read-only.
         repository.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)
     return done
+
+
+def _stale_elsewhere(target: Target) -> list[str]:
+    """Of the frameworks that share files of lms/ with that of `target`."""
+    others = {each.framework_name: each for each in reversed(targets(target.project))}
+    del others[target.framework_name]
+    return [
+        f"the runtime patch of {name} is no longer what lms/ gives: run `lmsbuild refresh "
+        f"{other.label} --runtime`"
+        for name, other in sorted(others.items())
+        if not same_series(runtime_patch(other), _patches(other.runtime_patches))
+    ]
 
 
 def _refreshed(target: Target, source: Path | None, plan: _Plan) -> Refreshed:
@@ -258,11 +273,20 @@ def _merge_runtime(
             "(git diff shows each change) and refresh again",
             files=conflicts,
         )
-    if not runtime:
-        raise TreeStateError(
-            f"{target.label} was not refreshed because the commits in {line.repository.path} "
-            "remove every runtime file; restore them"
-        )
+    for entry in target.framework.layout:
+        for pattern in entry.patterns:
+            if not any(_is_of(path, entry.target, pattern) for path in runtime):
+                raise TreeStateError(
+                    f"{target.label} was not refreshed because the commits in "
+                    f"{line.repository.path} remove the last file {pattern} of {entry.target}, and "
+                    f"`layout` in {target.framework_file} names some; correct it there first, or "
+                    "restore the file"
+                )
+
+
+def _is_of(path: str, folder: str, pattern: str) -> bool:
+    pure = PurePosixPath(path)
+    return pure.parent == PurePosixPath(folder) and fnmatch(pure.name, pattern)
 
 
 def _recorded(target: Target, preimage: dict[str, str]) -> bytes:

@@ -17,7 +17,7 @@ from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
 from lmsbuild.checkout.drift import FileDrift, Ground, ground, home_of
 from lmsbuild.checkout.replay import Origin, find_origin
 from lmsbuild.checkout.source import cached
-from lmsbuild.series.patchstate import APPLIED, NOT_REACHED
+from lmsbuild.series.patchstate import APPLIED, NOT_REACHED, is_empty
 from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Patch, Series, series_of
 from lmsbuild.series.standing import STOPS, Standing
@@ -50,6 +50,9 @@ def survey(target: Target, tags: Sequence[str], clone: Path | None, console: Con
     Raises SourceError when the code of none of them is at hand.
     """
     series = series_of(target)
+    for patch in series.patches:
+        if not is_empty(patch):  # which has a state
+            patch.check()
     codes: dict[str, Origin] = {}
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as stack:

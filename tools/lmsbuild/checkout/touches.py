@@ -50,6 +50,8 @@ def series_map(
     are what the hunks' headers say.
     """
     patches = series_of(target).patches
+    for patch in patches:
+        patch.check()
     with console.task(f"reading the series of {target.label}"):
         code = _code(target, place)
     return [

@@ -84,8 +84,9 @@ def command(
         console.say(f"{would}written: {name}")
     for name in done.removed:
         console.say(f"{would}removed: {name}")
-    if not done.written and not done.removed:
-        console.say(f"{target.label}: every patch is as it should be")
+    if not done.written and not done.removed and not done.notes:
+        what = "every patch is as it should be" if place else "the runtime patch is as lms/ has it"
+        console.say(f"{target.label}: {what}")
     console.result(done)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lmsbuild.base.console import Console
+from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import SeriesError
 from lmsbuild.checkout.verify import verify
 from lmsbuild.cli.options import chosen, clone_option, examples, json_option, tags_option
@@ -44,7 +44,8 @@ def command(*, tags: tuple[str, ...], every: bool, place: Path | None, console: 
     if problems:
         raise SeriesError(
             f"{', '.join(one.label for one in done if one.problems)} is not in order because "
-            f"{len(problems)} checks failed (all are listed above); begin with: {problems[0]}",
+            f"{counted(len(problems), 'check')} failed (all are listed above); begin with: "
+            f"{problems[0]}",
             tags=[asdict(one) for one in done],
         )
     console.result(done)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def checks(work: Path, cache: Path) -> list[Check]:
     """Everything that is looked at, in the order in which it is needed."""
     return [
         _tool("git", "git", "--version", "2.31"),
-        _tool("C++ compiler", "g++", "--version", "9"),
+        _compiler(),
         _tool("make", "make", "--version", "3.81"),
         _python(),
         _module("venv", install_command("venv")),
@@ -89,6 +90,16 @@ def _tool(name: str, tool: str, option: str, least: str) -> Check:
     versions = re.findall(r"\d+(?:\.\d+)+", line)
     good = bool(versions) and Version(versions[-1]) >= Version(least)
     return Check(name, line or "none", f">= {least}", good, install_command(tool))
+
+
+def _compiler() -> Check:
+    """$CXX, of whose versions nothing is known here, else g++."""
+    own = shlex.split(os.environ.get("CXX", ""))[:1]
+    if not own:
+        return _tool("C++ compiler", "g++", "--version", "9")
+    line = _first_line(own[0], "--version") if shutil.which(own[0]) else ""
+    found = line or f"CXX is {own[0]}, which is not there"
+    return Check("C++ compiler", found, "one that runs", bool(line), "unset CXX, or set it to one")
 
 
 def _python() -> Check:

@@ -305,6 +305,8 @@ def _run(environment: Environment, command: list[str]) -> None:
     if done.returncode != 0:
         text = (done.stderr or done.stdout).strip()
         errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
+        if errors == ["ERROR: Exception:"]:  # pip's traceback follows
+            errors = text.splitlines()[-1:]
         raise DownloadError(
             "an environment could not be made because "
             f"{(errors or text.splitlines() or ['nothing was said'])[-1]}; check network and disk",

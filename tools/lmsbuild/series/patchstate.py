@@ -81,7 +81,7 @@ def tried(git: Git, patches: Sequence[Patch]) -> tuple[list[PatchState], Conflic
     """Try `patches` one after the other on the index of `git`, which it changes."""
     states: list[PatchState] = []
     for index, patch in enumerate(patches):
-        content = patch.path.read_bytes()
+        content = patch.data
         done = git.run(*_APPLY, stdin=content, check=False)
         if done.returncode == 0:
             states.append(PatchState(patch.name, APPLIED))

@@ -162,6 +162,8 @@ class Patch:
             ids = _INDEX.search(head)
             if names is None or ids is None:
                 reason = "no full blob ids" if names else "two names (a rename?) or a quoted one"
+                if "\r\n" in part:
+                    reason = "CRLF at its end, which no patch of a series has"
                 raise ConfigError(
                     f"{self.name} cannot be used because {part.splitlines()[0]!r} has {reason}; "
                     "take it into a checkout with `lmsbuild import` or `git am`, and write it with "
@@ -254,7 +256,7 @@ class Patch:
             part = self.part(change.path)
             names = re.findall(r"^(?:---|\+\+\+) (.*?)\t?$", part.split("\n@@ ")[0], re.MULTILINE)
             if set(names) - {f"a/{change.path}", f"b/{change.path}", "/dev/null"}:
-                why = f"the diff of {change.path} has the names {', '.join(names)}"
+                why = f"the diff of {change.path} has the names {', '.join(map(repr, names))}"
             ids = {change.before, change.after}
             bare = len(ids) == 1 or ids == {NO_BLOB, _EMPTY} or "\nGIT binary patch\n" in part
             if change.path not in whole and not bare:

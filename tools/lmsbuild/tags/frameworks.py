@@ -543,12 +543,12 @@ def targets(project: Project) -> list[Target]:
 def resolve(project: Project, spec: str) -> Target:
     """`v2.6.0`, `2.6.0` or `pytorch:v2.6.0`. Raises UnknownTagError listing the near ones."""
     known = targets(project)
-    framework, _, name = spec.rpartition(":")
+    framework, colon, name = spec.rpartition(":")
     found = [
         target
         for target in known
         if name in (target.tag_name, target.tag_name.removeprefix("v"))
-        and framework in ("", target.framework_name)
+        and (not colon or framework == target.framework_name)
     ]
     if len(found) == 1:
         return found[0]

@@ -9,10 +9,10 @@ one by its safeguards (trials/bites.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import date, datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tomli
 
@@ -60,6 +60,9 @@ class Record:
     bites: dict[str, dict[str, Bite]] = field(default_factory=dict)  # by what was tested, by id
 
 
+_Kind = TypeVar("_Kind", Part, Bite)
+
+
 def file_of(project: Project) -> Path:
     return project.root / "tests" / "passed.toml"
 
@@ -72,9 +75,9 @@ def read(project: Project) -> Record:
     try:
         found: dict[str, Any] = tomli.loads(file.read_text("utf-8"))
         return Record(
-            [Part(**entry) for entry in found.get("passed", [])],
+            [_made(Part, entry) for entry in found.get("passed", [])],
             {
-                of: {name: Bite(**entry) for name, entry in entries.items()}
+                of: {name: _made(Bite, entry) for name, entry in entries.items()}
                 for of, entries in found.get("bites", {}).items()
             },
         )
@@ -83,6 +86,16 @@ def read(project: Project) -> Record:
             f"{file} cannot be read because {error}; take the file of the last commit: nothing but "
             "--record writes it"
         ) from error
+
+
+def _made(kind: type[_Kind], entry: Mapping[str, Any]) -> _Kind:
+    """Raises TypeError for what lacks a field, has another, or one of another type."""
+    made = kind(**entry)
+    for one in fields(made):
+        value = getattr(made, one.name)
+        if type(value).__name__ != one.type:
+            raise TypeError(f"{one.name} is {value!r}")
+    return made
 
 
 def commit_to_record(project: Project) -> str:
