@@ -41,10 +41,10 @@ struct Rig {
   ~Rig() { device.drain(); }
 
   // A storage that an op has just made on stream 0.
-  StorageRef make(std::uint64_t tag, std::size_t bytes = kBytes, int device = 0) {
-    StorageRef storage = backend.create(bytes, stream(0), device);
+  StorageRef make(std::uint64_t tag, std::size_t bytes = kBytes, int of = 0) {
+    StorageRef storage = backend.create(bytes, stream(0), of);
     write(storage, tag, stream(0));
-    engine->note(nullptr, storage.get(), stream(0), 0, device);
+    engine->note(nullptr, storage.get(), stream(0), 0, of);
     return storage;
   }
   void write(const StorageRef& storage, std::uint64_t tag, lms::Stream on) {
@@ -63,12 +63,12 @@ struct Rig {
   void enter(Engine::Frame* frame, const std::vector<std::pair<StorageRef*, Access>>& uses,
              lms::Stream on = stream(0), Engine::Overwritten* old = nullptr) {
     std::vector<Use> list;
-    int device = uses.empty() ? -1 : (*uses[0].first)->device;
+    int of = uses.empty() ? -1 : (*uses[0].first)->device;
     for (const auto& use : uses) {
       list.push_back({use.first->get(), use.second, on});
-      if ((*use.first)->device != device) device = -1;
+      if ((*use.first)->device != of) of = -1;
     }
-    engine->enter(*frame, list.data(), list.size(), old, "", device);
+    engine->enter(*frame, list.data(), list.size(), old, "", of);
   }
   // An op that only reads, on the storage alone.
   void use(StorageRef* storage, Access access = Access::kRead, lms::Stream on = stream(0)) {
