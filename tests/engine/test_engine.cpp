@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -1516,11 +1519,18 @@ TEST(engine_waits_for_ops_of_all_devices_before_it_moves_anything) {
 TEST(engine_keeps_its_lock_for_who_has_it) {
   Rig rig;
   StorageRef a = rig.make(1);
-  const lms::EngineLock lock(rig.engine->mutex());
-  rig.use(&a);
-  const lms::EngineLock again(rig.engine->mutex());
-  rig.use(&a, Access::kWrite);
-  CHECK_EQ(rig.stats().used, 2);
+  const pid_t child = fork();  // which can be left waiting
+  if (child == 0) {
+    alarm(10);
+    const lms::EngineLock lock(rig.engine->mutex());
+    rig.use(&a);
+    const lms::EngineLock again(rig.engine->mutex());
+    rig.use(&a, Access::kWrite);
+    _exit(rig.stats().used == 2 ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
 }
 
 TEST(engine_has_a_time_for_each_device) {
@@ -1548,6 +1558,13 @@ TEST(engine_follows_a_storage_to_another_device) {
   a->renumbered = true;
   rig.use(&a, Access::kWrite);
   CHECK_EQ(rig.engine->stats(1).used, 1);
+  {
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&a, Access::kRead}});
+    CHECK(!rig.engine->evict(a.get()));
+    rig.engine->leave(frame);
+  }
   {
     fake::Scope scope;
     CHECK(rig.engine->candidates(0, lms::Sizes::kAny).empty());
