@@ -1200,8 +1200,8 @@ TEST(engine_page_in_all_brings_what_fits) {
 TEST(engine_forgets_the_dead) {
   Rig rig;
   for (int i = 0; i < 3000; ++i) {
-    StorageRef a = rig.make(1);
-    rig.use(&a);
+    StorageRef a = rig.backend.create(kBytes, stream(0));
+    rig.use(&a, Access::kWrite);
     if (i % 3 == 0) CHECK(rig.evict(a));
     if (i % 6 == 0) rig.use(&a);  // dies with a copy on the host
     CHECK(rig.backend.retained.size() < 600);
@@ -1535,7 +1535,7 @@ TEST(engine_keeps_its_lock_for_who_has_it) {
 
 TEST(engine_has_a_time_for_each_device) {
   Rig rig;
-  StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1);
+  StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1), other = rig.make(4, kBytes, 2);
   rig.use(&a);
   for (int i = 0; i < 10; ++i) rig.use(&b);
   fake::Scope scope;
@@ -1548,6 +1548,7 @@ TEST(engine_has_a_time_for_each_device) {
   StorageRef c = rig.make(3);
   rig.use(&c);
   CHECK_EQ(rig.engine->candidates(0, lms::Sizes::kAny, AgeIsCost())[0].cost, 1);
+  CHECK_EQ(rig.engine->candidates(2, lms::Sizes::kAny, AgeIsCost())[0].cost, 0);
 }
 
 TEST(engine_follows_a_storage_to_another_device) {
