@@ -48,7 +48,8 @@ class Marks {
 struct Ready {
   MarkPtr home;      // on the stream of its pool
   bool all = false;  // or all that is queued there, because nobody knows
-  // A program had it, or a part, last, and may have used that on streams of which it did not tell.
+  // A program has freed it, or a part, since a copy in was made to fill it, and may have used that
+  // on streams of which it did not tell: what it uses the pool for next comes after that.
   bool freed = false;
   Marks out;  // on the streams of the engine's copies
   MarkPtr in;
@@ -117,10 +118,12 @@ class Owed {
     return whole;
   }
 
-  // An op has it, and the stream of its pool waits for the copies: only others have yet to.
+  // An op has it, and the stream of its pool waits for the copies: only others have yet to. That it
+  // was freed stays so: nobody tells whether the op uses it.
   void take() {
     Ready taken;
     const Ready before = whole();
+    taken.freed = before.freed || before.all;
     taken.others = before.copies();
     taken.others.add(before.others);
     if (taken.others.done()) taken.others = Marks();

@@ -154,6 +154,7 @@ TEST(ready_what_is_taken_owes_its_copies_to_other_streams) {
     owed.append(rest, 8);
     owed.take();
     Ready left;
+    left.freed = true;  // as far as is known
     if (!done) {
       left.others = part.out;
       left.others.add(rest.in);
@@ -162,6 +163,19 @@ TEST(ready_what_is_taken_owes_its_copies_to_other_streams) {
     owed.take();
     CHECK(owed.whole() == left);  // whoever has it
   }
+}
+
+TEST(ready_what_was_freed_stays_so) {
+  Ready left = idle_since(1), freed = idle_since(2);
+  freed.freed = true;
+  Owed owed(left);
+  owed.take();
+  CHECK(!owed.whole().freed);
+  owed = Owed(freed);
+  owed.take();
+  CHECK(owed.whole().freed);
+  left.merge(freed);
+  CHECK(left.freed);
 }
 
 TEST(ready_parts_owe_what_they_owed) {

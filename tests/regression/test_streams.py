@@ -171,6 +171,37 @@ def test_a_copy_in_waits_for_who_used_its_block_here(mode: str) -> None:
     assert torch.equal(z.cpu(), ramp(100) + 1)
 
 
+def test_a_copy_in_waits_for_who_used_its_block_before_its_last_owner(program: Any) -> None:
+    """Which was made there, used by nobody, and has left."""
+    out = program(
+        """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+        z, x = (torch.full((1 << 19,), value, device="cuda") for value in (3.0, 1.0))
+        kept = [torch.zeros(1 << 19, device="cuda") for _ in range(8)]
+        torch.cuda.synchronize()
+        assert torch.ops.lms.evict(z)
+        kept.append(torch.zeros(1 << 19, device="cuda"))  # there is no room but that of x
+        for one in (x, *kept):
+            torch.cuda.lms.exclude(one)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.mul(x, 2, out=kept[0])
+        del x
+        taken = torch.empty(1 << 19, device="cuda")
+        assert torch.ops.lms.evict(taken)
+        with torch.cuda.stream(side):
+            z.mul_(5)
+        main.wait_stream(side)
+        print((kept[0] == 2).all().item(), (z == 15).all().item())
+        """,
+        memory=22 << 20,
+        mode="lazy",
+    )
+    assert "True True" in out
+
+
 def test_an_overwritten_block_waits_for_its_earlier_users(mode: str) -> None:
     """zero_ on what is out needs no copy in, but the block has had other users."""
     side = torch.cuda.Stream()

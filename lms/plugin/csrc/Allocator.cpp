@@ -903,10 +903,9 @@ Ready Allocator::taken(void* ptr, size_t bytes, DeviceIndex device, cudaStream_t
   if (C10_UNLIKELY(has_lost_.load(std::memory_order_relaxed))) {
     add_lost(device, &ready);
   }
-  if (C10_LIKELY(!ready.owes_streams())) {
-    return {};
+  if (C10_UNLIKELY(ready.owes_streams())) {
+    settle_copies(device, stream, ready);
   }
-  settle_copies(device, stream, ready);
   Owed owed(std::move(ready));
   owed.take();
   return owed.whole();

@@ -54,13 +54,15 @@ class Blocks {
       auto* ptr = reinterpret_cast<char*>(segment.address);
       for (const auto& block : segment.blocks) {
         if (block.allocated) {
+          ::lms::Ready ready;
+          ready.freed = true;  // as far as is known
           blocks_.emplace(ptr, Block{static_cast<cudaStream_t>(segment.stream),
                                      {},
                                      segment.device,
                                      kind_of(segment.owner_private_pool_id),
                                      Freer::kAllocator,
                                      block.size,
-                                     {}});
+                                     ready});
         }
         ptr += block.size;
       }

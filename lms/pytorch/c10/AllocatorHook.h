@@ -257,10 +257,8 @@ inline void settle(DeviceIndex device, cudaStream_t home, Owed* owed) {
   know_stream(getCurrentCUDAStream(device));
   if (C10_UNLIKELY(owed->owes_streams())) {
     settle_copies(device, home, owed->whole());
-    owed->take();
-  } else {
-    *owed = Owed();
   }
+  owed->take();
 }
 
 // Whether a free block, or a place in one, is chosen by when it is ready for what this thread

@@ -427,6 +427,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   ::lms::Marks written = block.ready.out;  // if it was paged out ahead
   // What the block owes from now on. The page-in that it came with, its users have waited for.
   Ready ready;
+  ready.freed = block.ready.freed;
   ready.out = written;
   std::vector<MarkPtr> ends;    // that a stream of copies out waits for
   bool used_elsewhere = false;  // where that goes on
