@@ -1022,6 +1022,34 @@ def test_a_note_of_an_arrangement_that_is_damaged(tool: Tool, name: str, value: 
     assert snapshot(tool.checkout) == before
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: value["data"].pop("head"),
+        lambda value: value["data"]["arranged"].pop("changes"),
+        lambda value: value["data"]["arranged"]["refs"].pop("base"),
+        lambda value: value["data"].update(arranged=[1]),
+        lambda value: value.update(refs=[]),
+        lambda value: value.update(refs={"a": ["b"]}),
+        lambda value: value.update(data=3),
+        lambda value: value.update(command=5),
+        lambda value: value["steps"].append({"path": 5, "before": None, "after": None}),
+    ],
+)
+def test_a_journal_that_is_damaged(tool: Tool, damage: Callable[[Any], object]) -> None:
+    tool("drop", "3")
+    file = tool.checkout / ".git/lmsbuild/last/journal.json"
+    value = json.loads(file.read_text())
+    damage(value)
+    file.write_text(json.dumps(value))
+    before = snapshot(tool.checkout)
+    for words in (["status"], ["undo", "v1.0"]):
+        assert (
+            "journal.json cannot be understood" in tool.run(*words, *tool.into, code=17)["message"]
+        )
+    assert snapshot(tool.checkout) == before
+
+
 def test_what_was_dropped_does_not_come_back(tool: Tool) -> None:
     """The last one of the files: without it the checkout has what they begin with."""
     tool("drop", "4")

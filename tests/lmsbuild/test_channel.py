@@ -479,7 +479,7 @@ def test_what_is_no_regular_file_is_not_waited_for(
     for call in calls:
         with pytest.raises(PackageError, match=rf"demo-1\.0-0\.conda .*({why})"):
             call()
-    with pytest.raises(ChannelError, match=r"demo-1\.0-0\.conda is in the index and not in the"):
+    with pytest.raises(ChannelError, match=r"not there: linux-64/demo-1\.0-0\.conda"):
         channel.add([make(box, "more")], console)
 
 
@@ -596,22 +596,25 @@ def test_index_anew_is_from_the_packages(channel: Channel, box: Path, console: C
 
 def test_no_writer_forgets_what_is_lost(channel: Channel, box: Path, console: Console) -> None:
     """An index without it would let another package have its name."""
-    packages = [make(box), make(box, "lost"), make(box, "lost", version="1.1")]
+    packages = [make(box), make(box, "lost"), make(box, "lost", version="1.1"), make(box, "two")]
     channel.add(packages, console)
-    (channel.root / "linux-64/lost-1.1-0.conda").unlink()
+    for name in ("lost-1.1-0", "two-1.0-0"):
+        (channel.root / f"linux-64/{name}.conda").unlink()
     before = tree(channel.root)
-    for call in (
-        lambda: channel.add([make(box, "more")], console),
+    more = make(box, "more")
+    calls: list[Callable[[], object]] = [
+        lambda: channel.add([more], console),
+        lambda: channel.add([more], console, dry_run=True),
         lambda: channel.add(packages[:1], console),
+        lambda: channel.add(packages[2:3], console),
         lambda: channel.prune(Rule(keep=1, days=None), console),
-    ):
-        with pytest.raises(
-            ChannelError, match=r"not changed because linux-64/lost-1\.1-0\.conda .*put"
-        ):
+    ]
+    for call in calls:
+        with pytest.raises(ChannelError, match=r"not there: .*put all .* in one .*channel index"):
             call()
     assert tree(channel.root) == before
-    channel.add([packages[2], make(box, "more")], console)
-    assert channel.verify(console) == [] and len(names(channel)) == 4
+    channel.add([*packages[2:], more], console)
+    assert channel.verify(console) == [] and len(names(channel)) == 5
 
 
 def test_packages_that_no_index_lists(channel: Channel, box: Path, console: Console) -> None:

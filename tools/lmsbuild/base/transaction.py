@@ -99,6 +99,17 @@ class Journal:
         value = {"schema": SCHEMA, **dataclasses.asdict(self)}
         write_atomic(folder / "journal.json", json.dumps(value, indent=1).encode())
 
+    def check_types(self) -> None:
+        """Raise ValueError for what no lmsbuild writes."""
+        steps = [(step.path, step.before or "", step.after or "") for step in self.steps]
+        moves = [*self.refs.values(), *steps]
+        texts = [self.kind, self.command, self.started, self.phase, *self.folders, *self.refs]
+        whole = {len(both) for both in self.refs.values()} <= {2} and isinstance(self.pid, int)
+        if not whole or not isinstance(self.data, dict) or isinstance(self.folders, str):
+            raise ValueError("a field is of another type")
+        if not all(isinstance(text, str) for text in (*texts, *(t for m in moves for t in m))):
+            raise ValueError("a name or a commit is no text")
+
     @classmethod
     def load(cls, folder: Path) -> Journal | None:
         """The journal in `folder`, None if there is none. Raises UnfinishedError for an unknown
@@ -115,6 +126,7 @@ class Journal:
                 )
             steps = [Step(**step) for step in value.pop("steps")]
             journal = cls(steps=steps, **value)
+            journal.check_types()
             for name in (*(step.path for step in steps), *journal.folders, *journal.refs):
                 inner_path(name, foreign=True)
             return journal

@@ -27,6 +27,7 @@ from lmsbuild.checkout import checkout
 from lmsbuild.checkout.arranging import check_none_popped, put_popped, restore, steps
 from lmsbuild.checkout.checkout import check_nothing_under_way, is_framework
 from lmsbuild.checkout.edits import holds_refreshed
+from lmsbuild.checkout.notes import OUR_REFS
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
@@ -351,7 +352,7 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
         else:
             put_back(transaction, last)
             transaction.put_index(changed(user, head, start))
-        kept = {name: refs[name] for name in ("base", "applied", "before")}
+        kept = {name: refs[name] for name in OUR_REFS}
         transaction.move_refs(start, **kept)
         transaction.commit()
     return Undone(user.path, last.command, start)

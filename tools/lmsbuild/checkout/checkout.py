@@ -133,6 +133,22 @@ def check_clean(user: Repository, changes: Sequence[str], failed: str, remedy: s
         )
 
 
+def overlooked(user: Repository) -> list[str]:
+    """The files that git was told to overlook (`update-index --assume-unchanged` and
+    `--skip-worktree`), that are there, and are not as the index has them."""
+    listed = user.git.run("ls-files", "-v", "--stage", "-z").stdout
+    as_user = user.variant(as_user=True)
+    found = []
+    for entry in listed.decode(errors="surrogateescape").split("\0")[:-1]:
+        facts, _, name = entry.partition("\t")
+        flag, _, blob, _ = facts.split(" ")
+        file = user.path / name
+        hidden = (flag.islower() or flag == "S") and file.is_file() and not file.is_symlink()
+        if hidden and as_user.git.text("hash-object", "--", name) != blob:
+            found.append(name)
+    return found
+
+
 def working_path(target: Target, into: Path | None) -> Path:
     """What a command works on: `into`, else the clone the user stands in, else the work folder."""
     return default_path(target, into or standing_in(target))

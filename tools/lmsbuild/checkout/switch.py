@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from lmsbuild.base.errors import BusyError, GitError, TreeStateError
+from lmsbuild.base.errors import BusyError, GitError, TreeStateError, UnfinishedError
 from lmsbuild.base.git import NOTHING, Entry, Raw, Repository, checkout_git
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
+from lmsbuild.checkout.notes import OUR_REFS
 from lmsbuild.checkout.shadow import Shadow
 
 # Of each worktree its own. `base` is the tag's code, `applied` HEAD right after `apply`.
@@ -271,5 +272,23 @@ def check_unchanged(user: Repository, change: Raw) -> None:
 
 
 def last_of(user: Repository) -> Journal | None:
-    """The last finished switch of this checkout, if it can be taken back."""
-    return Journal.load(state_of(user) / "last")
+    """The last finished switch of this checkout, if it can be taken back. Raises UnfinishedError
+    for a journal that no switch wrote."""
+    folder = state_of(user) / "last"
+    last = Journal.load(folder)
+    if last is None:
+        return None
+    arranged = last.data.get("arranged")
+    texts = [last.data.get(name) for name in ("branch", "start", "head")]
+    if arranged is not None:
+        try:
+            texts += [arranged["changes"], *(arranged["refs"][name] for name in OUR_REFS)]
+            texts += [each["name"] for each in arranged["popped"]]
+        except (KeyError, TypeError):
+            texts.append(None)
+    if not all(isinstance(text, str) for text in texts):
+        raise UnfinishedError(
+            f"{folder / 'journal.json'} cannot be understood because it is damaged (what was done "
+            "is not in it); nothing can be taken back by it: move this folder away"
+        )
+    return last

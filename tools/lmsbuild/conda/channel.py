@@ -100,6 +100,11 @@ class Added:
     path: Path
     already: bool
 
+    @property
+    def place(self) -> str:
+        """Below the channel."""
+        return f"{self.package.subdir}/{self.path.name}"
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -348,7 +353,9 @@ class Channel:
             checked = [inspect(path, stubs=stubs, progress=progress) for path in packages]
         if dry_run:
             index = self._read()
-            return [self._place(package, index) for package in checked]
+            placed = [self._place(package, index) for package in checked]
+            self._check_lost(index, but={one.place for one in placed if not one.already})
+            return placed
         with self._writing(console) as staging:
             index = self._read()
             placed = [self._place(package, index) for package in checked]
@@ -366,7 +373,7 @@ class Channel:
                     )
                 name = f"{package.subdir}/{copy.name}"
                 fresh[name], known[name] = copy, package
-            self._check_lost(index, but=fresh)
+            self._check_lost(index, but={one.place for one in placed if not one.already})
             known.update(self._check_files(index, console, stubs=stubs))
             self._switch(staging, known, console, fresh=fresh)
         return placed
@@ -480,13 +487,19 @@ class Channel:
     def _check_lost(self, index: Index, *, but: Collection[str]) -> None:
         """Raise ChannelError where a published package is not there: an index without it would let
         another one have its name."""
-        for files in index.values():
-            for entry in files.values():
-                if entry.path not in but and not (self.root / entry.path).is_file():
-                    raise ChannelError(
-                        f"{self.root} was not changed because {entry.path} is in the index and not "
-                        f"in the channel; {self._again}"
-                    )
+        lost = [
+            entry.path
+            for files in index.values()
+            for entry in files.values()
+            if entry.path not in but and not (self.root / entry.path).is_file()
+        ]
+        if lost:
+            raise ChannelError(
+                f"{self.root} was not changed because of its index these are not there: "
+                f"{', '.join(lost)}; put all that were published back in one `lmsbuild channel add "
+                f"{self.root} PACKAGE...`, or give them up with `lmsbuild channel index "
+                f"{self.root}`"
+            )
 
     def _check_files(
         self, index: Index, console: Console, *, stubs: bool, anew: bool = False

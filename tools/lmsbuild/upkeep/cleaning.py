@@ -24,6 +24,7 @@ from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import cache_dir
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.arranging import popped
+from lmsbuild.checkout.checkout import overlooked
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.places import environment
 from lmsbuild.tags.frameworks import Target
@@ -163,9 +164,15 @@ def users_work(checkout: Path) -> str:
         changes = user.changes()
         if changes:
             return f"{changes[0][3:]} is not committed; give --force to remove it all the same"
-        hidden = _overlooked(user) or _within(user)
+        hidden = overlooked(user)
         if hidden:
-            return f"{hidden}; give --force to remove it all the same"
+            return (
+                f"{hidden[0]} is not committed (git was told to overlook that); give --force to "
+                "remove it all the same"
+            )
+        other = _within(user)
+        if other:
+            return f"{other}; give --force to remove it all the same"
         off = popped(user)
         if off:
             return f"has popped patches ({off[0].name}); give --force to remove it all the same"
@@ -188,20 +195,6 @@ def users_work(checkout: Path) -> str:
         return ""
     except (FileError, GitError, TreeStateError) as error:
         return f"{error.message}, or give --force to remove it all the same"
-
-
-def _overlooked(user: Repository) -> str:
-    """A file that git was told to overlook (`update-index --assume-unchanged`, `--skip-worktree`)
-    and that is not as the index has it."""
-    listed = user.git.run("ls-files", "-v", "--stage", "-z").stdout
-    for entry in listed.decode(errors="surrogateescape").split("\0")[:-1]:
-        facts, _, name = entry.partition("\t")
-        flag, _, blob, _ = facts.split(" ")
-        file = user.path / name
-        hidden = (flag.islower() or flag == "S") and file.is_file() and not file.is_symlink()
-        if hidden and user.git.text("hash-object", "--", name) != blob:
-            return f"{name} is not committed (git was told to overlook that)"
-    return ""
 
 
 def _within(user: Repository) -> str:

@@ -14,6 +14,7 @@ from lmsbuild.base.git import checkout_git, open_at
 from lmsbuild.base.hashing import (
     sha256_value,
 )
+from lmsbuild.checkout.checkout import overlooked
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.tags.download import header_wheel, official_wheel
 from lmsbuild.tags.frameworks import Target
@@ -77,6 +78,12 @@ def gather(target: Target, tree: Path, python: str, console: Console, compiler: 
         raise WheelError(
             f"no wheel can be made of {tree} because the series of {target.label} is not applied "
             f"there; run `lmsbuild apply {target.tag_name}`"
+        )
+    hidden = overlooked(checkout)
+    if hidden:
+        raise WheelError(
+            f"no wheel can be made of {tree} because {hidden[0]} is not as its commit has it (git "
+            "was told to overlook that); put it back, or commit it"
         )
     changes = checkout.changes()
     if changes:
