@@ -1095,13 +1095,15 @@ inline Engine::Entry* Engine::find_on_(Device& on, Key key) {
   return it == on.entries.end() ? nullptr : recent = it->second;
 }
 
-// A storage that was given memory of another device has an entry for each.
+// A storage that was given memory of another device has an entry for each. What keeps it where it
+// is may be on either.
 Engine::Entry* Engine::find_(Key key) {
   Entry* found = nullptr;
   for (auto& on : devices_) {
     Entry* entry = find_on_(*on, key);
-    if (entry == nullptr) continue;
-    if (found == nullptr || backend_.locate(key).device == on->index) found = entry;
+    if (entry == nullptr || (found != nullptr && !evictable_(found))) continue;
+    const bool here = found == nullptr || backend_.locate(key).device == on->index;
+    if (here || !evictable_(entry)) found = entry;
   }
   return found;
 }

@@ -1585,6 +1585,36 @@ TEST(engine_follows_a_storage_to_another_device) {
   CHECK_EQ(rig.backend.retained.size(), 0u);
 }
 
+TEST(engine_follows_what_is_held_to_another_device) {
+  using Do = void (*)(Engine&, lms::Key);
+  const Do hold[] = {[](Engine& e, lms::Key key) { e.pin(key, stream(0)); },
+                     [](Engine& e, lms::Key key) { e.expose(key, stream(0)); },
+                     [](Engine& e, lms::Key key) { e.exclude(key, stream(0)); }};
+  const Do let_go[] = {[](Engine& e, lms::Key key) { e.unpin(key); },
+                       [](Engine& e, lms::Key key) { e.unexpose(key); },
+                       [](Engine& e, lms::Key key) { e.include(key); }};
+  for (int i = 0; i < 3; ++i) {
+    Rig rig;
+    StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1);
+    {
+      fake::Scope scope;
+      hold[i](*rig.engine, a.get());
+    }
+    a->device = 1;
+    a->renumbered = true;
+    rig.use(&a);
+    CHECK(!rig.evict(a));
+    {
+      fake::Scope scope;
+      CHECK_EQ(rig.engine->evict_all(1, lms::Sizes::kAny), kBytes);  // of the other
+      let_go[i](*rig.engine, a.get());
+    }
+    CHECK(rig.evict(a));
+    CHECK_EQ(rig.engine->stats(0).pinned.count.current, 0);
+    CHECK_EQ(rig.engine->stats(1).pinned.count.current, 0);
+  }
+}
+
 TEST(engine_has_a_time_for_each_lane) {
   Rig rig(2);
   StorageRef slow = rig.make(1), fast = rig.make(2);
