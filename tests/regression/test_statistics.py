@@ -327,14 +327,16 @@ def test_the_line_says_what_holds(device: Any, monkeypatch: Any, capfd: Any) -> 
 def test_the_environment_alone_trains_what_does_not_fit(program: Any) -> None:
     code = """
         import torch
+        chaos = torch.cuda.lms.settings()["chaos"]  # before there is a device
         kept = [torch.full((1 << 18,), float(i), device="cuda") for i in range(100)]
         assert all((x == i).all().item() for i, x in enumerate(kept))
-        print("all there")
+        assert torch.cuda.lms.settings()["chaos"] == chaos
+        print("all there", chaos)
     """
     assert "out of memory" in program(code, memory=24 * MIB, fails=True)
-    assert "all there" in program(code, memory=24 * MIB, env={"PYTORCH_LMS": "min_size=0"})
+    assert "all there False" in program(code, memory=24 * MIB, env={"PYTORCH_LMS": "min_size=0"})
     out = program(code, memory=24 * MIB, env={"PYTORCH_LMS": "min_size=0", "LMS_DEBUG": "chaos"})
-    assert "all there" in out and "Large Model Support is on" in out
+    assert "all there True" in out and "Large Model Support is on" in out
 
 
 def test_pins_are_counted(lms: Any) -> None:

@@ -1438,3 +1438,61 @@ def test_a_fork_and_a_loader(program: Any) -> None:
         """
     )
     assert "loaded" in out
+
+
+TWO_DEVICES = {"SIMCUDA_DEVICES": "2"}
+
+
+def test_what_an_operator_of_two_devices_uses_is_of_each(program: Any) -> None:
+    """Also what was made before it was turned on, which that operator makes known."""
+    code = """
+        import torch
+        x, y = torch.ones(1 << 19, device="cuda:0"), torch.zeros(1 << 19, device="cuda:1")
+        torch.cuda.lms.enable(min_size=0)
+        y.copy_(x)
+        for device, one in enumerate((x, y)):
+            torch.cuda.lms.reclaim(device=device)
+            assert torch.ops.lms.on_host(one)
+            assert torch.cuda.lms.stats(device)["lms.on_host"] == 1
+        print((x == 1).all().item(), (y == 1).all().item())
+    """
+    assert "True True" in program(code, env=TWO_DEVICES)
+
+
+@pytest.mark.values
+def test_a_thread_for_each_of_two_devices(program: Any) -> None:
+    """With less memory than it uses, beside one that evicts everything of both."""
+    code = """
+        import threading
+        import torch
+
+        torch.cuda.lms.enable(min_size=0)
+        wrong, over = [], threading.Event()
+
+        def work(device):
+            with torch.cuda.device(device):
+                kept = [torch.full((1 << 20,), float(i), device="cuda") for i in range(8)]
+                for step in range(1, 21):
+                    for i, one in enumerate(kept):
+                        one.add_(1)
+                        if not (one * 2 == 2 * (i + step)).all():
+                            wrong.append((device, step, i))
+
+        def evict():
+            while not over.wait(0.001):
+                for device in range(2):
+                    torch.cuda.lms.reclaim(device=device)
+
+        threads = [threading.Thread(target=work, args=(device,)) for device in range(2)]
+        evictor = threading.Thread(target=evict)
+        for thread in (*threads, evictor):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        over.set()
+        evictor.join()
+        pinned = [torch.cuda.lms.stats(device)["pinned.all.current"] for device in range(2)]
+        moved = [torch.cuda.lms.stats(device)["lms.paged_in"] > 8 for device in range(2)]
+        print(wrong, pinned, moved)
+    """
+    assert "[] [0, 0] [True, True]" in program(code, memory=24 * MIB, env=TWO_DEVICES)

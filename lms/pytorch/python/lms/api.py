@@ -99,6 +99,10 @@ def parse_debug(modes: str) -> bool:
     return "chaos" in modes.split(",")
 
 
+def _debugs(mode: str) -> bool:
+    return mode in os.environ.get("LMS_DEBUG", "").split(",")
+
+
 def store(wanted: Optional[bool] = None, **given: Optional[Size]) -> None:
     """Sets sizes by name (None: the library's own), all or none, and whether it is to be on."""
     global _wanted
@@ -200,7 +204,7 @@ def settings() -> Dict[str, Any]:
     return {
         "enabled": is_enabled(),
         **_settings,
-        "chaos": library.loaded() and library.ops().chaos(),
+        "chaos": library.ops().chaos() if library.loaded() else _debugs("chaos"),
     }
 
 
