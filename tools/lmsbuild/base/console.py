@@ -34,6 +34,7 @@ QUIET_SECONDS = 2.0
 LINE_SECONDS = 15.0
 _TICK_SECONDS = 0.1
 _LEAST_WIDTH = 40
+_NAME = 24  # columns that what a row is of has at least, where it is as long
 _UNLIMITED = 10_000  # columns of what is no terminal
 _CONTROLS = re.compile(r"[\x00-\x06\x0e-\x1f\x7f-\x9f]")  # rich leaves the others out itself
 _STYLES = {"ok": "green", "MISSING": "bold red", "failed": "bold red"}
@@ -223,8 +224,11 @@ class Console:
         table = Table(
             title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
         )
-        for name in header:
-            table.add_column(name, overflow="fold")
+        first = max((len(row[0]) for row in rows), default=0)
+        for number, name in enumerate(header):
+            # What a row is of stays in one piece, where the terminal is narrow.
+            least = min(first, _NAME) if number == 0 else None
+            table.add_column(name, overflow="fold", min_width=least)
         for row in rows:
             table.add_row(*(Text(_visible(cell), _STYLES.get(cell, "")) for cell in row))
         self._print(table)
