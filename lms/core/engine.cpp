@@ -1073,7 +1073,6 @@ inline Engine::Device* Engine::known_(int device) const {
 
 // With the whole of the lock, where the device has not been seen.
 Engine::Device& Engine::on_(int device) {
-  if (Device* known = known_(device)) return *known;
   const int index = std::max(device, 0);  // -1: of no device
   if (Device* known = known_(index)) return *known;
   std::atomic<Device*>& numbered = numbered_.at(static_cast<std::size_t>(index));

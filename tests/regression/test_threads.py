@@ -1449,6 +1449,8 @@ def test_what_an_operator_of_two_devices_uses_is_of_each(program: Any) -> None:
         import torch
         x, y = torch.ones(1 << 19, device="cuda:0"), torch.zeros(1 << 19, device="cuda:1")
         torch.cuda.lms.enable(min_size=0)
+        small = [torch.ones(1, device=device) for device in range(2)]  # both are known
+        torch.cuda.lms.exclude(small[0]), torch.cuda.lms.exclude(small[1])
         y.copy_(x)
         for device, one in enumerate((x, y)):
             torch.cuda.lms.reclaim(device=device)
