@@ -760,7 +760,8 @@ std::vector<Key> Engine::all_out() {
   for (auto& on : devices_) {
     for (auto& item : on->entries) {
       if (!backend_.acquire(item.first)) continue;
-      if (backend_.locate(item.first).place == Place::kHost) out.push_back(item.first);
+      if (backend_.locate(item.first).place != Place::kHost) continue;
+      if (find_(item.first) == item.second) out.push_back(item.first);
     }
   }
   return out;
@@ -1094,17 +1095,37 @@ inline Engine::Entry* Engine::find_on_(Device& on, Key key) {
   return it == on.entries.end() ? nullptr : recent = it->second;
 }
 
-// A storage that was given memory of another device has an entry for each. What keeps it where it
-// is may be on either.
+// With the whole of the lock. A storage that was given memory of another device has an entry for
+// each: what the user holds goes to where it is now, and what ops have pinned stays pinned.
 Engine::Entry* Engine::find_(Key key) {
   Entry* found = nullptr;
   for (auto& on : devices_) {
     Entry* entry = find_on_(*on, key);
-    if (entry == nullptr || (found != nullptr && !evictable_(found))) continue;
-    const bool here = found == nullptr || backend_.locate(key).device == on->index;
-    if (here || !evictable_(entry)) found = entry;
+    if (entry == nullptr) continue;
+    if (found == nullptr) {
+      found = entry;
+      continue;
+    }
+    Entry* old = entry;
+    if (backend_.locate(key).device == on->index) std::swap(found, old);
+    hand_over_(old, found);
+    if (old->pins > 0 && evictable_(found)) found = old;
   }
   return found;
+}
+
+void Engine::hand_over_(Entry* from, Entry* to) {
+  for (; from->held > 0; --from->held) {
+    pin_(to);
+    ++to->held;
+    forget_last_uses_(from);
+    unpin_(from);
+  }
+  to->exposed = to->exposed || from->exposed;
+  to->excluded = to->excluded || from->excluded;
+  from->exposed = from->excluded = false;
+  tell_candidate_(from);
+  tell_candidate_(to);
 }
 
 void Engine::erase_(Entry* entry) {
@@ -1342,7 +1363,9 @@ Census Engine::census(int device) {
   Census census;
   for (auto& on : devices_) {
     purge_(*on);
-    for (auto& item : on->entries) count_(item.second, device, &census);
+    for (auto& item : on->entries) {
+      if (find_(item.first) == item.second) count_(item.second, device, &census);
+    }
   }
   return census;
 }

@@ -507,6 +507,7 @@ class Engine {
   static Entry*& recent_(Device& on, Key key);
   static Entry* find_on_(Device& on, Key key);
   Entry* find_(Key key);
+  void hand_over_(Entry* from, Entry* to);
   Entry* track_(Key key, Device* part = nullptr);
   static void look_ahead_(Device* on, Key key);
   Entry* new_entry_(Device& on, Key key);

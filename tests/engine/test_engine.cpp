@@ -1554,10 +1554,16 @@ TEST(engine_has_a_time_for_each_device) {
 TEST(engine_follows_a_storage_to_another_device) {
   Rig rig;
   StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1);
-  rig.use(&a);
-  a->device = 1;
-  a->renumbered = true;
-  rig.use(&a, Access::kWrite);
+  {
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&a, Access::kRead}});
+    a->device = 1;
+    a->renumbered = true;
+    rig.use(&a, Access::kWrite);
+    CHECK(!rig.engine->evict(a.get()));
+    rig.engine->leave(frame);
+  }
   CHECK_EQ(rig.engine->stats(1).used, 1);
   {
     fake::Scope scope;
@@ -1606,10 +1612,18 @@ TEST(engine_follows_what_is_held_to_another_device) {
     CHECK(!rig.evict(a));
     {
       fake::Scope scope;
+      CHECK_EQ(rig.engine->census(1).tracked, 2u);
       CHECK_EQ(rig.engine->evict_all(1, lms::Sizes::kAny), kBytes);  // of the other
+      CHECK_EQ(rig.engine->all_out().size(), 1u);
+      Engine::Frame frame;
+      rig.enter(&frame, {{&a, Access::kRead}});
       let_go[i](*rig.engine, a.get());
+      CHECK(!rig.engine->evict(a.get()));
+      rig.engine->leave(frame);
     }
     CHECK(rig.evict(a));
+    fake::Scope scope;
+    CHECK_EQ(rig.engine->census(0).tracked, 0u);
     CHECK_EQ(rig.engine->stats(0).pinned.count.current, 0);
     CHECK_EQ(rig.engine->stats(1).pinned.count.current, 0);
   }
