@@ -1554,6 +1554,8 @@ TEST(engine_has_a_time_for_each_device) {
 TEST(engine_follows_a_storage_to_another_device) {
   Rig rig;
   StorageRef a = rig.make(1), b = rig.make(2, kBytes, 1);
+  CHECK(rig.evict(b));  // there are marks from now on
+  rig.use(&b);
   {
     fake::Scope scope;
     Engine::Frame frame;
@@ -1564,13 +1566,21 @@ TEST(engine_follows_a_storage_to_another_device) {
     CHECK(!rig.engine->evict(a.get()));
     rig.engine->leave(frame);
   }
-  CHECK_EQ(rig.engine->stats(1).used, 1);
+  CHECK_EQ(rig.engine->stats(1).used, 2);
   {
     fake::Scope scope;
     Engine::Frame frame;
     rig.enter(&frame, {{&a, Access::kRead}});
     CHECK(!rig.engine->evict(a.get()));
     rig.engine->leave(frame);
+  }
+  for (std::uint64_t tag = 3; tag < 20; ++tag) {
+    rig.device.drain();
+    rig.run_op(&a, stream(1), [&] { rig.write(a, tag, stream(1)); });
+    CHECK(rig.evict(a));
+    CHECK(rig.backend.knew_last_uses);
+    rig.use(&a);
+    CHECK(rig.resident(a) && rig.has(a, tag));
   }
   {
     fake::Scope scope;
@@ -1581,9 +1591,6 @@ TEST(engine_follows_a_storage_to_another_device) {
     CHECK(!rig.engine->evict(a.get()));
     rig.engine->unpin(a.get());
   }
-  CHECK(rig.evict(a));
-  rig.use(&a);
-  CHECK(rig.resident(a) && rig.has(a, 1));
   a = StorageRef();
   b = StorageRef();
   fake::Scope scope;
