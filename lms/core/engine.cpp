@@ -369,7 +369,7 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device)
     } catch (...) {  // frames are left in destructors; the first op that uses it makes it known
     }
   }
-  count_op_(frame);
+  count_op_(frame, part);
   // All that the op has queued on a stream is over when the mark is, so it is the end of each use
   // there. What is below the minimum size moves so rarely that no mark is set for it.
   const Device* marked = nullptr;  // a device, and a stream of it that has `mark`
@@ -410,12 +410,16 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device)
 }
 
 // On each device that it has used.
-inline void Engine::count_op_(const Frame& frame) {
+inline void Engine::count_op_(const Frame& frame, Device* part) {
   const auto count = [&frame](Device& on) {
+    LaneTime& lane = on.lanes[frame.lane_];
     ++on.clock;
-    ++on.lanes[frame.lane_];
+    ++lane.ops;
+    if (lane.open || frame.lane_ == 0) return;
+    lane.open = true;
+    ++on.open_lanes;
   };
-  if (frame.device_ != nullptr && !frame.several_) return count(*frame.device_);
+  if (part != nullptr) return count(*part);
   for (auto& on : devices_) {
     const bool used =
         std::any_of(frame.pins_.begin(), frame.pins_.end(),
@@ -537,19 +541,22 @@ void Engine::trim_(Frame* frame) {
 
 Lane Engine::open_lane() {
   const EngineLock lock(mutex_);
-  ++open_lanes_;
   if (!closed_lanes_.empty()) {
     const Lane lane = closed_lanes_.back();
     closed_lanes_.pop_back();
     return lane;
   }
-  for (auto& on : devices_) on->lanes.push_back(0);
+  for (auto& on : devices_) on->lanes.emplace_back();
   return static_cast<Lane>(lane_count_++);
 }
 
 void Engine::close_lane(Lane lane) {
   const EngineLock lock(mutex_);
-  --open_lanes_;
+  for (auto& on : devices_) {
+    if (!on->lanes[lane].open) continue;
+    on->lanes[lane].open = false;
+    --on->open_lanes;
+  }
   closed_lanes_.push_back(lane);
 }
 
@@ -645,9 +652,9 @@ bool Engine::excluded(Key key) {
 // used young for ever: there the ops of all count, as if all lanes were as fast.
 std::uint64_t Engine::age_(const Entry* entry) const {
   const Device& on = *entry->on;
-  const std::uint64_t own = on.lanes[entry->last_use.lane] - entry->last_use.op;
+  const std::uint64_t own = on.lanes[entry->last_use.lane].ops - entry->last_use.op;
   const std::uint64_t all = on.clock - entry->last_clock;
-  return std::max(own, all / std::max<std::size_t>(open_lanes_, 1));
+  return std::max(own, all / std::max<std::size_t>(on.open_lanes, 1));
 }
 
 // What is too small moves so rarely that its rhythm is not worth the memory.
@@ -1157,7 +1164,7 @@ Engine::Entry* Engine::new_entry_(Device& on, Key key) {
   entry->on = &on;
   const Extent extent = backend_.locate(key);
   size_(entry, extent.bytes);
-  entry->last_use.op = on.lanes[0];
+  entry->last_use.op = on.lanes[0].ops;
   entry->last_clock = on.clock;
   backend_.retain(key);
   on.entries.emplace(key, entry);
@@ -1238,7 +1245,7 @@ inline void Engine::size_(Entry* entry, std::size_t bytes) {
 
 inline void Engine::push_idle_(Entry* entry, Lane lane) {
   Device& on = *entry->on;
-  entry->last_use = {lane, on.lanes[lane]};
+  entry->last_use = {lane, on.lanes[lane].ops};
   entry->last_clock = on.clock;
   entry->order = ++on.order;
   link_idle_(entry);

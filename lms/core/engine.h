@@ -465,6 +465,10 @@ class Engine {
   struct IdleLists {
     List large, small;
   };
+  struct LaneTime {
+    std::uint64_t ops = 0;
+    bool open = false;  // and has run one of them since
+  };
   // What ops of one device change: under its part of the lock, or under the whole.
   struct Device {
     explicit Device(int its_index, std::size_t lane_count, std::size_t size_classes)
@@ -480,10 +484,11 @@ class Engine {
     const int index;
     std::unordered_map<Key, Entry*> entries;
     std::size_t tracked_at_purge = 0;
-    std::uint64_t clock = 0;           // ops of all lanes
-    std::uint64_t order = 0;           // how many came to be idle
-    std::vector<std::uint64_t> lanes;  // ops of each
-    List clean;                        // storages with a host copy, and what is dead of them
+    std::uint64_t clock = 0;      // ops of all lanes
+    std::uint64_t order = 0;      // how many came to be idle
+    std::vector<LaneTime> lanes;  // of each
+    std::size_t open_lanes = 0;   // that have run an op here
+    List clean;                   // storages with a host copy, and what is dead of them
     IdleLists idle;
     EngineStats stats;
     ThrashWatch watch;
@@ -529,7 +534,7 @@ class Engine {
   void tell_use_(const OpUse& use, const char* op);
   void bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::size_t count,
                           Overwritten* old);
-  void count_op_(const Frame& frame);
+  void count_op_(const Frame& frame, Device* part);
   void count_(Entry* entry, int device, Census* of);
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
@@ -581,7 +586,6 @@ class Engine {
   std::size_t min_bytes_ = std::size_t{1} << 20;
   std::size_t lane_count_ = 1;
   std::vector<Lane> closed_lanes_;  // to be used again
-  std::size_t open_lanes_ = 0;
   bool keep_clean_;
   bool has_moved_ = false;  // anything, ever
   const bool tells_candidates_;

@@ -1637,7 +1637,7 @@ TEST(engine_follows_what_is_held_to_another_device) {
 }
 
 TEST(engine_has_a_time_for_each_lane) {
-  Rig rig(2);
+  Rig rig(3);
   StorageRef slow = rig.make(1), fast = rig.make(2);
   fake::Scope scope;
   const auto run = [&](lms::Lane lane, StorageRef* storage) {
@@ -1656,6 +1656,9 @@ TEST(engine_has_a_time_for_each_lane) {
   run(two, &fast);
   run(one, &slow);
   for (int i = 0; i < 10; ++i) run(two, &fast);
+  const lms::Lane elsewhere = rig.engine->open_lane();
+  StorageRef other = rig.make(3, kBytes, 1);
+  run(elsewhere, &other);  // a lane of another device is not one that could be as fast
   // One lane's ten ops are not the other's, which would have run five if it were as fast.
   CHECK_EQ(find(slow).cost, 5);
   CHECK_EQ(find(fast).cost, 0);
