@@ -59,7 +59,7 @@ ON_A_CHECKOUT = (
     "push", "pop", "fold", "squash", "drop", "reorder", "import", "undo", "rebuild"
 )  # fmt: skip
 # Of each one is in what a dry run says: there may be nothing to do.
-WORDS = ("would", "nothing", "unchanged", "as it should be")
+WORDS = ("would", "nothing", "unchanged", "as it should be", "as lms/ has it")
 MORE = """
 [images.compiler]
 base = { x86_64 = "no-such-image:1" }
