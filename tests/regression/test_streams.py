@@ -171,6 +171,7 @@ def test_a_copy_in_waits_for_who_used_its_block_here(mode: str) -> None:
     assert torch.equal(z.cpu(), ramp(100) + 1)
 
 
+@pytest.mark.values
 def test_a_copy_in_waits_for_who_used_its_block_before_its_last_owner(program: Any) -> None:
     """Which was made there, used by nobody, and has left."""
     out = program(

@@ -1443,6 +1443,7 @@ def test_a_fork_and_a_loader(program: Any) -> None:
 TWO_DEVICES = {"SIMCUDA_DEVICES": "2"}
 
 
+@pytest.mark.values
 def test_what_an_operator_of_two_devices_uses_is_of_each(program: Any) -> None:
     """Also what was made before it was turned on, which that operator makes known."""
     code = """
