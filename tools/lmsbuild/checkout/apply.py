@@ -303,9 +303,8 @@ def _check_result(made: Repository, series: Series) -> None:
         of_it = [p.name for p in series.patches if file in {c.path for c in p.changes}]
         raise PatchError(
             f"the series was not applied because {file} did not come out as its last patch, "
-            f"{of_it[-1]}, "
-            "says: it was edited by hand; put the patch back, and change the code in a checkout, "
-            "from which `lmsbuild refresh` writes it",
+            f"{of_it[-1]}, says: it was edited by hand; put the patch back, and change the code in "
+            "a checkout, from which `lmsbuild refresh` writes it",
             file=file,
             patch=of_it[-1],
         )

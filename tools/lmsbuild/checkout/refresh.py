@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from lmsbuild.base.errors import ConflictError, TreeStateError, UsageError
 from lmsbuild.base.git import EMAIL, NAME, Entry
@@ -28,7 +27,7 @@ from lmsbuild.series.mail import Mail
 from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Patch, check_folders, patch_files
 from lmsbuild.tags.frameworks import Target, targets
-from lmsbuild.tags.runtimefiles import runtime_files, source_of
+from lmsbuild.tags.runtimefiles import is_of, runtime_files, source_of
 
 RUNTIME_SUBJECT = "Add the Large Model Support runtime"
 RUNTIME_MESSAGE = f"""{RUNTIME_SUBJECT}
@@ -275,18 +274,13 @@ def _merge_runtime(
         )
     for entry in target.framework.layout:
         for pattern in entry.patterns:
-            if not any(_is_of(path, entry.target, pattern) for path in runtime):
+            if not any(is_of(path, entry, pattern) for path in runtime):
                 raise TreeStateError(
                     f"{target.label} was not refreshed because the commits in "
                     f"{line.repository.path} remove the last file {pattern} of {entry.target}, and "
                     f"`layout` in {target.framework_file} names some; correct it there first, or "
                     "restore the file"
                 )
-
-
-def _is_of(path: str, folder: str, pattern: str) -> bool:
-    pure = PurePosixPath(path)
-    return pure.parent == PurePosixPath(folder) and fnmatch(pure.name, pattern)
 
 
 def _recorded(target: Target, preimage: dict[str, str]) -> bytes:

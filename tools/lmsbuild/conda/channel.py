@@ -495,7 +495,7 @@ class Channel:
         ]
         if lost:
             raise ChannelError(
-                f"{self.root} was not changed because of its index these are not there: "
+                f"{self.root} was not changed because its index has packages that are not there: "
                 f"{', '.join(lost)}; put all that were published back in one `lmsbuild channel add "
                 f"{self.root} PACKAGE...`, or give them up with `lmsbuild channel index "
                 f"{self.root}`"

@@ -68,6 +68,12 @@ def licence_text(root: Path) -> bytes:
     return file.read_bytes()
 
 
+def is_of(path: str, entry: Layout, pattern: str) -> bool:
+    """Whether a file of the framework is one that this pattern of `entry` names."""
+    pure = PurePosixPath(path)
+    return pure.parent == PurePosixPath(entry.target) and fnmatch(pure.name, pattern)
+
+
 def source_of(target: Target, path: str) -> str | None:
     """The path below the project's root that a file of the framework comes from, by its name.
 
@@ -75,8 +81,6 @@ def source_of(target: Target, path: str) -> str | None:
     """
     pure = PurePosixPath(path)
     for entry in target.framework.layout:
-        if pure.parent == PurePosixPath(entry.target) and any(
-            fnmatch(pure.name, pattern) for pattern in entry.patterns
-        ):
+        if any(is_of(path, entry, pattern) for pattern in entry.patterns):
             return f"{entry.source}/{pure.name}"
     return None

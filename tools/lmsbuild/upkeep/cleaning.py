@@ -137,7 +137,7 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
 
 # What the commands put into the folder of a tag, beside checkouts.
 _MADE = (
-    *("env-*", "full-py*", "wheels", "wheels-container", "wheels-*", "conda"),
+    *("env-*", "full-py*", "wheels", "wheels-*", "conda"),
     *("plugin", "releases", "reports", "bench", "demo"),
 )
 
@@ -164,15 +164,9 @@ def users_work(checkout: Path) -> str:
         changes = user.changes()
         if changes:
             return f"{changes[0][3:]} is not committed; give --force to remove it all the same"
-        hidden = overlooked(user)
-        if hidden:
-            return (
-                f"{hidden[0]} is not committed (git was told to overlook that); give --force to "
-                "remove it all the same"
-            )
-        other = _within(user)
-        if other:
-            return f"{other}; give --force to remove it all the same"
+        unseen = _unseen(user)
+        if unseen:
+            return f"{unseen}; give --force to remove it all the same"
         off = popped(user)
         if off:
             return f"has popped patches ({off[0].name}); give --force to remove it all the same"
@@ -197,9 +191,11 @@ def users_work(checkout: Path) -> str:
         return f"{error.message}, or give --force to remove it all the same"
 
 
-def _within(user: Repository) -> str:
-    """Another repository's, which is lost with this one: of a linked worktree, or in a folder that
-    git ignores."""
+def _unseen(user: Repository) -> str:
+    """What `git status` does not show: edits that it was told to overlook, linked worktrees, and
+    other repositories in folders that it ignores."""
+    for name in overlooked(user):
+        return f"{name} is not committed (git was told to overlook that)"
     for line in user.git.text("worktree", "list", "--porcelain").splitlines():
         place = Path(line.removeprefix("worktree "))
         if line.startswith("worktree ") and place.is_dir() and not place.samefile(user.path):
