@@ -200,6 +200,32 @@ def test_what_other_threads_may_be_running_is_refused(device: Any, kind: str) ->
         assert not fuses(compiled)
 
 
+def named_by_autograd() -> None:
+    """In a hook, which runs in a thread that lives on and was not started by Python."""
+    x = torch.ones(1, device="cuda", requires_grad=True)
+    named = []
+    x.register_hook(lambda grad: named.append(threading.current_thread()))
+    (x * 2).sum().backward()
+    assert named[0] in threading.enumerate() and named[0] is not threading.current_thread()
+
+
+def watched_by_tqdm() -> None:
+    assert any("tqdm" in type(thread).__module__ for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("begin", ["named_by_autograd", "watched_by_tqdm"])
+def test_a_thread_that_runs_no_function_does_not_matter(device: Any, begin: str) -> None:
+    """It lives as long as the process."""
+    progress = pytest.importorskip("tqdm").tqdm(range(1)) if begin == "watched_by_tqdm" else None
+    lms = torch.cuda.lms
+    globals()[begin]()
+    compiled = function()
+    assert fuses(compiled)
+    lms.enable()
+    assert not fuses(compiled)
+    del progress
+
+
 @pytest.mark.skipif(
     lms_device.torch_version() < (2, 0), reason="before PyTorch 2 there is no way past modes"
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 from typing import Any, Callable, Iterator, List, Optional
 
@@ -15,6 +16,9 @@ import torch
 from . import library, objects, versions
 
 _GROUPS = ("TensorExprGroup", "CudaFusionGroup")  # as the graphs call them
+
+# Whose threads live as long as the process, watch something, and run nothing of TorchScript.
+_WATCHERS = ("tensorboard", "tqdm", "wandb")
 
 _lock = library.over_forks(threading.RLock())  # a finalizer may switch meanwhile
 _stopped = False
@@ -82,6 +86,20 @@ def _fused(compiled: Any) -> bool:
     return any(group in graph for graph in on_gpu for group in _GROUPS)
 
 
+def _others() -> List[threading.Thread]:
+    """Which threads may be running what is compiled. One that Python did not start is known to it
+    for good, once it has run some of it, as autograd's do in hooks; what it does, one of Python's
+    waits for."""
+    running = sys._current_frames()
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread()
+        and type(thread).__module__.split(".")[0] not in _WATCHERS
+        and not (isinstance(thread, threading._DummyThread) and thread.ident not in running)
+    ]
+
+
 def _compile_anew() -> None:
     """Whatever was compiled."""
     methods = [m._get_method(name) for m in _modules() for name in m._method_names()]
@@ -111,17 +129,16 @@ def stop(what: str) -> None:
                 or objects.instances(torch.jit.ScriptFunction)
             ):
                 library.ops().launches_unseen()
-        elif threading.active_count() == 1:
+        elif not _others():
             _compile_anew()
         else:
             compiled = [*_functions(), *_modules()]
             if any(_fused(each) for _ in _states_of_autocast() for each in compiled):
                 _put_back()
-                others = set(threading.enumerate()) - {threading.current_thread()}
                 raise RuntimeError(
                     f"{what} because TorchScript has fused operators into kernels for the GPU, "
                     "which use addresses that tensors are to leave, and other threads, which may "
-                    f"be running them, are alive ({', '.join(sorted(t.name for t in others))}); "
+                    f"be running them, are alive ({', '.join(sorted(t.name for t in _others()))}); "
                     "do it before TorchScript's functions run, or when these threads have ended"
                 )
         _stopped = True
