@@ -122,10 +122,12 @@ class Owed {
   // was freed stays so: nobody tells whether the op uses it.
   void take() {
     Ready taken;
-    const Ready before = whole();
-    taken.freed = before.freed || before.all;
-    taken.others = before.copies();
-    taken.others.add(before.others);
+    each_(0, SIZE_MAX, [&taken](const Ready& ready) {
+      taken.freed = taken.freed || ready.freed || ready.all;
+      taken.others.add(ready.out);
+      if (ready.in) taken.others.add(ready.in);
+      taken.others.add(ready.others);
+    });
     if (taken.others.done()) taken.others = Marks();
     *this = Owed(std::move(taken));
   }
