@@ -124,8 +124,7 @@ class Owed {
     Ready taken;
     each_(0, SIZE_MAX, [&taken](const Ready& ready) {
       taken.freed = taken.freed || ready.freed || ready.all;
-      taken.others.add(ready.out);
-      if (ready.in) taken.others.add(ready.in);
+      taken.others.add(ready.copies());
       taken.others.add(ready.others);
     });
     if (taken.others.done()) taken.others = Marks();

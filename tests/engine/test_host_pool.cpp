@@ -180,6 +180,7 @@ TEST(pool_never_exceeds_its_limit) {
   CHECK_EQ(ranges.size(), 3u);                  // 6 of 8 units, and 3 of the 3 that are left
   CHECK_EQ(pool.stats().reserved, 11 * kUnit);  // the last segment is cut to what is left
   CHECK(!pool.allocate(12 * kUnit));
+  CHECK_EQ(pool.stats().reserved_peak, 11 * kUnit);
   pool.check();
 }
 
