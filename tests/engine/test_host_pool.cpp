@@ -180,7 +180,21 @@ TEST(pool_never_exceeds_its_limit) {
   CHECK_EQ(ranges.size(), 3u);                  // 6 of 8 units, and 3 of the 3 that are left
   CHECK_EQ(pool.stats().reserved, 11 * kUnit);  // the last segment is cut to what is left
   CHECK(!pool.allocate(12 * kUnit));
-  CHECK_EQ(pool.stats().reserved_peak, 11 * kUnit);
+  pool.check();
+}
+
+// Enough is free, but not in one piece, and what is missing would be of two segments.
+TEST(pool_exceeds_no_limit_for_a_hole) {
+  HostMemory memory(64 * kUnit);
+  HostPool pool(memory, 8 * kUnit);
+  pool.set_limit(16 * kUnit);
+  std::vector<HostRange> ranges;
+  for (int i = 0; i < 16; ++i) ranges.push_back(pool.allocate(kUnit));
+  for (std::size_t i = 0; i < 16; ++i) {
+    if (i % 8 != 4) pool.free(ranges[i], nullptr);
+  }
+  CHECK(!pool.allocate(12 * kUnit));
+  CHECK_EQ(pool.stats().reserved_peak, 16 * kUnit);
   pool.check();
 }
 
