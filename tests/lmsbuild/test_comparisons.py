@@ -35,6 +35,10 @@ COMPARED = (
     "a.data_ptr() == b[1:2][p].weight.data_ptr()",
     "a.view(-1).data_ptr() != b.view(-1).data_ptr()",
     "a.data_ptr() == b.narrow(0, p, 1).view_as(a.view(1)).data_ptr()",
+    "a.data_ptr() % 16 == 0",
+    "1 if a.data_ptr() % p else 2",
+    "f(a.data_ptr() % (2 * o.factor))",
+    "a.data_ptr() == p * 1",
 )
 # The first pointer is kept, may be, or another one is while it waits to be compared.
 KEPT = (
@@ -45,7 +49,11 @@ KEPT = (
     "{a.data_ptr()}",
     "d[a.data_ptr()]",
     "seen.add(a.data_ptr())",
-    "a.data_ptr() % 16 == 0",
+    "16 % a.data_ptr()",
+    "a.data_ptr() % (16 + p)",
+    "a.data_ptr() % f(16)",
+    "2 * a.data_ptr() % 16",
+    "a.data_ptr() // 16",
     "a.data_ptr() or 1",
     "lambda: a.data_ptr()",
     "a.data_ptr() < b.data_ptr()",
@@ -57,7 +65,7 @@ KEPT = (
     "a.data_ptr() == b[f(1)].data_ptr()",
     "a.data_ptr() == b.view(a.data_ptr() + 1).data_ptr()",
     "a.data_ptr() == b.copy_(a).data_ptr()",
-    "a.data_ptr() == p * 1",
+    "a.data_ptr() == p - 1",
     "d[a.data_ptr()] == p",
     "b.view(a.data_ptr()).data_ptr() == p",
     "b[a.data_ptr():] == p",
@@ -95,7 +103,7 @@ def asks(x):
 for line in sys.argv[2:]:
     a, b = Tensor(), Tensor()
     space = dict(a=a, b=b, p=1, d={1: 1}, seen={1}, f=lambda x: 1, asks=asks)
-    space["o"] = types.SimpleNamespace(seen={1}, get=lambda: 1)
+    space["o"] = types.SimpleNamespace(seen={1}, get=lambda: 1, factor=2)
     names = ", ".join(space)
     exec("def run(%s):\\n    return %s" % (names, line), space)
     made = space["run"](*[space[name] for name in names.split(", ")])

@@ -94,6 +94,33 @@ def test_a_pointer_that_is_ordered_is_one(lms: Any) -> None:
     assert torch.ops.lms.exposed(x) and torch.ops.lms.exposed(y) and first() is lowest
 
 
+@pytest.mark.parametrize("out", [True, False], ids=["on-host", "resident"])
+def test_a_pointer_whose_alignment_is_asked_holds_nothing(lms: Any, out: bool) -> None:
+    """Wherever the storage is later, it is as aligned."""
+    x, factor = block(), 2
+    if out:
+        lms.reclaim()
+    of_part = lambda first: x[first:].data_ptr() % 512  # noqa: E731
+    assert [of_part(first) for first in (0, 1, 127, 128)] == [0, 4, 508, 0]
+    assert (lambda: x[3:].data_ptr() % (8 * factor) == 12)()
+    assert (lambda: x.untyped_storage().data_ptr() % 16 == 0)()
+    assert not torch.ops.lms.exposed(x) and on_host(x) == out
+
+
+def test_a_pointer_whose_remainder_tells_where_it_is_is_one(lms: Any) -> None:
+    x = block()
+    lms.reclaim()
+    page = x.data_ptr() % 4096
+    assert torch.ops.lms.exposed(x)
+    pointer = x.data_ptr()
+    assert page == pointer % 4096
+    lms.release_pointer(x)
+    address = x.data_ptr() % (1 << 64)
+    assert torch.ops.lms.exposed(x)
+    pointer = x.data_ptr()
+    assert address == pointer
+
+
 class Around:
     """Has a pointer of another's: it is kept while the one before it waits to be compared."""
 
@@ -156,6 +183,7 @@ def test_a_pointer_of_nothing_that_is_compared(lms: Any) -> None:
     assert not no_memory(x)
     wrapper = torch.Tensor._make_wrapper_subclass(Wrapper, x.shape, device="cuda")
     assert (lambda: wrapper.data_ptr() == 0)()
+    assert lms.stats()["lms.exposed"] == 0  # nothing is known of it
     for take in (no_memory, lambda t: [t.untyped_storage().data_ptr()]):
         with pytest.raises(RuntimeError, match="storage"):  # as without
             take(wrapper)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pointer that is asked for only to be compared, as the caller's code tells."""
+"""A pointer that is asked for only to be compared, or for how it is aligned, as the caller's code
+tells."""
 
 from __future__ import annotations
 
@@ -30,6 +31,9 @@ _LOADS = {
 # How many values are made one: of a slice, what its argument says.
 _SUBSCRIPTS = {"BINARY_SUBSCR": 2, "BINARY_SLICE": 3, "BINARY_OP": 2}
 _SUBSCRIPT_OPERATOR = 26  # of BINARY_OP, from Python 3.14 on
+# Before Python 3.11 each has an instruction.
+_OPERATORS = {("BINARY_OP", 5): "*", ("BINARY_OP", 6): "%"}
+_OPERATOR_NAMES = {"BINARY_MULTIPLY": "*", "BINARY_MODULO": "%"}
 # What does nothing to the stack that is of interest.
 _NOTHING = ("CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL")
 
@@ -48,8 +52,9 @@ def compares(code: CodeType, at: int) -> bool:
         pointer != module.weight.untyped_storage().data_ptr()
 
     so that nothing keeps it. The other operand is made of names, attributes, subscripts and calls
-    of methods that give a view, or such a pointer. False where it is anything else, or cannot be
-    told; also for `<` and the like, which mean addresses.
+    of methods that give a view, or such a pointer, and their products. Or its remainder is taken,
+    by such an operand: `a.data_ptr() % 16`. False where it is anything else, or cannot be told;
+    also for `<` and the like, which mean addresses.
     """
     known = _known.get(id(code))
     if known is None or known[0]() is not code:
@@ -67,6 +72,9 @@ def _compares(code: CodeType, at: int) -> bool:
         return False
     above = [0]  # the pointer, on the stack; and above each method that is about to be called
     for name, argument in _instructions(code, at + 2):
+        operator = _OPERATOR_NAMES.get(name) or _OPERATORS.get((name, argument))
+        if operator == "%":
+            return above == [1]
         if name == "COMPARE_OP":
             return above in ([0], [1]) and dis.cmp_op[argument >> _SHIFT] in ("==", "!=")
         if name in _ATTRIBUTES and above[-1] > 0:
@@ -82,6 +90,8 @@ def _compares(code: CodeType, at: int) -> bool:
             above[-1] += _LOADS[name]
         elif name == "BUILD_SLICE" and above[-1] >= argument:
             above[-1] -= argument - 1
+        elif operator == "*" and above[-1] >= 2:
+            above[-1] -= 1
         elif name in _SUBSCRIPTS and above[-1] >= _SUBSCRIPTS[name]:
             if name == "BINARY_OP" and argument != _SUBSCRIPT_OPERATOR:
                 return False
@@ -131,16 +141,30 @@ def _called_at(code: CodeType, at: int) -> str:
     return _attribute(code, argument)
 
 
+# What stands for a storage's memory is aligned as that is: as the allocators' blocks are.
+_ALIGNED = 512
+
+
 class Compared(int):
     """A pointer as an operand of `==`: equal to what stands for its memory, and to where that is on
-    the device when it is asked, since the other operand may be a pointer of it, and taken since."""
+    the device when it is asked, since the other operand may be a pointer of it, and taken since.
+
+    Its remainder is the pointer's where every place that the memory may have has the same; for
+    another, `follow` gives the pointer, which stays."""
 
     place: Callable[[], int]
+    follow: Callable[[], int]
 
-    def __new__(cls, identity: int, place: Callable[[], int]) -> Compared:
+    def __new__(
+        cls, identity: int, place: Callable[[], int], follow: Callable[[], int]
+    ) -> Compared:
         self = super().__new__(cls, identity)
-        self.place = place
+        self.place, self.follow = place, follow
         return self
+
+    def __mod__(self, divisor: Any) -> Any:
+        told = isinstance(divisor, int) and divisor > 0 and _ALIGNED % divisor == 0
+        return int.__mod__(self, divisor) if told else self.follow() % divisor
 
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, int):

@@ -139,6 +139,10 @@ def _pointer(
 ) -> Callable[[Any], int]:
     in_chaos = _pinned(function)
 
+    def follow(of: Any) -> int:
+        expose(of)
+        return function(of)
+
     @functools.wraps(function)
     def data_ptr(of: Any) -> int:
         if not library.loaded() or not _on_device(of):
@@ -150,10 +154,12 @@ def _pointer(
         if use is None:
             # Whoever is asked before it is compared may keep it.
             if not versions.intercepted(of) and comparisons.compares(caller.f_code, caller.f_lasti):
-                compared = comparisons.Compared(identity(of), functools.partial(place, of))
+                compared = comparisons.Compared(
+                    identity(of), functools.partial(place, of), functools.partial(follow, of)
+                )
                 return compared or function(of)  # of no memory
-            expose(of)
-        elif library.active() and library.ops().chaos():
+            return follow(of)
+        if library.active() and library.ops().chaos():
             return in_chaos(of)  # where what is out has no pointer
         return function(of)
 
