@@ -5,9 +5,11 @@ generator: what would be fused runs as its operators do, and its graph says what
 from __future__ import annotations
 
 import functools
+import gc
 import io
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -224,6 +226,29 @@ def test_a_thread_that_runs_no_function_does_not_matter(device: Any, begin: str)
     lms.enable()
     assert not fuses(compiled)
     del progress
+
+
+def test_what_another_thread_holds_ends_with_it(device: Any) -> None:
+    """Though it was looked at meanwhile, and nobody collects garbage."""
+    begun, over, held = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        tensor = block(1)
+        held.append(weakref.ref(tensor))
+        begun.set()
+        over.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    gc.disable()
+    try:
+        torch.cuda.lms.enable()
+        over.set()
+        thread.join()
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(

@@ -90,7 +90,7 @@ def _others() -> List[threading.Thread]:
     """Which threads may be running what is compiled. One that Python did not start is known to it
     for good, once it has run some of it, as autograd's do in hooks; what it does, one of Python's
     waits for."""
-    running = sys._current_frames()
+    running = set(sys._current_frames())  # but keep no frame: it has what its function holds
     return [
         thread
         for thread in threading.enumerate()
