@@ -38,7 +38,6 @@ COMPARED = (
     "a.data_ptr() % 16 == 0",
     "1 if a.data_ptr() % p else 2",
     "f(a.data_ptr() % (2 * o.factor))",
-    "a.data_ptr() == p * 1",
 )
 # The first pointer is kept, may be, or another one is while it waits to be compared.
 KEPT = (
@@ -65,6 +64,7 @@ KEPT = (
     "a.data_ptr() == b[f(1)].data_ptr()",
     "a.data_ptr() == b.view(a.data_ptr() + 1).data_ptr()",
     "a.data_ptr() == b.copy_(a).data_ptr()",
+    "a.data_ptr() == p * 1",
     "a.data_ptr() == p - 1",
     "d[a.data_ptr()] == p",
     "b.view(a.data_ptr()).data_ptr() == p",

@@ -212,20 +212,19 @@ def named_by_autograd() -> None:
 
 
 def watched_by_tqdm() -> None:
+    pytest.importorskip("tqdm").tqdm(range(1))
     assert any("tqdm" in type(thread).__module__ for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("begin", ["named_by_autograd", "watched_by_tqdm"])
-def test_a_thread_that_runs_no_function_does_not_matter(device: Any, begin: str) -> None:
+@pytest.mark.parametrize("begin", [named_by_autograd, watched_by_tqdm])
+def test_a_thread_that_runs_no_function_does_not_matter(device: Any, begin: Any) -> None:
     """It lives as long as the process."""
-    progress = pytest.importorskip("tqdm").tqdm(range(1)) if begin == "watched_by_tqdm" else None
     lms = torch.cuda.lms
-    globals()[begin]()
+    begin()
     compiled = function()
     assert fuses(compiled)
     lms.enable()
     assert not fuses(compiled)
-    del progress
 
 
 def test_what_another_thread_holds_ends_with_it(device: Any) -> None:

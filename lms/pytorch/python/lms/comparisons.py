@@ -32,8 +32,12 @@ _LOADS = {
 _SUBSCRIPTS = {"BINARY_SUBSCR": 2, "BINARY_SLICE": 3, "BINARY_OP": 2}
 _SUBSCRIPT_OPERATOR = 26  # of BINARY_OP, from Python 3.14 on
 # Before Python 3.11 each has an instruction.
-_OPERATORS = {("BINARY_OP", 5): "*", ("BINARY_OP", 6): "%"}
-_OPERATOR_NAMES = {"BINARY_MULTIPLY": "*", "BINARY_MODULO": "%"}
+_OPERATORS = {
+    ("BINARY_MULTIPLY", 0): "*",
+    ("BINARY_MODULO", 0): "%",
+    ("BINARY_OP", 5): "*",
+    ("BINARY_OP", 6): "%",
+}
 # What does nothing to the stack that is of interest.
 _NOTHING = ("CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL")
 
@@ -52,9 +56,9 @@ def compares(code: CodeType, at: int) -> bool:
         pointer != module.weight.untyped_storage().data_ptr()
 
     so that nothing keeps it. The other operand is made of names, attributes, subscripts and calls
-    of methods that give a view, or such a pointer, and their products. Or its remainder is taken,
-    by such an operand: `a.data_ptr() % 16`. False where it is anything else, or cannot be told;
-    also for `<` and the like, which mean addresses.
+    of methods that give a view, or such a pointer. Or its remainder is taken, by such an operand or
+    a product of them: `a.data_ptr() % 16`. False where it is anything else, or cannot be told; also
+    for `<` and the like, which mean addresses.
     """
     known = _known.get(id(code))
     if known is None or known[0]() is not code:
@@ -71,12 +75,14 @@ def _compares(code: CodeType, at: int) -> bool:
     if _called_at(code, at) not in ("data_ptr", "_data_ptr"):
         return False
     above = [0]  # the pointer, on the stack; and above each method that is about to be called
+    computed = False  # something of it
     for name, argument in _instructions(code, at + 2):
-        operator = _OPERATOR_NAMES.get(name) or _OPERATORS.get((name, argument))
+        operator = _OPERATORS.get((name, argument))
         if operator == "%":
             return above == [1]
         if name == "COMPARE_OP":
-            return above in ([0], [1]) and dis.cmp_op[argument >> _SHIFT] in ("==", "!=")
+            equal = dis.cmp_op[argument >> _SHIFT] in ("==", "!=")
+            return equal and above in ([0], [1]) and not computed
         if name in _ATTRIBUTES and above[-1] > 0:
             if name == "LOAD_METHOD" or (_FLAGGED_ATTRIBUTES and argument & 1):
                 if _attribute(code, argument) not in _METHODS:
@@ -92,6 +98,7 @@ def _compares(code: CodeType, at: int) -> bool:
             above[-1] -= argument - 1
         elif operator == "*" and above[-1] >= 2:
             above[-1] -= 1
+            computed = True
         elif name in _SUBSCRIPTS and above[-1] >= _SUBSCRIPTS[name]:
             if name == "BINARY_OP" and argument != _SUBSCRIPT_OPERATOR:
                 return False
