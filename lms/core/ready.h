@@ -220,23 +220,26 @@ class Owed {
 };
 
 // Who takes free memory. A page-in waits itself for all that is owed, the last use too, and so
-// takes what went idle first; an op waits for copies alone.
+// takes what went idle first. An op waits for copies alone, and leaves that to page-ins: it takes
+// what went idle last.
 enum class Taker : std::uint8_t { kOp, kPageIn };
 
-// A place in a free block, and how soon it is ready for its taker.
+// A place in a free block, and how well it suits its taker.
 struct Spot {
   std::size_t begin;
-  bool copies_done;
+  bool copies_done;  // as far as the taker waits for it
   std::uint64_t idle_since;
+  Taker taker;
 
   bool before(const Spot& other) const {
-    return copies_done != other.copies_done ? copies_done : idle_since < other.idle_since;
+    if (copies_done != other.copies_done) return copies_done;
+    return taker == Taker::kPageIn ? idle_since < other.idle_since : idle_since > other.idle_since;
   }
 };
 
-// An op takes a block that may be so many times larger than the one that fits best: it need not
-// wait for a copy there, which gains little, and what large blocks are cut up for has to be evicted
-// for again.
+// An op takes a block that may be so many times larger than the one that fits best: where it need
+// not wait for a copy, or what page-ins would not rather have. With more, large blocks are cut up,
+// for which others have to leave again; with less, page-ins begin later.
 constexpr double kLargestForOps = 1.25;
 
 // On either side of the place that is taken so much is left free, or nothing: less would hold
@@ -260,8 +263,8 @@ constexpr std::uint64_t kMarksAhead = 4;
 inline Spot first_ready(const Owed& owed, std::size_t size, std::size_t bytes, Taker taker) {
   const auto at = [&](std::size_t begin) {
     const std::size_t end = begin + bytes;
-    return taker == Taker::kPageIn ? Spot{begin, true, owed.idle_since(begin, end)}
-                                   : Spot{begin, owed.copies_done(begin, end), 0};
+    const bool done = taker == Taker::kPageIn || owed.copies_done(begin, end);
+    return Spot{begin, done, owed.idle_since(begin, end), taker};
   };
   Spot best = at(0);
   const auto look = [&](std::size_t begin) {

@@ -1690,11 +1690,12 @@ TEST(engine_asks_for_the_cost) {
   rig.check();
 }
 
-TEST(cost_is_copies_weighted_by_recency) {
+TEST(cost_is_copies_by_the_time_since_the_last_use) {
   const lms::Cost& cost = lms::default_cost();
   CHECK_EQ(cost.evict({100, false, 9, 9, 0}), 200);
   CHECK_EQ(cost.evict({100, true, 9, 9, 0}), 100);
-  CHECK_EQ(cost.evict({100, true, 0, 6, 0}), 700);  // 1 + 7 * 6 / 7
+  CHECK_EQ(cost.evict({100, true, 0, 31, 0}), 1650);  // 33/32 / (1/32 + 1/32)
+  CHECK_EQ(cost.evict({100, true, 2, 31, 0}), 825);
   CHECK_EQ(cost.evict({100, true, 0, 0, 0}), 100);
 }
 

@@ -112,16 +112,14 @@ struct Free {
   }
   // Of what lies there, the last to be ready.
   Spot at(std::size_t begin, std::size_t wanted, Taker taker) const {
-    Spot spot{begin, true, 0};
+    Spot spot{begin, true, 0, taker};
     std::size_t from = 0;
     for (const Part& part : parts) {
       const bool taken = from < begin + wanted && begin < from + part.bytes;
       from += part.bytes;
-      if (taken && taker == Taker::kPageIn) {
-        spot.idle_since = std::max(spot.idle_since, part.idle_since);
-      } else if (taken) {
-        spot.copies_done = spot.copies_done && part.copies_done;
-      }
+      if (!taken) continue;
+      spot.idle_since = std::max(spot.idle_since, part.idle_since);
+      if (taker == Taker::kOp) spot.copies_done = spot.copies_done && part.copies_done;
     }
     return spot;
   }
@@ -245,6 +243,15 @@ TEST(ready_a_page_in_takes_what_went_idle_first_and_an_op_what_has_no_copy) {
   CHECK_EQ(lms::first_ready(free.owed, free.bytes, 4 * kMiB, Taker::kOp).begin, 8 * kMiB);
   // Not where it would overlap with what is ready later.
   CHECK_EQ(lms::first_ready(free.owed, free.bytes, 6 * kMiB, Taker::kPageIn).begin, 6 * kMiB);
+}
+
+// What went idle earlier is left to page-ins, which can begin there at once.
+TEST(ready_an_op_takes_what_went_idle_last_where_it_need_not_wait) {
+  const Free free({{4 * kMiB, 5, true}, {4 * kMiB, 7, true}, {4 * kMiB, 9, false}});
+  CHECK_EQ(lms::first_ready(free.owed, free.bytes, 4 * kMiB, Taker::kOp).begin, 4 * kMiB);
+  CHECK_EQ(lms::first_ready(free.owed, free.bytes, 4 * kMiB, Taker::kPageIn).begin, 0u);
+  const Free others({{4 * kMiB, 9, false}, {4 * kMiB, 6, false}});  // it waits in any case
+  CHECK_EQ(lms::first_ready(others.owed, others.bytes, 4 * kMiB, Taker::kOp).begin, 0u);
 }
 
 TEST(ready_a_large_block_is_for_page_ins) {
