@@ -342,3 +342,41 @@ def test_an_edit_of_a_patch_that_is_applied(
     assert run(["apply", "v1.0"]) == code
     shown = capsys.readouterr()
     assert "already applied" not in shown.out and "0001" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "patch 0001 of {patches}/runtime is missing"),
+        (1, "patch 0001 of {patches}/v1.0 is missing"),
+        (
+            2,
+            "no patch of it touches python/api.py, which `preimage` of patches/alpha/v1.0/tag.toml",
+        ),
+    ],
+)
+def test_a_series_that_lacks_a_patch(
+    world: World, capsys: pytest.CaptureFixture[str], number: int, words: str
+) -> None:
+    """Of the last one, which leaves no gap, the recorded files of upstream's tell."""
+    clone = str(world.clone())
+    assert run(["apply", "v1.0", "--into", clone]) == 0
+    lost = series_of(world.target).patches[number]
+    content = lost.data
+    lost.path.unlink()
+    words = words.format(patches=world.project.patches / "alpha")
+    for command in (
+        ["export", "v1.0", "-o", "out.patch"],
+        ["apply", "v1.0"],
+        ["apply", "v1.0", "--into", clone],
+        ["apply", "v1.0", "--into", clone, "--dry-run"],
+    ):
+        capsys.readouterr()
+        assert run(command) == ConfigError.exit_code, command
+        assert words in capsys.readouterr().err, command
+    assert not (world.folder / "out.patch").exists()
+    assert run(["status", "v1.0", "--into", clone]) == 0
+    assert words in capsys.readouterr().out
+    assert run(["verify", "v1.0"]) == SeriesError.exit_code
+    lost.path.write_bytes(content)
+    assert run(["apply", "v1.0", "--into", clone]) == 0

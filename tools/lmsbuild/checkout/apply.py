@@ -49,7 +49,14 @@ from lmsbuild.series.patchstate import (
     stopped,
     tried,
 )
-from lmsbuild.series.series import Patch, Series, check_preimage, names, series_of
+from lmsbuild.series.series import (
+    Patch,
+    Series,
+    check_preimage,
+    check_whole,
+    names,
+    series_of,
+)
 from lmsbuild.tags.frameworks import Target
 
 AM_OPTIONS = (
@@ -200,8 +207,13 @@ def _prepare(target: Target, user: Repository, series: Series, shadow: Shadow) -
     """Run `git am` in the shadow; the plan and the commit that it gave."""
     check_clean(user, shadow)
     plan = _plan(target, user, series, shadow)
-    if not plan.todo:
-        return plan, plan.start
+    if plan.todo:
+        _put_on(target, user, series, plan, shadow)
+    check_whole(target, series)  # after what says more of a damaged patch
+    return plan, shadow.repository.tip() if plan.todo else plan.start
+
+
+def _put_on(target: Target, user: Repository, series: Series, plan: _Plan, shadow: Shadow) -> None:
     bring_blobs(user, plan.base, list(series.before))
     shadow.stand_on(plan.base)
     files = [str(patch.path.resolve()) for patch in plan.todo]
@@ -210,7 +222,6 @@ def _prepare(target: Target, user: Repository, series: Series, shadow: Shadow) -
     except GitError as failure:
         raise _conflict(target, plan.todo, shadow, failure) from None
     _check_result(shadow.repository, series)
-    return plan, shadow.repository.tip()
 
 
 def _plan(target: Target, user: Repository, series: Series, shadow: Shadow) -> _Plan:

@@ -49,14 +49,13 @@ def series_map(
     Functions are looked up in the tag's code at `place`, or wherever it is found; otherwise they
     are what the hunks' headers say.
     """
-    patches = series_of(target).patches
-    for patch in patches:
-        patch.check()
+    series = series_of(target)
+    series.check()
     with console.task(f"reading the series of {target.label}"):
         code = _code(target, place)
     return [
         _touched(target, patch, change, code.get((patch.name, change.path), _Code(None, None)))
-        for patch in patches
+        for patch in series.patches
         for change in patch.changes
         if file in (None, change.path)
     ]

@@ -21,7 +21,16 @@ from lmsbuild.checkout.replay import Origin, Step, contents, find_origin, replay
 from lmsbuild.series import binary
 from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.scratch import Scratch, scratch
-from lmsbuild.series.series import NO_BLOB, Hunk, Patch, Series, patch_files, series_of
+from lmsbuild.series.series import (
+    NO_BLOB,
+    Hunk,
+    Patch,
+    Series,
+    check_whole,
+    missing,
+    patch_files,
+    series_of,
+)
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.tags.runtimefiles import runtime_files
 from lmsbuild.tags.sourcelists import compare_sources, sources
@@ -62,7 +71,7 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
 
     Raises ConfigError when there is no series, TreeStateError when `place` is not the tag's code.
     """
-    series = series_of(target)
+    series = series_of(target, whole=False)
     origin = find_origin(target, place)
     checks: list[Check] = []
 
@@ -80,6 +89,7 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
                 check.problems.append(error.message)
 
     with asking("form", "each patch is the bytes that refresh writes") as check:
+        check.problems = missing(target)
         for number, patch in _numbered(target):
             try:
                 check.problems += _form(patch, number)
@@ -109,8 +119,8 @@ def provable(target: Target, console: Console) -> Check:
     tag's code is not at hand. Raises ConfigError for a patch that cannot be read."""
     series = series_of(target)
     check = Check("apply", "git takes every patch, and it becomes what it promises")
-    for patch in series.patches:
-        patch.check()
+    series.check()
+    check_whole(target, series)
     check.problems = _chain(series)
     for patch in series.patches:
         check.problems += _edited(patch)

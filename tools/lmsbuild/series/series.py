@@ -271,6 +271,11 @@ class Patch:
 class Series:
     patches: list[Patch]
 
+    def check(self) -> None:
+        """Raise ConfigError for a file that is damaged, as far as it alone can tell."""
+        for patch in self.patches:
+            patch.check()
+
     @cached_property
     def before(self) -> dict[str, str]:
         """The blob of every touched file before the first patch that touches it."""
@@ -394,14 +399,50 @@ def check_folders(target: Target, what: str) -> None:
             )
 
 
-def series_of(target: Target) -> Series:
-    """The series of a tag. Raises ConfigError when there is none."""
+def series_of(target: Target, *, whole: bool = True) -> Series:
+    """The series of a tag. Raises ConfigError when there is none and, if it is to be `whole`, when
+    files of it are missing."""
     if not target.patches:
         raise ConfigError(
             f"{target.label} cannot be patched because {target.tag_patches} has no patches; "
             "write them with `lmsbuild refresh`"
         )
+    lost = missing(target) if whole else []
+    if lost:
+        raise ConfigError(lost[0])
     return Series([Patch(path) for path in target.patches])
+
+
+def missing(target: Target) -> list[str]:
+    """What files of the series are missing, as far as the numbers of the others tell."""
+    problems = []
+    for folder, least in ((target.runtime_patches, 1), (target.tag_patches, 0)):
+        numbers = [path.name.partition("-")[0] for path in patch_files(folder)]
+        there = {int(number) for number in numbers if number.isdecimal()}
+        last = max(there, default=least)
+        lost = next((n for n in range(1, last + 1) if n not in there), None)
+        if lost is not None:
+            problems.append(
+                f"the series of {target.label} is not whole because patch {lost:04} of {folder} is "
+                "missing; put the file back, as `git restore` does (to take a patch out there is "
+                "`lmsbuild drop`)"
+            )
+    return problems
+
+
+def check_whole(target: Target, series: Series) -> None:
+    """Raise ConfigError where a patch file is missing. That the last one is no number tells, but a
+    file of upstream's that is recorded and that no patch touches."""
+    gaps = missing(target)
+    if gaps:
+        raise ConfigError(gaps[0])
+    lost = sorted(target.tag.preimage.keys() - series.before.keys())
+    if lost:
+        raise ConfigError(
+            f"the series of {target.label} is not whole because no patch of it touches {lost[0]}, "
+            f"which `preimage` of {target.file} records; put the patch back, as `git restore` "
+            "does, or take the entry out"
+        )
 
 
 def export(target: Target) -> bytes:

@@ -43,7 +43,7 @@ from lmsbuild.checkout.switch import (
     state_of,
 )
 from lmsbuild.series.patchstate import APPLIED
-from lmsbuild.series.series import Series, series_of
+from lmsbuild.series.series import Series, check_whole, series_of
 from lmsbuild.tags.frameworks import Target, resolve, targets
 from lmsbuild.upkeep.listed import FILE_ONLY, NOT_APPLIED, Listed, by_commits, by_files, of_port
 from lmsbuild.wheel.publish import abandon
@@ -68,7 +68,7 @@ class CheckoutStatus:
     head: str
     patches: list[Listed]
     other: str | None  # why the code is neither with nor without the series
-    damage: str | None  # why it cannot be told: a patch file that cannot be read
+    damage: str | None  # a patch file that cannot be read, or that is missing
     changes: list[str]  # `git status` entries
     edited: list[str]  # files of the series that commits changed and no refresh took yet
     on_top: list[str]  # the user's commits since the last apply
@@ -204,7 +204,7 @@ def _fitting(found: list[Place]) -> Place:
             return place
     for place in found:
         try:
-            series_of(place.target).applied(place.user)
+            series_of(place.target, whole=False).applied(place.user)
         except LmsbuildError:
             continue
         return place
@@ -252,7 +252,7 @@ def checkout_status(place: Place) -> CheckoutStatus:
     running = holder_of(state / "lock")
     pending = None if running else CheckoutTransaction.pending(user.path, state)
     unfinished = _unfinished(pending)
-    series = series_of(target)
+    series = series_of(target, whole=False)
     own = is_own(target, user)
     applied = recorded(user, "applied")
     refreshed = own and applied != user.tip()
@@ -271,7 +271,8 @@ def checkout_status(place: Place) -> CheckoutStatus:
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
     damage = _damage(series) if other else None
-    if damage:
+    lost = None if damage else _lost(target, series)
+    if damage or lost:
         other = None
     elif other and own:
         other = "an older version of the series is applied"
@@ -298,6 +299,8 @@ def checkout_status(place: Place) -> CheckoutStatus:
         following = f"lmsbuild refresh {target.tag_name} (writes the patches anew)"
     elif damage:
         following = "correct that file"
+    elif lost:
+        following = "put that file back"
     elif other and own:
         following = f"lmsbuild apply {target.tag_name} (replaces it)"
     elif other:
@@ -322,7 +325,8 @@ def checkout_status(place: Place) -> CheckoutStatus:
         tag=f"{target.framework_name}:{port.tag}" if port else target.label,
         port_of=port.series if port else None,
         path=user.path, branch=user.branch(), head=user.tip(),
-        patches=patches, other=other, damage=damage, changes=changes, edited=edited, on_top=top,
+        patches=patches, other=other, damage=damage or lost, changes=changes, edited=edited,
+        on_top=top,
         popped=[step.name for step in off], refreshed=refreshed, under_way=what,
         running=running, unfinished=unfinished,
         undo=last.command if last else None,
@@ -377,8 +381,16 @@ def _patches(
 def _damage(series: Series) -> str | None:
     """Why a patch file cannot be read, if one cannot."""
     try:
-        for patch in series.patches:
-            patch.check()
+        series.check()
+    except ConfigError as error:
+        return error.message
+    return None
+
+
+def _lost(target: Target, series: Series) -> str | None:
+    """Which patch file is missing, as far as the others tell."""
+    try:
+        check_whole(target, series)
     except ConfigError as error:
         return error.message
     return None
