@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -58,6 +59,7 @@ def run(arguments: list[str]) -> int:
         from lmsbuild.cli.group import cli
 
         _check_folder()
+        _check_output()
         if "_LMSBUILD_COMPLETE" in os.environ:
             from lmsbuild.cli.completion import answer
 
@@ -148,18 +150,31 @@ def _check_folder() -> None:
         ) from error
 
 
+def _check_output() -> None:
+    """Raise FileError where nothing can be told: a shell's `>&-`, or a file opened for reading."""
+    from lmsbuild.base.errors import FileError
+
+    if fcntl.fcntl(1, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise FileError(
+            "nothing was done because standard output is closed, and what came of it could not be "
+            f"told; send it to a file, or to {os.devnull}"
+        )
+
+
 def _debugging() -> bool:
     return os.environ.get("LMSBUILD_DEBUG", "0") not in ("", "0")
 
 
 def _open_streams() -> None:
-    """Standard streams that the caller closed become /dev/null, so that no file takes their place;
-    a character that the terminal cannot show becomes a question mark."""
+    """Standard streams that the caller closed become /dev/null, so that no file takes their place,
+    output that cannot be written (see _check_output); a character that the terminal cannot show
+    becomes a question mark."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            # The lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: PTH123, SIM115

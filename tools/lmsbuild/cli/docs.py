@@ -20,7 +20,8 @@ _TAGS_END = "<!-- end of tags -->"
 
 _OUTPUT = """\
 - Text for people goes to standard output, progress and errors to standard error. With `--json`
-  standard output holds one JSON value, also for an error.
+  standard output holds one JSON value, also for an error. Where it is closed (`>&-`) no command
+  begins; send it to `/dev/null` instead.
 - The console is terse. What git, pip, the compiler and pytest say is in the full log of the
   command, whose place an error names: in `~/.local/state/lmsbuild/log`, or in `logs` of
   `LMSBUILD_WORK` where that is set. The last 50 logs are kept.
