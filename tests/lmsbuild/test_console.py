@@ -112,6 +112,25 @@ def test_neither_colour_nor_bars_in_a_pipe() -> None:
     assert "\x1b[1;31mMISSING" in forced.stdout and "\x1b[?25l" not in forced.stderr
 
 
+TABLE = """
+from lmsbuild.base.console import Console
+row = ["framework:v1.10.0", "1.10.0+cu117.lms.1", "3.9 3.10 3.11", "2026-11-29: trained"]
+Console().table("", ["tag", "wheel", "Python", "last verified"], [row, row])
+"""
+
+
+@pytest.mark.parametrize("columns", [1, 40, 59, 60, 72, 80, 120])
+def test_a_table_is_read_on_any_terminal(columns: int) -> None:
+    """No line is longer than the terminal, which would break it, and no word is broken."""
+    text = on_terminal([sys.executable, "-c", TABLE], COLUMNS=str(columns))
+    text = re.sub(r"\x1b\[\d*m", "", text)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= max(columns, 40)
+    for word in ("framework:v1.10.0", "1.10.0+cu117.lms.1", "3.11", "2026-11-29:", "verified"):
+        assert word in text, text
+    assert ("framework:v1.10.0" in lines) == (columns < 64)  # one row below the other
+
+
 def test_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Not as emoji, markup or numbers in colour."""
     text = "lms:x:1:smile: [red]\\[bold] 1.5 :wq"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from pydantic import BaseModel
 from rich import box, filesize
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.table import Table
 from rich.text import Text
@@ -34,7 +35,7 @@ QUIET_SECONDS = 2.0
 LINE_SECONDS = 15.0
 _TICK_SECONDS = 0.1
 _LEAST_WIDTH = 40
-_NAME = 24  # columns that what a row is of has at least, where it is as long
+_BETWEEN = 3  # columns between those of a table
 _UNLIMITED = 10_000  # columns of what is no terminal
 _CONTROLS = re.compile(r"[\x00-\x06\x0e-\x1f\x7f-\x9f]")  # rich leaves the others out itself
 _STYLES = {"ok": "green", "MISSING": "bold red", "failed": "bold red"}
@@ -221,17 +222,32 @@ class Console:
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.json_mode:
             return
+        shown = [[_visible(cell) for cell in row] for row in rows]
+        columns = list(zip(header, *shown, strict=True))
+        room = self._out.width - _BETWEEN * len(columns)
+        widths = _widths(columns, room)
+        if sum(widths) > room:
+            self._list(title, header, shown)
+            return
         table = Table(
             title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
         )
-        first = max((len(row[0]) for row in rows), default=0)
-        for number, name in enumerate(header):
-            # What a row is of stays in one piece, where the terminal is narrow.
-            least = min(first, _NAME) if number == 0 else None
-            table.add_column(name, overflow="fold", min_width=least)
-        for row in rows:
-            table.add_row(*(Text(_visible(cell), _STYLES.get(cell, "")) for cell in row))
+        for name, width in zip(header, widths, strict=True):
+            table.add_column(name, overflow="fold", width=width)
+        for row in shown:
+            table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
         self._print(table)
+
+    def _list(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table whose words have no room side by side: one row below the other."""
+        if title:
+            self.say(title)
+        for first, *others in rows:
+            self._print(first)
+            table = Table.grid(padding=(0, 2))
+            for name, cell in zip(header[1:], others, strict=True):
+                table.add_row(f"  {name}", Text(cell, _STYLES.get(cell, "")))
+            self._print(table)
 
     def result(self, value: object) -> None:
         """The end of a command that succeeded: its machine-readable result with --json, else the
@@ -342,6 +358,21 @@ class Console:
             self.table("", [header[i] for i in used], rows_used)
             if log.path():
                 self.say(f"full log: {log.path()}")
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """How wide columns are so that no word in them is broken, which may be more than `room`. Where
+    there is more room than that, narrow ones come first."""
+    words = [[word for cell in column for word in cell.split()] for column in columns]
+    lines = [[line for cell in column for line in cell.splitlines()] for column in columns]
+    widths = [max(map(cell_len, each), default=0) for each in words]
+    most = [max(map(cell_len, each), default=0) for each in lines]
+    for _ in range(room - sum(widths)):
+        short = [n for n, width in enumerate(widths) if width < most[n]]
+        if not short:
+            break
+        widths[min(short, key=widths.__getitem__)] += 1
+    return widths
 
 
 def _visible(text: str) -> str:

@@ -26,7 +26,8 @@ _OUTPUT = """\
   command, whose place an error names: in `~/.local/state/lmsbuild/log`, or in `logs` of
   `LMSBUILD_WORK` where that is set. The last 50 logs are kept.
 - `--markdown` prints the table of steps (time, size, hash), for the summary of a CI job.
-- Colour and bars are for terminals (`NO_COLOR`, `FORCE_COLOR` and `TERM` are heeded).
+- Colour and bars are for terminals (`NO_COLOR`, `FORCE_COLOR` and `TERM` are heeded). A table that
+  a terminal is too narrow for is a list there.
 - Ctrl-C and SIGTERM end child processes and clean up, as an error does."""
 _PLACES = """\
 - Patches and sources: `LMSBUILD_ROOT`, else the checkout of the project that you stand in, else the
