@@ -39,6 +39,19 @@ def test_one_wheel_is_for_every_release(tmp_path: Path) -> None:
     assert (built.wheel.read_bytes(), built.sdist.read_bytes()) == before
 
 
+@pytest.mark.parametrize("of", ["wheel", "sdist"])
+def test_what_rots_is_made_anew(of: str, tmp_path: Path) -> None:
+    found = plugin.resolve(PROJECT, "tensorflow:2.21.0")
+    built = pureplugin.build(found, tmp_path)
+    file = built.wheel if of == "wheel" else built.sdist
+    whole = file.read_bytes()
+    assert b"import" in whole or of == "sdist"
+    middle = whole.find(b"import") if of == "wheel" else len(whole) // 2
+    file.write_bytes(whole[:middle] + b"X" + whole[middle + 1 :])
+    pureplugin.build(found, tmp_path)
+    assert file.read_bytes() == whole
+
+
 def test_the_newest_has_a_wheel_for_gpus() -> None:
     """The dry device is in front of it."""
     found = plugin.resolve(PROJECT, "tensorflow:2.21.0")

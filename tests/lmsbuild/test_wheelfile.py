@@ -86,6 +86,27 @@ def test_damaged_wheel_is_named_and_leaves_nothing(official: Path, tmp_path: Pat
         assert not list(out.iterdir())
 
 
+@pytest.mark.parametrize("kind", ["rotten", "encrypted", "unknown compression"])
+def test_a_member_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
+    """Whatever Python's zipfile and zlib call it."""
+    path = tmp_path / "a-1.0-py3-none-any.whl"
+    member = "a-1.0.dist-info/METADATA"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, "Name: a\nVersion: 1.0\n" * 40)
+    content = bytearray(path.read_bytes())
+    central = content.index(b"PK\x01\x02")
+    if kind == "rotten":
+        content[30 + len(member)] ^= 0xFF
+    elif kind == "encrypted":
+        content[6] |= 1
+        content[central + 8] |= 1
+    else:
+        content[8] = content[central + 10] = 97
+    path.write_bytes(content)
+    with pytest.raises(WheelError, match="cannot be used because it is damaged"):
+        wheelfile.requirements(path)
+
+
 def test_library_is_read(official: Path, tmp_path: Path) -> None:
     wheelfile.extract(official, ["alpha/lib/libuser.so", "alpha/lib/libcore.so"], tmp_path)
     user = elf.read(tmp_path / "alpha/lib/libuser.so")

@@ -261,11 +261,13 @@ def build(
     )
     make_folder(output)
     with Lock(output / ".lock"):
-        for wheel in output.glob(f"{name}-*.whl"):
-            if key_of(wheel) == key and sdist.is_file():
-                return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))
-            wheel.unlink()
         write_sdist(found, files, output)
+        for wheel in output.glob(f"{name}-*.whl"):
+            made_of = key_of(wheel)
+            if made_of == key and wheelfile.is_whole(wheel):
+                return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))
+            if made_of:  # otherwise it is none of ours
+                wheel.unlink()
         return _make(
             found,
             files,
@@ -279,10 +281,11 @@ def build(
 
 
 def key_of(wheel: Path) -> str:
+    """What it was made of; "" for what is no wheel of ours."""
     try:
         manifest = wheelfile.read(wheel, f"{WheelName.of(wheel).dist_info}/{MANIFEST}")
         return str(json.loads(manifest)["key"])
-    except (WheelError, ValueError, KeyError):
+    except (OSError, WheelError, ValueError, KeyError, TypeError):
         return ""
 
 

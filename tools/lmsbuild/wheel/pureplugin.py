@@ -76,10 +76,9 @@ def build(found: PluginTarget, output: Path, *, dry_run: bool = False) -> Built:
         return Built(wheel, sdist, reused=False)
     make_folder(output)
     with Lock(output / ".lock"):
-        if wheel.is_file() and sdist.is_file() and key_of(wheel) == key:
-            return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))
-        wheel.unlink(missing_ok=True)
         write_sdist(found, files, output)
+        if key_of(wheel) == key and wheelfile.is_whole(wheel):
+            return Built(wheel, sdist, reused=True, sha256=sha256_file(wheel))
         manifest = json.dumps({"schema": 1, "key": key}, indent=2)
         below = f"{found.plugin.name}/"
         members = {

@@ -16,6 +16,7 @@ import re
 import shutil
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ _SPDX = {
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY = 1 << 24
 _DATA_DESCRIPTOR = 0x08
+# RuntimeError: it is encrypted, or compressed in a way that zipfile does not know.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, struct.error)
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def _sound(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except (zipfile.BadZipFile, EOFError, KeyError, struct.error) as error:
+    except _DAMAGE as error:
         raise WheelError(
             f"{path} cannot be used because it is damaged ({error}); remove it and run again",
             file=path,
@@ -116,6 +119,15 @@ def why_not(path: Path, project: str, version: str, python: str, machine: str) -
 def names(path: Path) -> list[str]:
     with _sound(path) as archive:
         return archive.namelist()
+
+
+def is_whole(path: Path) -> bool:
+    """Whether all members are what was written, as their checksums tell."""
+    try:
+        with _sound(path) as archive:
+            return archive.testzip() is None
+    except WheelError:
+        return False
 
 
 def read(path: Path, member: str) -> bytes:
