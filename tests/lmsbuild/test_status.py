@@ -86,6 +86,21 @@ def test_a_whole_life(tool: Tool) -> None:
     tool.on("undo", code=TreeStateError.exit_code)
 
 
+def test_after_the_wheel_come_the_tests(tool: Tool, official: Path) -> None:
+    """For as long as it is whole, and of the series as it is."""
+    tool.on("apply")
+    wheel = Path(tool.on("wheel", "--python", "3.11")["wheel"])
+    whole = wheel.read_bytes()
+    assert tool.checkout()["next"] == "lmsbuild test v1.0 (there is a wheel of it)"
+    wheel.write_bytes(whole[:-1] + b"x")
+    assert tool.checkout()["next"] == "lmsbuild wheel v1.0"
+    wheel.write_bytes(whole)
+    assert tool.checkout()["next"].startswith("lmsbuild test v1.0")
+    toml = tool.world.tag_file
+    toml.write_text(toml.read_text().replace('"-O1"', '"-O2"'))
+    assert tool.checkout()["next"] == "lmsbuild wheel v1.0"
+
+
 def test_undo_is_about_the_checkout_that_one_stands_in(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

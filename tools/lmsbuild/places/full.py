@@ -388,7 +388,7 @@ def _publish(
 
 
 def _existing(output: Path, key: str, jobs: int) -> FullBuilt | None:
-    for wheel, note, manifest in published(output, key):
+    for wheel, note, manifest in published(output, {"key": key}):
         digest = manifest["wheel"]["sha256"]
         return FullBuilt(wheel, note, key, reused=True, sha256=digest, jobs=jobs)
     return None

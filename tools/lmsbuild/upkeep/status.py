@@ -46,7 +46,7 @@ from lmsbuild.series.patchstate import APPLIED
 from lmsbuild.series.series import Series, check_whole, series_of
 from lmsbuild.tags.frameworks import Target, resolve, targets
 from lmsbuild.upkeep.listed import FILE_ONLY, NOT_APPLIED, Listed, by_commits, by_files, of_port
-from lmsbuild.wheel.publish import abandon
+from lmsbuild.wheel.publish import abandon, of_series, published
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,8 @@ def checkout_status(place: Place) -> CheckoutStatus:
     elif not target.pythons:
         following = f"complete {target.file}, which names no official wheel, then lmsbuild verify "
         following += f"{target.tag_name}, lint and wheel"
+    elif any(published(target.work / "wheels", of_series(target, series))):
+        following = f"lmsbuild test {target.tag_name} (there is a wheel of it)"
     else:
         following = f"lmsbuild wheel {target.tag_name}"
     return CheckoutStatus(

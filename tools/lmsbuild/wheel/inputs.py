@@ -7,7 +7,6 @@ import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import __version__
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import WheelError
 from lmsbuild.base.git import checkout_git, open_at
@@ -18,9 +17,8 @@ from lmsbuild.checkout.checkout import overlooked
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.tags.download import header_wheel, official_wheel
 from lmsbuild.tags.frameworks import Target
+from lmsbuild.wheel.publish import of_series
 from lmsbuild.wheel.toolchain import Compiler
-
-SCHEMA = 2  # of the manifest
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,8 @@ class Inputs:
 
     def manifest(self) -> dict[str, object]:
         return {
-            "schema": SCHEMA,
-            "tag": self.target.label,
-            "commit": self.target.tag.commit,
-            "lmsbuild": __version__,
+            **of_series(self.target, self.series),
             "python": self.python,
-            "patches": {patch.name: patch.sha256 for patch in self.series.patches},
-            "overlay": sha256_value(self.target.tag.overlay.model_dump(mode="json")),
             "cuda": self.target.cuda,
             "version": self.target.version,
             "toolchain": {**self.compiler.identity, **_tools(self.target)},

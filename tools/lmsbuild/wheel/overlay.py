@@ -92,7 +92,7 @@ def planned(target: Target, python: str, output: Path, key: str = "") -> Built:
 
 
 def _existing(output: Path, key: str, *, dry_run: bool = False) -> Built | None:
-    for wheel, note, manifest in published(output, key, dry_run=dry_run):
+    for wheel, note, manifest in published(output, {"key": key}, dry_run=dry_run):
         digest = manifest["wheel"]["sha256"]
         with contextlib.suppress(KeyError, TypeError):
             needs = Needs(**manifest["needs"])

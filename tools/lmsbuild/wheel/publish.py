@@ -7,35 +7,51 @@ What a killed run left there is finished or removed by the next one.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from filelock import Timeout
 
+from lmsbuild import __version__
 from lmsbuild.base import strictjson
 from lmsbuild.base.filenames import file_name
-from lmsbuild.base.hashing import sha256_large_file
+from lmsbuild.base.hashing import sha256_large_file, sha256_value
 from lmsbuild.base.lockfile import Lock
+from lmsbuild.series.series import Series
 from lmsbuild.tags.download import hash_memory
+from lmsbuild.tags.frameworks import Target
 
+SCHEMA = 2  # of the manifest of an overlay wheel
 BESIDE = ".manifest.json"
 BUILDING = ".build-"
 _READY = ".ready"
 
 
+def of_series(target: Target, series: Series) -> dict[str, object]:
+    """What the manifest of an overlay wheel says of the series that it is made of."""
+    return {
+        "schema": SCHEMA,
+        "tag": target.label,
+        "commit": target.tag.commit,
+        "lmsbuild": __version__,
+        "patches": {patch.name: patch.sha256 for patch in series.patches},
+        "overlay": sha256_value(target.tag.overlay.model_dump(mode="json")),
+    }
+
+
 def published(
-    output: Path, key: str, *, dry_run: bool = False
+    output: Path, made_of: Mapping[str, object], *, dry_run: bool = False
 ) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
-    """Whole wheels in `output` that were built of what `key` stands for: each with its manifest's
-    file and content."""
+    """Whole wheels in `output` whose manifests say `made_of`: each with its manifest's file and
+    content."""
     for note in sorted(output.glob(f"*{BESIDE}")):
         try:
             manifest = strictjson.loads(note.read_text(encoding="utf-8"))
             about = manifest["wheel"]
             wheel = output / file_name(about["name"])
-            same = manifest["key"] == key and wheel.is_file()
-            if not same:
+            same = all(manifest[name] == value for name, value in made_of.items())
+            if not (same and wheel.is_file()):
                 continue
             digest = sha256_large_file(wheel, hash_memory(), remember=not dry_run)
             if digest != about["sha256"]:
