@@ -313,11 +313,15 @@ def test_clean_work_keeps_what_git_status_does_not_show(
 def test_clean_work_keeps_what_no_command_put_there(used: World) -> None:
     mine = used.target.work / "notes"
     mine.mkdir()
-    (used.target.work / "wheels/some.whl").touch()
+    for name in ("wheels/alpha.whl", "wheels/alpha.whl.manifest.json", "wheels-container/my.whl"):
+        (used.target.work / name).parent.mkdir(exist_ok=True)
+        (used.target.work / name).touch()
     result = cleaned("v1.0", "--work")
-    assert "notes" in names(result, kept=True) and "wheels" in names(result)
+    assert names(result, kept=True) == {"notes", "wheels-container"} and "wheels" in names(result)
+    assert "my.whl in it is not made by lmsbuild" in str(result)
     assert mine.is_dir()
-    assert "notes" in names(cleaned("v1.0", "--work", "--force")) and not mine.exists()
+    result = cleaned("v1.0", "--work", "--force")
+    assert names(result) == {"notes", "wheels-container"} and not mine.exists()
 
 
 @pytest.mark.default

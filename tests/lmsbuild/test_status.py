@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -99,6 +100,24 @@ def test_after_the_wheel_come_the_tests(tool: Tool, official: Path) -> None:
     toml = tool.world.tag_file
     toml.write_text(toml.read_text().replace('"-O1"', '"-O2"'))
     assert tool.checkout()["next"] == "lmsbuild wheel v1.0"
+
+
+def test_what_lies_beside_a_wheel_is_nothing_to_it(tool: Tool, official: Path) -> None:
+    """It is neither read for ever, nor believed, nor removed."""
+    tool.on("apply")
+    wheel = Path(tool.on("wheel", "--python", "3.11")["wheel"])
+    os.mkfifo(wheel.with_name("0.whl.manifest.json"))
+    wheel.with_name("1.whl.manifest.json").write_bytes(b"\xff[]")
+    wheel.with_name("2.whl.manifest.json").mkdir()
+    wheel.with_name("3.whl").write_text("mine")
+    os.mkfifo(wheel.with_name("4.whl"))
+    assert tool.checkout()["next"] == "lmsbuild test v1.0 (there is a wheel of it)"
+    assert tool.on("wheel", "--python", "3.11")["reused"]
+    kept = tool("clean", "v1.0", "--work")["items"]
+    assert any("3.whl in it is not made by lmsbuild" in each["kept"] for each in kept)
+    wheel.with_name("3.whl").unlink()
+    kept = tool("clean", "v1.0", "--work")["items"]
+    assert any("4.whl in it is not made by lmsbuild" in each["kept"] for each in kept)
 
 
 def test_undo_is_about_the_checkout_that_one_stands_in(

@@ -29,6 +29,7 @@ from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.places import environment
 from lmsbuild.tags.frameworks import Target
 from lmsbuild.wheel import publish
+from lmsbuild.wheel.plugin import key_of
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
             checkout = path.name == "source" or has_git(path)
             reason = ""
             if not force:
-                reason = users_work(path) if checkout else _foreign(path)
+                reason = users_work(path) if checkout else _foreign(target, path)
             item = _plain(path, "work", title, lock)
             found.append(replace(item, kept=reason, remove=partial(_unused, folder, item.remove)))
     return found
@@ -142,11 +143,24 @@ _MADE = (
 )
 
 
-def _foreign(path: Path) -> str:
+def _foreign(target: Target, path: Path) -> str:
     """Why what no command has put there stays, "" for what one has."""
-    if any(fnmatchcase(path.name, pattern) for pattern in _MADE):
+    if not any(fnmatchcase(path.name, pattern) for pattern in _MADE):
+        return "not made by lmsbuild; give --force to remove it all the same"
+    files = sorted(path.iterdir()) if path.name.startswith("wheels") and path.is_dir() else []
+    other = next((file.name for file in files if not _is_built(target, file)), None)
+    if other is None:
         return ""
-    return "not made by lmsbuild; give --force to remove it all the same"
+    return f"{other} in it is not made by lmsbuild; give --force to remove it all the same"
+
+
+def _is_built(target: Target, file: Path) -> bool:
+    """Of a folder of wheels: is it what a build puts there?"""
+    plugin = target.framework.plugin
+    sdist = plugin is not None and fnmatchcase(file.name, f"{plugin.name}-*.tar.gz")
+    if sdist or file.name.startswith(".") or file.name.endswith(f".whl{publish.BESIDE}"):
+        return True
+    return file.with_name(f"{file.name}{publish.BESIDE}").is_file() or bool(key_of(file))
 
 
 def users_work(checkout: Path) -> str:

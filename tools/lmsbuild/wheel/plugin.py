@@ -21,6 +21,7 @@ from packaging.version import InvalidVersion, Version
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console, counted
 from lmsbuild.base.errors import UnknownTagError, UsageError, WheelError
+from lmsbuild.base.filenames import check_regular
 from lmsbuild.base.hashing import sha256_bytes, sha256_file, sha256_value, write_atomic
 from lmsbuild.base.lockfile import Lock
 from lmsbuild.base.project import Project, make_folder
@@ -283,6 +284,7 @@ def build(
 def key_of(wheel: Path) -> str:
     """What it was made of; "" for what is no wheel of ours."""
     try:
+        check_regular(wheel)
         manifest = wheelfile.read(wheel, f"{WheelName.of(wheel).dist_info}/{MANIFEST}")
         return str(json.loads(manifest)["key"])
     except (OSError, WheelError, ValueError, KeyError, TypeError):

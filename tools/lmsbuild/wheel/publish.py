@@ -15,7 +15,7 @@ from filelock import Timeout
 
 from lmsbuild import __version__
 from lmsbuild.base import strictjson
-from lmsbuild.base.filenames import file_name
+from lmsbuild.base.filenames import check_regular, file_name
 from lmsbuild.base.hashing import sha256_large_file, sha256_value
 from lmsbuild.base.lockfile import Lock
 from lmsbuild.series.series import Series
@@ -47,6 +47,7 @@ def published(
     content."""
     for note in sorted(output.glob(f"*{BESIDE}")):
         try:
+            check_regular(note)
             manifest = strictjson.loads(note.read_text(encoding="utf-8"))
             about = manifest["wheel"]
             wheel = output / file_name(about["name"])
