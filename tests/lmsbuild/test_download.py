@@ -140,6 +140,18 @@ def test_partial_file_that_is_too_long(server: Server, to: Path, console: Consol
     assert to.read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("text", ["", "[1]", "\0"])
+def test_damaged_record_of_a_partial_file(
+    server: Server, to: Path, console: Console, text: str
+) -> None:
+    """As a full disk leaves it: nothing tells that the server's file is the same."""
+    broken(server, to, console)
+    (partial,) = (to.parent / "cache/partial").iterdir()
+    (partial / "validator.json").write_text(text)
+    download_url(server.url, to, console)
+    assert to.read_bytes() == CONTENT
+
+
 def test_killed_download_goes_on(server: Server, to: Path, console: Console) -> None:
     server.slowly = True
     code = (

@@ -103,6 +103,22 @@ def test_tampered_output_is_built_again(world: World, official: Path, console: C
     assert not again.reused and again.wheel.read_bytes() == content
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"made": "1"}', '{"read": [], "made": "1"}'])
+def test_damaged_record_of_an_object(
+    world: World, official: Path, console: Console, text: str
+) -> None:
+    """As a full disk leaves it."""
+    built = build(world, console)
+    content = built.wheel.read_bytes()
+    notes = list((world.folder / "cache/objects").rglob("*.json"))
+    assert notes
+    for note in notes:
+        note.write_text(text)
+    built.wheel.unlink()
+    again = build(world, console)
+    assert again.compiled == built.compiled and again.wheel.read_bytes() == content
+
+
 def test_a_manifest_names_a_wheel_beside_it(world: World, official: Path, console: Console) -> None:
     built = build(world, console)
     elsewhere = built.wheel.parent.parent / built.wheel.name

@@ -5,7 +5,10 @@ that ends the process."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+from lmsbuild.base.filenames import check_regular
 
 
 def loads(text: str | bytes) -> Any:
@@ -14,6 +17,17 @@ def loads(text: str | bytes) -> Any:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+
+
+def record(file: Path) -> dict[str, Any]:
+    """What a file notes that can be found out again. Empty where there is none, and where a full
+    disk, say, has left something else."""
+    try:
+        check_regular(file)
+        found = loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import lmsbuild
 from lmsbuild.base import strictjson
-from lmsbuild.base.filenames import check_regular
 from lmsbuild.base.git import version
 from lmsbuild.base.hashing import sha256_bytes, sha256_value, write_atomic
 from lmsbuild.base.project import Project, make_folder
@@ -63,9 +62,4 @@ def _file(project: Project) -> Path:
 
 
 def _read(project: Project) -> dict[str, dict[str, str]]:
-    try:
-        check_regular(_file(project))
-        found = strictjson.loads(_file(project).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return strictjson.record(_file(project))

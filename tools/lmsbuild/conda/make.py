@@ -107,17 +107,14 @@ def _beside(package: Path) -> Path:
 
 def made_of(package: Path) -> dict[str, Any]:
     """What the manifest beside a package says that it was made of; nothing where there is none."""
-    try:
-        note = strictjson.loads(_beside(package).read_text(encoding="utf-8"))
-        return {name: note[name] for name in ("tools", "recipes", "wheel_sha256") if name in note}
-    except (OSError, ValueError):
-        return {}
+    note = strictjson.record(_beside(package))
+    return {name: note[name] for name in ("tools", "recipes", "wheel_sha256") if name in note}
 
 
 def _existing(plan: Plan, key: str, output: Path) -> Made | None:
     path = output / plan.files[0]
     try:
-        note = strictjson.loads(_beside(path).read_text(encoding="utf-8"))
+        note = strictjson.record(_beside(path))
         if note["key"] != key or sha256_file(path) != note["sha256"]:
             return None
         return Made(inspect(path), _beside(path), reused=True, tested=bool(note["tested"]))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from lmsbuild.base import cache, log
+from lmsbuild.base import cache, log, strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import DownloadError, MissingToolError
 from lmsbuild.base.hashing import sha256_file, sha256_large_file, sha256_value, write_atomic
@@ -185,7 +185,7 @@ def prepare(
     make_folder(path.parent)
     with Lock(path.parent / f".{path.name}.lock"):
         stamp = path / _STAMP
-        if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
+        if strictjson.record(stamp).get("key") == key:
             return Environment(path, key, reused=True, inside=inside)
         with console.task(f"installing into {path.name}: {wheel.name}"):
             shutil.rmtree(path, ignore_errors=True)
@@ -218,7 +218,7 @@ def with_file(environment: Environment, kind: str, member: str, file: Path) -> E
     key = sha256_value([environment.key, member, sha256_file(file)])
     with Lock(path.parent / f".{path.name}.lock"):
         stamp = path / _STAMP
-        if stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
+        if strictjson.record(stamp).get("key") == key:
             return Environment(path, key, reused=True)
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from lmsbuild.base import cache, log
+from lmsbuild.base import cache, log, strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import (
     DownloadError,
@@ -274,12 +274,13 @@ def _get(
 ) -> bool:
     """Fill `data`; was it gone on with? `blindly`: even if the server cannot tell files apart."""
     request = urllib.request.Request(url)
-    have = data.stat().st_size if data.is_file() and (blindly or known.is_file()) else 0
+    validator = strictjson.record(known).get("validator")
+    have = data.stat().st_size if data.is_file() and (blindly or validator) else 0
     if have:
         request.add_header("Range", f"bytes={have}-")
-    if have and known.is_file():
+    if have and validator:
         # The server sends the rest only if the file is still the one that was begun.
-        request.add_header("If-Range", json.loads(known.read_text(encoding="utf-8")))
+        request.add_header("If-Range", str(validator))
     try:
         answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
@@ -298,7 +299,7 @@ def _get(
         validator = etag if etag.startswith('"') else answer.headers.get("Last-Modified")
         with data.open("ab" if have else "wb", buffering=0) as out:
             if validator:
-                known.write_text(json.dumps(validator), encoding="utf-8")
+                known.write_text(json.dumps({"validator": validator}), encoding="utf-8")
             else:
                 known.unlink(missing_ok=True)
             while chunk := answer.read(_CHUNK):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.base import log
+from lmsbuild.base import log, strictjson
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import DemoError
 from lmsbuild.base.hashing import sha256_file, sha256_value, write_atomic
@@ -122,10 +122,7 @@ def _gist(message: str) -> str:
 
 
 def _previous(result: Path, key: str) -> Demonstration | None:
-    try:
-        value = json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    value = strictjson.record(result)
     if value.pop("key", None) != key or not Path(value["picture"]).is_file():
         return None
     value.update(picture=Path(value["picture"]), result=Path(value["result"]), reused=True)

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from lmsbuild.base import cache, log
+from lmsbuild.base import cache, log, strictjson
 from lmsbuild.base.console import Task
 from lmsbuild.base.errors import CompileError, FileError, MissingToolError
 from lmsbuild.base.hashing import sha256_file, sha256_value, write_atomic
@@ -219,11 +219,13 @@ class ObjectCache:
         key = sha256_value([self.compiler.identity, unit.source, *flags, roots])
         folder = self.folder / key[:2] / key
         for note in sorted(folder.glob("*.json")):
-            known = json.loads(note.read_text(encoding="utf-8"))
-            made = note.with_suffix(".o")
-            if self._fits(known["read"]) and made.is_file() and sha256_file(made) == known["made"]:
+            known = strictjson.record(note)
+            read, made = known.get("read"), note.with_suffix(".o")
+            if not isinstance(read, dict) or not self._fits(read):
+                continue
+            if made.is_file() and sha256_file(made) == known.get("made"):
                 os.utime(note)
-                self._remember(known["read"])
+                self._remember(read)
                 return made
         return self._compile(unit, folder)
 
