@@ -524,6 +524,13 @@ def test_a_note_of_what_was_made_that_is_none(
     assert note.is_file() and json.loads(note.read_bytes())
 
 
+def test_a_patch_that_never_ends(world: World, applied: Path) -> None:
+    assert refresh(world.target, applied).written == []
+    os.mkfifo(world.target.tag_patches / "0003-pipe.patch")
+    with pytest.raises(ConfigError, match=r"0003-pipe\.patch cannot be used because"):
+        refresh(world.target, applied)
+
+
 def test_what_is_off_the_checkout_is_no_reason_to_refuse(world: World, applied: Path) -> None:
     """A commit that an older lmsbuild took, and that this one would not."""
     (applied / os.fsdecode(b"core/caf\xe9.txt")).write_text("x\n")

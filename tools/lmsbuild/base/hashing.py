@@ -9,6 +9,8 @@ import os
 import threading
 from pathlib import Path
 
+from lmsbuild.base import strictjson
+
 _CHUNK = 1 << 22
 
 
@@ -40,12 +42,9 @@ def sha256_large_file(path: Path, memory: Path, *, remember: bool = True) -> str
     found = path.stat()
     seen = [str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ino]
     note = memory / f"{sha256_value(seen[0])[:32]}.json"
-    try:
-        known = json.loads(note.read_text(encoding="utf-8"))
-        if known["seen"] == seen:
-            return str(known["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    known = strictjson.record(note)
+    if known.get("seen") == seen and "sha256" in known:
+        return str(known["sha256"])
     digest = sha256_file(path)
     if not remember:
         return digest

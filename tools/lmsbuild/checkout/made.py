@@ -18,7 +18,7 @@ from lmsbuild.base import strictjson
 from lmsbuild.base.git import version
 from lmsbuild.base.hashing import sha256_bytes, sha256_value, write_atomic
 from lmsbuild.base.project import Project, make_folder
-from lmsbuild.series.series import patch_files
+from lmsbuild.series.series import Patch, patch_files
 
 _MOST = 64  # more are of commits that are gone; fewer, and tags take turns at being made anew
 
@@ -42,7 +42,7 @@ def known(project: Project, key: str, folder: Path) -> dict[str, bytes] | None:
     recorded = _read(project).get(key)
     if recorded is None:
         return None
-    found = {path.name: path.read_bytes() for path in patch_files(folder)}
+    found = {path.name: Patch(path).data for path in patch_files(folder)}
     return found if {name: sha256_bytes(data) for name, data in found.items()} == recorded else None
 
 

@@ -568,8 +568,9 @@ def resolve(project: Project, spec: str) -> Target:
     words.update({target.tag_name: target.label for target in known})
     near = difflib.get_close_matches(spec, words, n=6, cutoff=0.4)
     labels = list(dict.fromkeys(words[word] for word in near)) or [t.label for t in known]
+    shown = spec if spec.split() == [spec] else repr(spec)
     raise UnknownTagError(
-        f"{spec or repr(spec)} cannot be used because no supported framework has this tag; "
+        f"{shown} cannot be used because no supported framework has this tag; "
         f"name one of {', '.join(labels)} (all: `lmsbuild tags`)",
         near=labels,
     )
