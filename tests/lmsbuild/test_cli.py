@@ -22,6 +22,7 @@ from lmsbuild.__main__ import run
 from lmsbuild.base.errors import FileError
 from lmsbuild.cli import docs
 from lmsbuild.cli.group import COMMANDS, WALKTHROUGH, cli, summary
+from lmsbuild.series.series import export
 
 
 def lmsbuild(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -237,6 +238,25 @@ def test_export_goes_through_links_and_pipes(world: World) -> None:
         if not pipe_open:
             reader.kill()
         assert pipe_open and reader.communicate()[0] == content
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-o /dev/stdout >out",
+        "-o /dev/stdout | cat >out",
+        "-o >(cat >out); wait $!",
+    ],
+    ids=["file", "pipe", "process"],
+)
+def test_export_to_what_a_shell_opened(world: World, words: str) -> None:
+    """`>(git am)` is a pipe that has no name."""
+    command = f"{sys.executable} -m lmsbuild export v1.0 {words}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "error" not in done.stderr
+    assert (world.folder / "out").read_bytes() == export(world.target)
 
 
 def test_export_writes_over_no_patch(world: World) -> None:

@@ -21,6 +21,7 @@ from lmsbuild.base.errors import (
     CompileError,
     ConfigError,
     DownloadError,
+    FileError,
     LmsbuildError,
     MismatchError,
     UsageError,
@@ -117,6 +118,18 @@ def test_damaged_record_of_an_object(
     built.wheel.unlink()
     again = build(world, console)
     assert again.compiled == built.compiled and again.wheel.read_bytes() == content
+
+
+def test_a_folder_where_the_wheel_goes(world: World, official: Path, console: Console) -> None:
+    """It is named, and not what was to take its place; what is built waits for it to go."""
+    built = build(world, console)
+    built.wheel.unlink()
+    built.wheel.mkdir()
+    with pytest.raises(FileError) as at:
+        build(world, console)
+    assert at.value.message.startswith(f"{built.wheel} cannot be read or written because Is a dir")
+    built.wheel.rmdir()
+    assert build(world, console).wheel.is_file()
 
 
 def test_a_manifest_names_a_wheel_beside_it(world: World, official: Path, console: Console) -> None:

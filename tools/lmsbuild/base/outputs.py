@@ -38,11 +38,11 @@ def check_folder(path: Path) -> None:
 
 def check_file(path: Path) -> None:
     """Raise FileError unless a file can be made at `path`, or one that is there be written."""
-    there = Path(os.path.realpath(path))
-    if there.is_dir():
+    if path.is_dir():
         raise FileError(f"{path} cannot be written because it is a folder; name a file")
-    if not there.exists() or there.is_file():  # which is replaced: its folder must allow that
-        check_folder(there.parent)
+    # Not of what `path` leads to, which may have no name, as the pipe of a shell's `>(...)`.
+    if not path.exists() or path.is_file():  # which is replaced: its folder must allow that
+        check_folder(Path(os.path.realpath(path)).parent)
 
 
 def write_output(path: Path, content: bytes) -> None:

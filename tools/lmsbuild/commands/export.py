@@ -48,6 +48,8 @@ def command(*, tag: str, output: str, dry_run: bool, console: Console) -> None:
     Where the tag's code is at hand (`lmsbuild fetch`), the series is tried on it first. One that
     does not apply, or does not leave what its index lines say, is refused.
     """
+    if output == "/dev/stdout":
+        output = "-"
     if output == "-" and console.json_mode:
         raise UsageError(
             "-o - and --json cannot be combined because both write to standard output; give a FILE"

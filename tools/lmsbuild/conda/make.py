@@ -98,7 +98,7 @@ def make(
                     made = _tested(made, tests, console)
                 return [made, *(_meta(work, name, pulls) for name, pulls in plan.metas.items())]
     except OSError as error:
-        raise FileError.of(error, str(error.filename or output)) from error
+        raise FileError.of(error, "" if error.filename else str(output)) from error
 
 
 def _beside(package: Path) -> Path:

@@ -79,7 +79,7 @@ def build(
             check_lists(inputs)
             return _make(inputs, output, jobs or processors(), console, objects)
     except OSError as error:
-        raise FileError.of(error, str(error.filename or output)) from error
+        raise FileError.of(error, "" if error.filename else str(output)) from error
 
 
 def planned(target: Target, python: str, output: Path, key: str = "") -> Built:
