@@ -307,6 +307,20 @@ def test_a_compiler_that_does_not_work_is_named(
 ) -> None:
     monkeypatch.setenv("CXX", "/bin/false")
     refused(world, console, CompileError, r"/bin/false is no working C\+\+ compiler.*set CXX")
+    monkeypatch.setenv("CXX", "g++ '-O2")
+    refused(world, console, UsageError, r"CXX=g\+\+ '-O2 cannot be used .* no closing quotation")
+    program = world.folder / "g++"
+    program.write_bytes(b"\x7fELF of another machine")
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    refused(world, console, FileError, f"{program.name}.* Exec format error; put the program")
+
+
+def test_a_compiler_of_blanks_is_none(
+    world: World, official: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", " ")
+    assert build(world, console).compiled
 
 
 @pytest.mark.default

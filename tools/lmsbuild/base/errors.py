@@ -214,6 +214,7 @@ class FileError(LmsbuildError):
         errno.ENOMEM: "free memory, or raise the limit on it (ulimit -v)",
         errno.ELOOP: "remove the link that leads to itself",
         errno.EEXIST: "remove the file that is in the way",
+        errno.ENOEXEC: "put the program of that name that is for this machine first on PATH",
         errno.EISDIR: "remove the folder that is in the way",
         errno.ENAMETOOLONG: "use a shorter path",
     }

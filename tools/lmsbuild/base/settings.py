@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator
 
 from lmsbuild.base.errors import UsageError
@@ -32,3 +33,15 @@ def offline() -> bool:
             "set one of them, or unset it"
         )
     return _told_offline or text == "1"
+
+
+def compiler() -> list[str]:
+    """The words of CXX; none where it is not set. Raises UsageError."""
+    text = os.environ.get("CXX", "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"CXX={text} cannot be used because it has {str(error).lower()}; set it to a command "
+            "as a shell takes it, or unset it"
+        ) from error

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from lmsbuild.base import settings
 from lmsbuild.places import numa
 
 GIB = 1 << 30
@@ -94,7 +94,7 @@ def _tool(name: str, tool: str, option: str, least: str) -> Check:
 
 def _compiler() -> Check:
     """$CXX, of whose versions nothing is known here, else g++."""
-    own = shlex.split(os.environ.get("CXX", ""))[:1]
+    own = settings.compiler()[:1]
     if not own:
         return _tool("C++ compiler", "g++", "--version", "9")
     line = _first_line(own[0], "--version") if shutil.which(own[0]) else ""

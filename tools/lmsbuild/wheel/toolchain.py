@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from lmsbuild.base import cache, log, strictjson
+from lmsbuild.base import cache, log, settings, strictjson
 from lmsbuild.base.console import Task
 from lmsbuild.base.errors import CompileError, FileError, MissingToolError
 from lmsbuild.base.hashing import sha256_file, sha256_value, write_atomic
@@ -85,7 +85,7 @@ class Compiler:
         """$CXX, else g++, on this machine; for another `machine`, Debian's cross compiler."""
         crossed = machine not in ("", platform.machine())
         usual = f"{machine}-linux-gnu-g++" if crossed else "g++"
-        first, *rest = shlex.split(os.environ.get("CXX") or usual)
+        first, *rest = settings.compiler() or [usual]
         path = shutil.which(first)
         if path is None and crossed:
             raise MissingToolError(
