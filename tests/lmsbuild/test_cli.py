@@ -287,7 +287,7 @@ def test_export_writes_over_no_patch(world: World) -> None:
         (["wheel", "v1.0", "--python", "x"], 2, "wheels are for 3.11; choose"),
         (["apply", ""], 3, "error: '' cannot be used"),
         (["apply", "v1.0 "], 3, "error: 'v1.0 ' cannot be used"),
-        (["test", "v1.0"], 2, "no suites"),
+        (["test", "v1.0"], 2, "no suites; name a tag that has some"),
         (["test", "v1.0", "--shard", "3/2"], 2, "3/2"),
     ],
 )

@@ -101,6 +101,8 @@ def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert "@@ -17,7 +17,7 @@ int line16" in capsys.readouterr().out
     assert run(["map", "v1.0", "--file", "core/alloc.c"]) == 2
     assert "near ones: core/alloc.cpp" in capsys.readouterr().err
+    assert run(["map", "v1.0", "--file", ""]) == 2
+    assert "'' cannot be mapped because no patch" in capsys.readouterr().err
     assert run(["map", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {one["file"] for one in found} >= {"core/alloc.cpp", "python/lms.py"}

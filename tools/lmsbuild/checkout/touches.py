@@ -68,8 +68,8 @@ def no_such_file(wanted: Sequence[Target], file: str) -> UsageError:
     near = difflib.get_close_matches(file, known, n=3, cutoff=0.3) or known[:3]
     labels = ", ".join(target.label for target in wanted)
     return UsageError(
-        f"{file} cannot be mapped because no patch of {labels} touches it; near ones: "
-        f"{', '.join(near)}"
+        f"{file or repr(file)} cannot be mapped because no patch of {labels} touches it; "
+        f"near ones: {', '.join(near)}"
     )
 
 

@@ -36,7 +36,7 @@ def command(tag: str | None, file: str | None, place: Path | None, console: Cons
     project = find_project()
     wanted = [resolve(project, tag)] if tag else targets(project)
     found = [one for target in wanted for one in series_map(target, console, file, place)]
-    if file and not found:
+    if file is not None and not found:
         raise no_such_file(wanted, file)
     several = len(wanted) > 1
     header = [*(["tag"] if several else []), "patch", "file", "", "+", "-", "functions"]

@@ -113,7 +113,8 @@ def suites(target: Target, names: Sequence[str]) -> list[Path]:
     if unknown or not known:
         raise UsageError(
             f"{', '.join(unknown) or 'a suite'} cannot be run because {target.label} has "
-            f"{', '.join(known) or 'no suites'}; name one of these"
+            f"{', '.join(known) or 'no suites'}; "
+            f"name {'one of these' if known else 'a tag that has some'}"
         )
     return [known[name] for name in names] if names else list(known.values())
 
