@@ -1694,8 +1694,8 @@ TEST(cost_is_copies_by_the_time_since_the_last_use) {
   const lms::Cost& cost = lms::default_cost();
   CHECK_EQ(cost.evict({100, false, 9, 9, 0}), 200);
   CHECK_EQ(cost.evict({100, true, 9, 9, 0}), 100);
-  CHECK_EQ(cost.evict({100, true, 0, 7, 0}), 450);  // 9/8 / (1/8 + 1/8)
-  CHECK_EQ(cost.evict({100, true, 2, 7, 0}), 225);
+  CHECK_EQ(cost.evict({100, true, 0, 15, 0}), 850);  // 17/16 / (1/16 + 1/16)
+  CHECK_EQ(cost.evict({100, true, 2, 15, 0}), 425);
   CHECK_EQ(cost.evict({100, true, 0, 0, 0}), 100);
 }
 
