@@ -237,9 +237,9 @@ struct Spot {
   }
 };
 
-// An op takes a block that may be so many times larger than the one that fits best: where it need
-// not wait for a copy, or what page-ins would not rather have. With more, large blocks are cut up,
-// for which others have to leave again; with less, page-ins begin later.
+// An op may take a block so many times larger than the best fit, to wait for no copy or to leave to
+// page-ins what went idle first. With more, large blocks are cut up, for which others then have to
+// leave; with less, page-ins begin later.
 constexpr double kLargestForOps = 1.25;
 
 // On either side of the place that is taken so much is left free, or nothing: less would hold
