@@ -407,9 +407,8 @@ def series_of(target: Target, *, whole: bool = True) -> Series:
             f"{target.label} cannot be patched because {target.tag_patches} has no patches; "
             "write them with `lmsbuild refresh`"
         )
-    lost = missing(target) if whole else []
-    if lost:
-        raise ConfigError(lost[0])
+    if whole:
+        _check_numbers(target)
     return Series([Patch(path) for path in target.patches])
 
 
@@ -430,12 +429,16 @@ def missing(target: Target) -> list[str]:
     return problems
 
 
-def check_whole(target: Target, series: Series) -> None:
-    """Raise ConfigError where a patch file is missing. That the last one is no number tells, but a
-    file of upstream's that is recorded and that no patch touches."""
+def _check_numbers(target: Target) -> None:
     gaps = missing(target)
     if gaps:
         raise ConfigError(gaps[0])
+
+
+def check_whole(target: Target, series: Series) -> None:
+    """Raise ConfigError where a patch file is missing. That the last one is no number tells, but a
+    file of upstream's that is recorded and that no patch touches."""
+    _check_numbers(target)
     lost = sorted(target.tag.preimage.keys() - series.before.keys())
     if lost:
         raise ConfigError(

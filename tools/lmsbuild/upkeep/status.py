@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -270,8 +271,8 @@ def checkout_status(place: Place) -> CheckoutStatus:
     last = last_of(user)
     changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
     what = under_way(user)
-    damage = _damage(series) if other else None
-    lost = None if damage else _lost(target, series)
+    damage = _refusal(series.check) if other else None
+    lost = None if damage else _refusal(lambda: check_whole(target, series))
     if damage or lost:
         other = None
     elif other and own:
@@ -380,19 +381,10 @@ def _patches(
     return by_files(series, count), None, edited
 
 
-def _damage(series: Series) -> str | None:
-    """Why a patch file cannot be read, if one cannot."""
+def _refusal(check: Callable[[], None]) -> str | None:
+    """Why a check of the series refuses it, if it does."""
     try:
-        series.check()
-    except ConfigError as error:
-        return error.message
-    return None
-
-
-def _lost(target: Target, series: Series) -> str | None:
-    """Which patch file is missing, as far as the others tell."""
-    try:
-        check_whole(target, series)
+        check()
     except ConfigError as error:
         return error.message
     return None
