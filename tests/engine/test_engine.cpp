@@ -1694,9 +1694,16 @@ TEST(cost_is_copies_by_the_time_since_the_last_use) {
   const lms::Cost& cost = lms::default_cost();
   CHECK_EQ(cost.evict({100, false, 9, 9, 0}), 200);
   CHECK_EQ(cost.evict({100, true, 9, 9, 0}), 100);
-  CHECK_EQ(cost.evict({100, true, 0, 15, 0}), 850);  // 17/16 / (1/16 + 1/16)
-  CHECK_EQ(cost.evict({100, true, 2, 15, 0}), 425);
+  CHECK_EQ(cost.evict({1024, true, 0, 15, 0}), 25024);  // (1 + 2 * 15/16) * 17/16 / (1/16 + 1/16)
+  CHECK_EQ(cost.evict({1024, true, 2, 15, 0}), 11424);  // (1 + 2 * 13/16) * 17/16 / (3/16 + 1/16)
   CHECK_EQ(cost.evict({100, true, 0, 0, 0}), 100);
+}
+
+// Else the tensors of a phase that is over stay, and those of the one that goes on leave for each
+// other, because they are smaller.
+TEST(cost_of_what_is_over_is_less_than_of_half_as_much_that_is_used) {
+  const lms::Cost& cost = lms::default_cost();
+  CHECK(cost.evict({64, false, 99, 99, 0}) < cost.evict({32, false, 49, 99, 0}));
 }
 
 // ---- statistics

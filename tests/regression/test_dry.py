@@ -780,3 +780,20 @@ def test_what_a_cycle_comes_to_next_stays(child: Any, use: str) -> None:
     rounds = child(CYCLE.format(use=use), 90 * MIB, dry=True)
     assert rounds[0] > 17  # as nothing is known yet
     assert max(rounds[3:]) <= 17
+
+
+PHASES = """
+    torch.cuda.lms.enable(host_limit="2G")
+    large = [torch.ones(4 << 20, device="cuda") for _ in range(16)]
+    small = [torch.ones(1 << 20, device="cuda") for _ in range(64)]
+    for phase in range(8):
+        for _ in range(6):
+            for tensor in (large, small)[phase % 2]:
+                tensor.mul_(2)
+    print(torch.cuda.lms.stats()["lms.paged_in_bytes"])
+    """
+
+
+def test_what_an_earlier_phase_used_leaves_first_though_it_is_larger(child: Any) -> None:
+    """Two sets of 256 MiB in turn, in 394 MiB: else tensors of 4 MiB leave for each other."""
+    assert child(PHASES, 394 * MIB, dry=True) < 3000 * MIB  # 8 times what does not fit are 944
