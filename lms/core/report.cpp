@@ -156,7 +156,7 @@ std::string shortage(const Report& report, const Words& words) {
   const std::size_t in_use = report.pool_in_use - std::min(report.pool_in_use, would_leave);
   const bool fits = fits_in_one_piece(report, in_use);
   if (fits && !at_host_limit) {
-    out << "Enough is free, but not in one piece: " << words.join << ". ";
+    out << "Enough is free, but not in one piece that this stream may use: " << words.join << ". ";
   } else if (!fits || report.host.limit == 0) {  // more host memory is not to be had, or no help
     const bool raise = report.device_limit > 0 && !at_host_limit;
     out << (raise ? "Raise the device limit, or " + helps(report, words)

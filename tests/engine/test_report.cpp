@@ -111,7 +111,8 @@ TEST(report_says_who_is_in_the_way) {
   report.device_limit = 8 << 20;
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
   report.pool_in_use = 6 << 20;
-  CHECK(has(lms::shortage(report, kWords), "Enough is free, but not in one piece: join them. "));
+  CHECK(has(lms::shortage(report, kWords),
+            "Enough is free, but not in one piece that this stream may use: join them. "));
   report.own_known = false;
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
 }
@@ -151,7 +152,8 @@ TEST(report_knows_what_cannot_be_joined) {
   report.pool_granule = 2 << 20;
   report.pool_in_use = report.pool_elsewhere = 1 << 10;
   report.wanted = 6 << 20;
-  CHECK(has(lms::shortage(report, kWords), "Enough is free, but not in one piece: join them. "));
+  CHECK(has(lms::shortage(report, kWords),
+            "Enough is free, but not in one piece that this stream may use: join them. "));
   report.wanted = 13 << 19;
   CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Let go, or use less. "));
   report.pool_elsewhere = 0;
@@ -160,7 +162,8 @@ TEST(report_knows_what_cannot_be_joined) {
   report.wanted = 8 << 20;
   report.pool_in_use = report.own_bytes = 0;
   report.pool_bytes = (8 << 20) + 1;
-  CHECK(has(lms::shortage(report, kWords), "Enough is free, but not in one piece: join them. "));
+  CHECK(has(lms::shortage(report, kWords),
+            "Enough is free, but not in one piece that this stream may use: join them. "));
   ++report.wanted;  // never fits, and nothing is in its way
   CHECK(has(lms::shortage(report, kWords), "0.00 MiB. Use less. "));
 }
