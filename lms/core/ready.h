@@ -258,8 +258,8 @@ inline std::size_t largest_choice(std::size_t best_fit, Taker taker) {
 // wait for the end of an op, and the next op for them.
 constexpr std::uint64_t kMarksAhead = 4;
 
-// Where there is room for `bytes` that is ready first, in a free block of `size` that owes this: at
-// its beginning, at its end, or where a part begins.
+// Where there is room for `bytes` that suits their taker best, in a free block of `size` that owes
+// this: at its beginning, at its end, or where a part begins.
 inline Spot first_ready(const Owed& owed, std::size_t size, std::size_t bytes, Taker taker) {
   const auto at = [&](std::size_t begin) {
     const std::size_t end = begin + bytes;

@@ -644,7 +644,7 @@ bool Allocator::may_search(DeviceIndex device) {
          c10::impl::GPUTrace::get_trace() == nullptr && !routed(device);
 }
 
-// What is ready first.
+// What suits its taker best; an op, what fits best unless a copy is pending there.
 void* Allocator::take_cached(Request* request) {
   if (!may_search(request->device)) {  // nor does another thread, whom a lock would make wait here
     return attempt(request, Reach::kPool);

@@ -86,7 +86,7 @@ class EarlyRoomOnly {
   static void end() noexcept;
 };
 
-// Whether an EarlyRoomOnly refuses what was found to be ready first.
+// Whether an EarlyRoomOnly refuses what was found to suit a page-in best.
 bool too_late(const Spot& first) noexcept;
 // Whether any of a free block is such that it would.
 bool too_late(const Owed& owed, size_t size);
