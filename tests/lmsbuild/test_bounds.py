@@ -59,18 +59,20 @@ def capacities(one: Problem) -> range:
 def least_bytes(one: Problem, capacity: int) -> int:
     """MiB, by trying for each time between two uses whether the storage stays."""
     gaps: list[tuple[int, int, int, int]] = []  # after, before, storage, version
-    kept_to_end: list[tuple[int, int, int, int]] = []
+    no_return: list[tuple[int, int, int, int]] = []
     last: dict[int, tuple[int, int]] = {}
     for k, step in enumerate(one.steps):
         for storage, access in step.uses.items():
             after, version = last.get(storage, (k, -1))
             if access != "make":
                 gaps.append((after, k, storage, version))
+            elif k > after + 1:
+                no_return.append((after, k, storage, version))
             last[storage] = k, version if access == "read" else k
     for storage, (after, version) in last.items():
         if one.ends.get(storage, 0) > after + 1:
-            kept_to_end.append((after, one.ends[storage], storage, version))
-    gaps += kept_to_end
+            no_return.append((after, one.ends[storage], storage, version))
+    gaps += no_return
     best = 1 << 60
     for choice in itertools.product((False, True), repeat=len(gaps)):
         gone = {gap for gap, away in zip(gaps, choice, strict=True) if away}
@@ -80,7 +82,7 @@ def least_bytes(one: Problem, capacity: int) -> int:
                 break
         else:
             saved = {(n, version) for _, _, n, version in gone}
-            back = gone - set(kept_to_end)
+            back = gone - set(no_return)
             cost = sum(one.sizes[n] for _, _, n, _ in back) + sum(one.sizes[n] for n, _ in saved)
             best = min(best, cost // MIB)
     return best
@@ -93,10 +95,8 @@ def least_time(one: Problem, capacity: int) -> int:
     """
     names = sorted(one.sizes)
     size = {n: one.sizes[n] // MIB for n in names}
-    reads = [{n for n, a in step.uses.items() if a != "make"} for step in one.steps]
-    needed = [
-        {n for n in names if n in set().union(*reads[k:])} for k in range(len(one.steps) + 1)
-    ] if reads else []  # fmt: skip
+    uses = [step.uses.keys() for step in one.steps]
+    needed = [{n for later in uses[k:] for n in later} for k in range(len(uses) + 1)]
     start = (0, 0, (None, 0), (None, 0), frozenset[int](), frozenset[int]())
     queue: list[tuple[int, int, Any]] = [(0, 0, start)]
     seen = set()
@@ -178,15 +178,15 @@ def test_a_step_that_waits_for_what_left() -> None:
 
 
 def test_what_was_saved_is_not_saved_again() -> None:
-    steps = [(1, "0m"), (1, "1m"), (1, "0r"), (1, "1m"), (1, "0r")]
-    read = bounds(problem(*steps, sizes={0: 2, 1: 2}), 2 * MIB)
+    steps = [(1, "0m"), (1, "1m"), (1, "0r"), (1, "2m"), (1, "0r")]
+    read = bounds(problem(*steps, sizes={0: 2, 1: 2, 2: 2}), 2 * MIB)
     assert (read.bytes_in, read.bytes_out) == (4 * MIB, 2 * MIB)
     steps[2] = (1, "0w")
-    written = bounds(problem(*steps, sizes={0: 2, 1: 2}), 2 * MIB)
+    written = bounds(problem(*steps, sizes={0: 2, 1: 2, 2: 2}), 2 * MIB)
     assert (written.bytes_in, written.bytes_out) == (4 * MIB, 4 * MIB)
     steps[2] = (1, "0m")
-    made = bounds(problem(*steps, sizes={0: 2, 1: 2}), 2 * MIB)
-    assert (made.bytes_in, made.bytes_out) == (2 * MIB, 2 * MIB)
+    made = bounds(problem(*steps, sizes={0: 2, 1: 2, 2: 2}), 2 * MIB)
+    assert (made.bytes_in, made.bytes_out) == (2 * MIB, 4 * MIB)  # nobody knew that it would be
 
 
 def test_what_the_program_holds_is_not_lost() -> None:
@@ -199,6 +199,17 @@ def test_what_the_program_holds_is_not_lost() -> None:
         assert (found.bytes_in, found.bytes_out) == (0, out * MIB)
         assert found.time == out * SECOND
         assert found.peak == (4 if end == 2 else 6) * MIB
+
+
+def test_what_will_be_overwritten_is_not_lost_before() -> None:
+    """Nobody knows that it will be: 0 leaves for 1, or stays beside it, and need not come back."""
+    one = problem((0, "0m"), (0, "1m"), (0, "0m"), sizes={0: 2, 1: 2})
+    assert bounds(one, 4 * MIB).bytes == 0
+    found = bounds(one, 2 * MIB)
+    assert (found.bytes_in, found.bytes_out, found.time) == (0, 2 * MIB, 2 * SECOND)
+    assert found.peak == 4 * MIB
+    at_once = problem((0, "0m"), (0, "0m1m"), sizes={0: 2, 1: 2})
+    assert bounds(at_once, 4 * MIB).bytes == 0
 
 
 def test_a_step_that_does_not_fit_is_named() -> None:
@@ -264,8 +275,8 @@ def test_no_order_within_calls_on_lists_is_below_the_bounds(seed: int) -> None:
 
 def test_what_was_there_before_can_have_been_saved_before() -> None:
     """No step makes 2, so it can be saved while step 0 computes. A page-out takes 4 s a MiB."""
-    steps = [(13, "0m3m"), (0, "1m"), (0, "2r"), (0, "0r1m"), (0, "3r"), (0, "2r")]
-    one = problem(*steps, sizes={0: 2, 1: 3, 2: 3, 3: 1})
+    steps = [(13, "0m3m"), (0, "1m"), (0, "2r"), (0, "0r4m"), (0, "3r"), (0, "2r")]
+    one = problem(*steps, sizes={0: 2, 1: 3, 2: 3, 3: 1, 4: 3})
     one.rate_out /= 4
     # 3 goes out after step 0, 2 comes in for step 2, 3 for step 4, 2 for step 5.
     assert bounds(one, 5 * MIB).time <= (13 + 4 + 3 + 1 + 3) * SECOND
@@ -274,8 +285,10 @@ def test_what_was_there_before_can_have_been_saved_before() -> None:
 def test_copies_of_one_iteration_are_not_hidden_in_another() -> None:
     """In each a MiB of 0 leaves for 1 and comes back, with no time to hide it, and then 20 s are
     computed."""
-    iteration = [(0, "0m"), (0, "1m"), (0, "1r"), (0, "0r"), (20, "2m")]
-    one = problem(*iteration * 3, sizes={0: 2, 1: 2, 2: 1})
+    steps: list[tuple[int, str]] = []
+    for n in range(3):
+        steps += [(0, f"{n}m"), (0, f"{n + 3}m"), (0, f"{n + 3}r"), (0, f"{n}r"), (20, f"{n + 6}m")]
+    one = problem(*steps, sizes={n: 2 if n < 6 else 1 for n in range(9)})
     assert bounds(one, 3 * MIB).time == 3 * 22 * SECOND
 
 

@@ -17,7 +17,7 @@ from .errors import SimcudaError
 from .sizes import format_bytes
 from .trace import Copy, Freed, Op, Trace
 
-# Operators that overwrite what they write without having read it: until then it need be nowhere.
+# Operators that overwrite what they write without having read it: it need not come in for them.
 _OVERWRITE = frozenset(
     f"aten::{name}" for name in
     ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_",
@@ -137,8 +137,8 @@ def _with_instants(problem: Problem) -> Problem:
 
 @dataclass
 class _Interval:
-    """Between two uses of a storage, from after step `after` until before step `before`; or, if it
-    does not return, between the last one and its end."""
+    """Between two uses of a storage, from after step `after` until before step `before`; or between
+    the last one and its end. It does not return then, nor before a use that overwrites it."""
 
     after: int
     before: int
@@ -458,12 +458,18 @@ def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]],
     versions: dict[int, list[int]] = defaultdict(list)
     found: set[int] = set()
     count = 0
+
+    def add(storage: int, after: int, before: int, version: int, returns: bool) -> None:
+        versions[version].append(len(intervals))
+        size = problem.sizes[storage]
+        intervals.append(_Interval(after, before, size, version, returns))
+
     for k, step in enumerate(problem.steps):
         for storage, access in step.uses.items():
-            if storage in last and access != "make":
+            if storage in last:
                 after, version = last[storage]
-                versions[version].append(len(intervals))
-                intervals.append(_Interval(after, k, problem.sizes[storage], version))
+                if access != "make" or k > after + 1:
+                    add(storage, after, k, version, returns=access != "make")
             if storage not in last or access != "read":
                 count += 1
                 last[storage] = k, count
@@ -474,7 +480,5 @@ def _intervals(problem: Problem) -> tuple[list[_Interval], dict[int, list[int]],
     for storage, (after, version) in last.items():
         end = problem.ends.get(storage, 0)
         if end > after + 1:
-            versions[version].append(len(intervals))
-            size = problem.sizes[storage]
-            intervals.append(_Interval(after, end, size, version, returns=False))
+            add(storage, after, end, version, returns=False)
     return intervals, versions, found
