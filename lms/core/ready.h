@@ -52,7 +52,7 @@ struct Ready {
   // on streams of which it did not tell: what it uses the pool for next comes after that.
   bool freed = false;
   Marks out;  // on the streams of the engine's copies
-  MarkPtr in;
+  Marks in;
   // What the stream of its pool is after, and no other: copies for which it was made to wait and,
   // where bytes left without one, their last use. Memory that a user frees is as in any program:
   // who uses it next on another stream has ordered that.
@@ -62,13 +62,13 @@ struct Ready {
   std::uint64_t idle_since = 0;
 
   // Whether an op's stream has to wait, that of the pool or another.
-  bool owes_streams() const { return !out.empty() || in != nullptr || !others.empty(); }
+  bool owes_streams() const { return !out.empty() || !in.empty() || !others.empty(); }
   Marks copies() const {
     Marks both = out;
-    if (in) both.add(in);
+    both.add(in);
     return both;
   }
-  bool copies_done() const { return out.done() && (!in || in->done()); }
+  bool copies_done() const { return out.done() && in.done(); }
   // Whether nobody need wait for it.
   bool over() const { return !all && (!home || home->done()) && copies_done() && others.done(); }
 
@@ -83,7 +83,7 @@ struct Ready {
     idle_since = std::max(idle_since, other.idle_since);
     keep_later(&home, other.home);
     out.add(other.out);
-    keep_later(&in, other.in);
+    in.add(other.in);
     others.add(other.others);
   }
 

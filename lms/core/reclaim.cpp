@@ -46,6 +46,26 @@ bool evict_in_order(Engine& engine, const std::vector<Candidate>& candidates,
                      [&](std::size_t victim) { return engine.evict(candidates[victim].key); });
 }
 
+// Where a search looks at many, more leaves than was asked for: beside the victims the cheapest
+// that are about as large as the request, so that what comes next finds room without one.
+void evict_alike(Engine& engine, std::vector<Candidate> candidates, const RoomRequest& request,
+                 const std::vector<std::size_t>& victims) {
+  const std::size_t count = candidates.size() / policy().candidates_per_victim();
+  if (count <= victims.size()) return;
+  for (const std::size_t victim : victims) candidates[victim].extent.bytes = 0;
+  const auto alike = [&](const Candidate& one) {
+    return one.extent.bytes >= request.bytes && one.extent.bytes / 2 <= request.bytes &&
+           !std::isinf(one.cost);
+  };
+  const auto end = std::stable_partition(candidates.begin(), candidates.end(), alike);
+  std::stable_sort(candidates.begin(), end,
+                   [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+  std::size_t left = count - victims.size();
+  for (auto one = candidates.begin(); one != end && left > 0; ++one, --left) {
+    if (!engine.evict(one->key)) return;
+  }
+}
+
 // Any storage will do, wherever it lies: what costs least for its bytes goes first.
 Step evict_to_limit(Engine& engine, BlockLists& lists, std::vector<Candidate> candidates) {
   std::stable_sort(candidates.begin(), candidates.end(),
@@ -74,6 +94,8 @@ Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& reques
   if (!evict_in_order(engine, candidates, choice.victims)) return {Route::kNone, false};
   const bool moved = !choice.victims.empty();  // else another step would find the same
   if (choice.kind == Choice::Kind::kHole) {
+    // Before a block is taken: what is freed beside one that is would be merged with it.
+    evict_alike(engine, std::move(candidates), request, choice.victims);
     if (lists.take_free_block()) return {route_of(choice.victims.size()), moved};
   } else {
     lists.release_segments(choice.segments);

@@ -73,6 +73,8 @@ class Turns {
   // themselves.
   void hold() { ++holds_; }
   void release();
+  // The same within a try that has failed, whose end tells: to itself it would look like another's.
+  void withdraw() { --holds_; }
 
   // An op begins, without a try. While one that lacked room tries for the last times it waits, if
   // it `may_wait`, so that those that run come to an end; but not while one runs that is not

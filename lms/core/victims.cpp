@@ -7,6 +7,13 @@
 namespace lms {
 namespace {
 
+// A candidate takes a search a microsecond or less, so that an eviction costs the host an eighth of
+// a millisecond, however many there are. With half as many, more leaves that might have stayed;
+// with twice as many each takes twice as long. Against none that leaves beside what was asked for,
+// six runs on the dry device took 1% less time in the mean, with half and twice as many 0.3 to
+// 0.4%.
+constexpr std::size_t kCandidatesPerVictim = 128;
+
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Hole {
@@ -125,6 +132,7 @@ class Cheapest final : public Policy {
   }
   bool keeps_copies() const override { return true; }
   bool makes_room_early() const override { return true; }
+  std::size_t candidates_per_victim() const override { return kCandidatesPerVictim; }
 };
 
 }  // namespace

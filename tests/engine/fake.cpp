@@ -732,10 +732,8 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
   const lms::HostRange range = storage->range;
   const std::size_t bytes = storage->bytes;
   const lms::Stream first = copy ? in() : user;
-  for (const lms::MarkPtr& mark : {ready.home, ready.in}) {
-    if (mark) device_.wait(first, mark);
-  }
-  for (const lms::MarkPtr& mark : ready.out) device_.wait(first, mark);
+  if (ready.home) device_.wait(first, ready.home);
+  for (const lms::MarkPtr& mark : ready.copies()) device_.wait(first, mark);
   for (const lms::MarkPtr& mark : storage->written) device_.wait(first, mark);
   if (unseen) {
     device_.order(first, home);
@@ -748,7 +746,7 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
     device_.wait(user, *arrival);
     if (unseen) device_.wait(home, *arrival);
     lms::Ready after;
-    after.in = copied;
+    after.in.add(copied);
     set_ready_(ptr, after);
     ++counts.ins;
     counts.in_bytes += static_cast<std::int64_t>(bytes);

@@ -600,6 +600,19 @@ TEST(turns_do_not_wait_for_what_the_thread_holds_itself) {
   CHECK(s.clock.now() == lms::Clock::Time(0));
 }
 
+// Nor for what a try of its own has held, and let go of.
+TEST(turns_do_not_take_what_a_try_held_for_another) {
+  Others s;
+  const auto try_to = [&s](Patience) {
+    s.turns.hold();
+    s.turns.withdraw();
+    return false;
+  };
+  CHECK(!s.turns.try_again(try_to, [] { return false; }, /*fits_alone=*/false));
+  CHECK(s.clock.now() == lms::Clock::Time(0));
+  CHECK(!s.turns.others_hold(0));
+}
+
 // Of two that hold what the other one lacks one gives up at once, and lets go.
 TEST(turns_do_not_wait_for_those_that_hold_and_wait) {
   Others s;

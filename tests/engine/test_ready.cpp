@@ -146,7 +146,7 @@ TEST(ready_what_is_taken_owes_its_copies_to_other_streams) {
   for (bool done : {false, true}) {
     Ready part = idle_since(1), rest = idle_since(2);
     part.out.add(std::make_shared<Numbered>(3, done, fake::stream(1)));
-    rest.in = std::make_shared<Numbered>(4, done, fake::stream(2));
+    rest.in.add(std::make_shared<Numbered>(4, done, fake::stream(2)));
     rest.all = true;
     Owed owed(part);
     owed.append(rest, 8);

@@ -20,9 +20,10 @@ constexpr std::size_t kUnit = 1024;
 
 // One stream, with memory for `units` storages of kUnit bytes.
 struct Rig {
-  explicit Rig(std::size_t units, std::size_t segment_units = 0, std::size_t streams = 1)
+  explicit Rig(std::size_t units, std::size_t segment_units = 0, std::size_t streams = 1,
+               std::size_t host_units = 64)
       : device(1, fake::Backend::streams_needed(streams)),
-        memory(64 * kUnit),
+        memory(host_units * kUnit),
         pool(memory, kUnit),
         backend(device, streams, units * kUnit / streams, segment_units * kUnit),
         engine(backend, pool) {
@@ -261,6 +262,32 @@ TEST(reclaim_comes_below_a_limit) {
   CHECK(rig.room(5) == nullptr);
   rig.check_out({0, 2, 3});
   rig.unpin(1);
+}
+
+TEST(reclaim_of_many_evicts_more_than_was_asked_for) {
+  const std::size_t each = lms::policy().candidates_per_victim();
+  Rig rig(3 * each, 0, 1, 4 * each);
+  rig.make(3 * each);
+  CHECK(rig.room(1) != nullptr);
+  CHECK(rig.route == Route::kEvictOne);
+  rig.check_out({0, 1, 2});  // one for each so many that were looked at
+}
+
+TEST(reclaim_of_many_evicts_no_more_than_so_many_like_it) {
+  const std::size_t each = lms::policy().candidates_per_victim();
+  Rig rig(3 * each + 5, 0, 1, 4 * each);
+  rig.make(1, 5);
+  rig.make(3 * each);
+  CHECK(rig.room(1) != nullptr);
+  rig.check_out({1, 2, 3});  // not the oldest, which is far larger
+}
+
+TEST(reclaim_of_few_evicts_what_was_asked_for) {
+  const std::size_t each = lms::policy().candidates_per_victim();
+  Rig rig(2 * each - 1, 0, 1, 4 * each);
+  rig.make(2 * each - 1);
+  CHECK(rig.room(1) != nullptr);
+  rig.check_out({0});
 }
 
 TEST(reclaim_ends_when_host_memory_is_full) {

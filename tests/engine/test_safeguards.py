@@ -142,9 +142,6 @@ WAIT = re.compile(
 )
 # Those that no safeguard names, and why.
 UNGUARDED = {
-    "wait_fence(device, after, set_mark(device, before));": (
-        "is what `order` does, whose callers are named"
-    ),
     "copy->wait();": (
         "where the stream is captured, or an error stands: no graph of PyTorch's takes a block "
         "that has a copy under way, because its pool is its own"

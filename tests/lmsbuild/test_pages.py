@@ -81,10 +81,12 @@ FIGURES = {
         ("4 GiB of memory", "tools/lmsbuild/places/doctor.py", "MEMORY_GIB = 4"),
     ),
     "docs/architecture.md": (
+        ("three into each device", "lms/pytorch/c10/Fences.cpp", "kInStreams = 3"),
+        ("five out of it", "lms/pytorch/c10/Fences.cpp", "kOutStreams = 5"),
         (
-            "one into each device and five out of it",
-            "lms/pytorch/c10/Fences.cpp",
-            "kOutStreams = 5",
+            "for each 128 that could leave",
+            "lms/core/victims.cpp",
+            "kCandidatesPerVictim = 128",
         ),
         ("one below 1 MiB", "lms/pytorch/c10/State.h", "kSmallBytes = size_t{1} << 20"),
         ("a 4096th of all that could leave", "lms/core/cost.cpp", "kOfCandidates = 1.0 / 4096"),

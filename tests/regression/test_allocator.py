@@ -540,6 +540,20 @@ def test_out_of_memory_leaves_no_pins(lms: Any, device: Any) -> None:
     assert intact(kept)
 
 
+def test_pins_that_do_not_fit_are_not_tried_again_and_again(lms: Any, device: Any) -> None:
+    """As they would be if what a try has pinned were taken for what another thread lets go of."""
+    kept = [block(10, i) for i in range(5)]
+    lms.reclaim()
+    torch.cuda.empty_cache()
+    device.limit(35 * MIB)
+    before = lms.stats()["lms.paged_in"]
+    with pytest.raises(torch.OutOfMemoryError), lms.pin(*kept):
+        pass
+    assert lms.stats()["lms.paged_in"] - before < 100
+    assert lms.stats()["pinned.all.current"] == 0
+    assert intact(kept)
+
+
 def test_host_limit(lms: Any, device: Any) -> None:
     device.limit(40 * MIB)
     lms.enable(host_limit=20 * MIB)

@@ -294,6 +294,31 @@ def test_a_copy_out_has_a_stream_beside_those_of_four_other_streams(child: Any) 
     assert took_beside(child, sides=4, late=4) < 1e9
 
 
+def test_a_copy_in_is_not_behind_one_whose_memory_is_in_use_for_long(child: Any) -> None:
+    took = child(
+        """
+    torch.cuda.lms.enable(host_limit="30G", min_size=0)
+    run_short()
+    late, ready = (torch.ones(n << 20, device="cuda") for n in (128, 16))
+    torch.ops.lms.evict(late), torch.ops.lms.evict(ready)
+    torch.cuda.synchronize()
+    there = torch.ones(128 << 20, device="cuda")  # where `late` was
+    rest = torch.ones(400 << 20, device="cuda")
+    with torch.cuda.lms.pin(rest):
+        torch.cuda.synchronize()
+        start = simcuda.device.times()["now"]
+        torch.cuda._sleep(10**9), there.add_(1)
+        del there
+        with torch.cuda.stream(torch.cuda.Stream()):
+            late.add_(1)
+        print(json.dumps(until_there(ready) - start))
+    """,
+        int(2.25 * GIB),
+        dry=True,
+    )
+    assert took < 1e9
+
+
 # What leaves, and is used no more, beside copies out that wait for a second: what is made before
 # the clock starts, and what leaves then, before `ready`.
 BESIDE_LATE = {

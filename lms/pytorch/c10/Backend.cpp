@@ -227,7 +227,7 @@ struct Backend::HostContext {
   Backend* owner;
   ::lms::HostRange range;
   ::lms::Marks written;  // none when no copy was needed
-  ::lms::FencePtr read;  // by the page-in before that, when none was
+  ::lms::Marks read;     // by the page-in before that, when none was
   size_t bytes;
   DeviceIndex device;
   cudaStream_t home;  // the stream whose pool the block came from, and the next one must come from
@@ -240,7 +240,10 @@ void Backend::release_host_context(void* context) {
   }
   std::unique_ptr<HostContext> host(static_cast<HostContext*>(context));
   --host->owner->on_host_;
-  ::lms::FencePtr fence = host->read;
+  ::lms::FencePtr fence;
+  for (const MarkPtr& read : host->read) {
+    fence = both(fence, read);
+  }
   for (const MarkPtr& written : host->written) {
     fence = both(fence, written);
   }
@@ -460,7 +463,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     ready.idle_since = next->number();
   }
   if (!ends.empty()) {
-    CopyOut out(device, ends);
+    QueuedCopy out(device, Way::kOut, ends);
     DrainOnError drain(out.stream());
     if (copy) {
       copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out.stream());
@@ -481,7 +484,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   context->owner = this;
   context->range = host;
   context->written = std::move(written);
-  context->read = copy ? nullptr : block.ready.in;
+  context->read = copy ? ::lms::Marks() : block.ready.in;
   context->bytes = from.bytes;
   context->device = device;
   context->home = block.stream;
@@ -505,7 +508,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   for (const User& user : users_of(used, block, device, /*unseen=*/false)) {
     ends.push_back(user.last ? user.last : set_mark(user.device, user.stream));
   }
-  CopyOut out(device, ends);
+  QueuedCopy out(device, Way::kOut, ends);
   DrainOnError drain(out.stream());
   copy_(host.ptr, from.ptr, from.bytes, cudaMemcpyDeviceToHost, out.stream());
   MarkPtr copied = out.end();
@@ -553,33 +556,28 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   DataPtr pointer(ptr, ptr, block_deleter(), Device(kCUDA, host->device));
 
   const cudaStream_t user = stream_of(stream);
-  const cudaStream_t in = in_stream(host->device);
-  const cudaStream_t first = copy ? in : user;  // that uses the block
   const bool unseen = unseen_kernels();
-  {
-    const MeasuredWait wait(host->device, first, copy ? Wait::kCopiesIn : Wait::kMemory);
-    const Ready owed = block_info(ptr).ready;
-    wait_ready(host->device, first, host->home, owed);
-    for (const MarkPtr& written : host->written) {
-      wait_fence(host->device, first, written);
-    }
-    if (host->read && !copy) {  // copies in come one after the other
-      wait_fence(host->device, first, host->read);
-    }
-    if (unseen) {  // a kernel that read or wrote the host buffer
-      order(host->device, first, host->home);
-    }
-    // A program that freed the block may have used it here without telling, because it orders its
-    // next use of the pool after that, as PyTorch asks for. Of what left, each use is known.
-    if (unseen || (user != host->home && (owed.freed || owed.all))) {
-      order(host->device, first, user);
-    }
+  const Ready owed = block_info(ptr).ready;
+  std::vector<MarkPtr> ends = ends_of(host->device, host->home, owed);
+  ends.insert(ends.end(), host->written.begin(), host->written.end());
+  // The range is used again after this page-in, so after those that read it, too.
+  ends.insert(ends.end(), host->read.begin(), host->read.end());
+  if (unseen) {  // a kernel that read or wrote the host buffer
+    ends.push_back(set_mark(host->device, host->home));
+  }
+  // A program that freed the block may have used it here without telling, because it orders its
+  // next use of the pool after that, as PyTorch asks for. Of what left, each use is known.
+  if (unseen || (user != host->home && (owed.freed || owed.all))) {
+    ends.push_back(set_mark(host->device, user));
   }
   if (copy) {
-    DrainOnError drain(in);
-    copy_(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in);
+    QueuedCopy in(host->device, Way::kIn, std::move(ends),
+                  {host->device, host->home, owed.idle_since});
+    DrainOnError drain(in.stream());
+    copy_(ptr, host->range.ptr, host->bytes, cudaMemcpyHostToDevice, in.stream());
     Ready ready;
-    *arrival = ready.in = set_mark(host->device, in);
+    ready.in = in.end();
+    *arrival = *ready.in.begin();
     {
       const MeasuredWait wait(host->device, user, Wait::kOperands);
       wait_fence(host->device, user, *arrival);
@@ -590,6 +588,10 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     set_ready(ptr, ready);
     drain.dismiss();
   } else {
+    const MeasuredWait wait(host->device, user, Wait::kMemory);
+    for (const MarkPtr& end : ends) {
+      wait_fence(host->device, user, end);
+    }
     *arrival = set_mark(host->device, user);  // after the copy out, which the range waits for
   }
   for (const CUDAStream& shared : host->shared) {

@@ -74,10 +74,8 @@ void set_now(const MarkPtr& mark);
 void wait_fence(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence);
 // The same for a stream that may not be usable: then this thread waits.
 void wait_fence_at(DeviceIndex device, cudaStream_t stream, const ::lms::FencePtr& fence);
-// Makes later work on `after` wait for all work queued so far on `before`.
-void order(DeviceIndex device, cudaStream_t after, cudaStream_t before);
-// Makes later work on `after` wait for all that memory of the pool of `home` owes.
-void wait_ready(DeviceIndex device, cudaStream_t after, cudaStream_t home, const Ready& ready);
+// What is after all that memory of the pool of `home` owes.
+std::vector<MarkPtr> ends_of(DeviceIndex device, cudaStream_t home, const Ready& ready);
 
 // ---- how long streams wait, while measure_waits is on
 
@@ -111,9 +109,8 @@ class MeasuredWait {
 // The device of the stream that a mark of these is set on.
 DeviceIndex device_of(const ::lms::FencePtr& fence);
 
-// The streams of the engine's own copies, made on first use: one for those into the device, several
-// for those out of it.
-cudaStream_t in_stream(DeviceIndex device);
+// The streams of the engine's own copies, several for each way, are made on first use.
+enum class Way : uint8_t { kIn, kOut };
 
 // When a copy can begin: with the mark of this number of a stream.
 struct Begin {
@@ -133,18 +130,21 @@ struct Begin {
   }
 };
 
-// A copy out of a device, after these marks: on that of the streams where it waits least for copies
-// that begin later. It comes after what was asked for before and can begin no later, on whichever
-// stream: that is needed sooner, and the link is shared.
-class CopyOut {
+// A copy into a device or out of it, after these marks: on that of the way's streams where it waits
+// least for copies that begin later. It comes after what was asked for before and can begin no
+// later, on whichever of them: that is needed sooner, and they share the link.
+class QueuedCopy {
  public:
-  CopyOut(DeviceIndex device, std::vector<MarkPtr> ends);
+  QueuedCopy(DeviceIndex device, Way way, std::vector<MarkPtr> ends);
+  // As far as is known it can begin then, whatever else is among `ends`.
+  QueuedCopy(DeviceIndex device, Way way, std::vector<MarkPtr> ends, const Begin& begin);
   cudaStream_t stream() const { return stream_; }
   // It is queued there: sets the mark after it.
   MarkPtr end();
 
  private:
   const DeviceIndex device_;
+  const Way way_;
   const std::vector<MarkPtr> ends_;
   const Begin begin_;
   cudaStream_t stream_;

@@ -229,22 +229,25 @@ Hold::Hold(const std::vector<StorageImpl*>& storages) : of_thread_(this_frame().
       storages_.push_back(reference_to(storage));
     }
   } catch (...) {
-    release();
+    let_go();
+    this_frame().in_turn ? turns().withdraw() : turns().release();
     throw;
   }
 }
 
-Hold::~Hold() { release(); }
-
-void Hold::release() noexcept {
+Hold::~Hold() {
   if (in_child()) {
     return;
   }
+  let_go();
+  turns().release();
+}
+
+void Hold::let_go() noexcept {
   for (const auto& storage : storages_) {
     unpin(storage.get());
   }
   --*of_thread_;
-  turns().release();
 }
 
 OpGuard::OpGuard(bool independent, detail::Thread& mine) : thread_(mine), mine_(frame_of(mine)) {
