@@ -18,9 +18,11 @@ TESTS = ("test_host_rows", "test_reclaim_cost")
 
 ROWS = ("of_one_size", "that_grow", "of_varying_length", "of_varying_length_in_no_order")
 SMALL = (1_000, 10_000, 100_000, 1_000_000)
+LARGE = (100, 1_000, 10_000, 100_000)
 REPEATS = 3
 POOL = "| program | helper | fullest, MiB | reserved, MiB | ratio | segments that came or went |"
 COST = "| small storages | ns per missing op | storages located per op |"
+MANY = "| storages that could leave | ns per missing op | storages located per op |"
 
 
 def table(program: Path, head: str, cases: list[tuple[str, ...]]) -> bool:
@@ -43,7 +45,9 @@ def main() -> int:
     rows = table(program, POOL, [(f"host_rows_{row}",) for row in ROWS])
     sizes = [("reclaim_cost", f"small={small}", "ops=20000") for small in SMALL]
     costs = table(program, COST, [size for size in sizes for _ in range(REPEATS)])
-    return 0 if rows and costs else 1
+    victims = [("reclaim_cost_of_many", f"large={large}", "ops=5000") for large in LARGE]
+    many = table(program, MANY, [size for size in victims for _ in range(REPEATS)])
+    return 0 if rows and costs and many else 1
 
 
 if __name__ == "__main__":
