@@ -35,7 +35,7 @@ def smear() -> None:
 
 def read_later(tensor: torch.Tensor) -> torch.Tensor:
     """Queue a copy to the host: it reads when its stream runs, and kernels at once."""
-    host = torch.zeros(N).pin_memory()
+    host = torch.zeros_like(tensor, device="cpu").pin_memory()
     host.copy_(tensor, non_blocking=True)
     return host
 
@@ -152,6 +152,20 @@ def test_the_copy_in_waits_for_earlier_users_of_the_block(mode: str) -> None:
     torch.cuda.synchronize()
     assert torch.equal(host, ramp(100))
     assert torch.equal(x.cpu(), ramp(1))
+
+
+def test_the_copy_in_waits_for_earlier_users_of_a_small_block(mode: str) -> None:
+    """Below 1 MiB nothing is told of a free: all that is queued is waited for."""
+    x = ramp(1, N // 2).cuda()
+    evict(x)
+    y = ramp(100, N // 2).cuda()
+    torch.cuda.synchronize()
+    host = read_later(y)
+    del y
+    page_in(x)  # into the block of y
+    torch.cuda.synchronize()
+    assert torch.equal(host, ramp(100, N // 2))
+    assert torch.equal(x.cpu(), ramp(1, N // 2))
 
 
 def test_a_copy_in_waits_for_who_used_its_block_here(mode: str) -> None:
