@@ -229,25 +229,26 @@ Hold::Hold(const std::vector<StorageImpl*>& storages) : of_thread_(this_frame().
       storages_.push_back(reference_to(storage));
     }
   } catch (...) {
-    let_go();
-    this_frame().in_turn ? turns().withdraw() : turns().release();
+    release(/*within_try=*/this_frame().in_turn);
     throw;
   }
 }
 
-Hold::~Hold() {
+Hold::~Hold() { release(/*within_try=*/false); }
+
+void Hold::release(bool within_try) noexcept {
   if (in_child()) {
     return;
   }
-  let_go();
-  turns().release();
-}
-
-void Hold::let_go() noexcept {
   for (const auto& storage : storages_) {
     unpin(storage.get());
   }
   --*of_thread_;
+  if (within_try) {
+    turns().withdraw();
+  } else {
+    turns().release();
+  }
 }
 
 OpGuard::OpGuard(bool independent, detail::Thread& mine) : thread_(mine), mine_(frame_of(mine)) {

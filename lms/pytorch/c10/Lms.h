@@ -224,7 +224,7 @@ class C10_CUDA_API Hold {
   Hold& operator=(const Hold&) = delete;
 
  private:
-  void let_go() noexcept;
+  void release(bool within_try) noexcept;
 
   std::vector<intrusive_ptr<StorageImpl>> storages_;
   std::shared_ptr<std::atomic<int>> of_thread_;  // how many there are of the one that made it
