@@ -50,6 +50,9 @@ std::string capitalised(std::string text) {
   return text;
 }
 
+// Not as "0.00 MiB", which would name what does not matter.
+bool shows(std::size_t bytes) { return mib(bytes) != mib(0); }
+
 std::string helps(const Report& report, const Words& words) {
   switch (fits_alone(report)) {
     case Alone::kYes:
@@ -128,19 +131,19 @@ std::string shortage(const Report& report, const Words& words) {
       << " are pinned by running " << words.ops;
   if (by_ops > 0) out << " (largest " << mib(c.largest_pinned) << ")";
   out << ", ";
-  if (c.held > 0) out << mib(c.held_bytes) << " are pinned by " << words.held_by << ", ";
+  if (shows(c.held_bytes)) out << mib(c.held_bytes) << " are pinned by " << words.held_by << ", ";
   out << mib(c.on_host_bytes) << " are in host memory";
-  if (c.exposed > 0) {
+  if (shows(c.exposed_bytes)) {
     out << ", " << mib(c.exposed_bytes) << " cannot move because their pointers are exposed";
     if (*words.unexpose != '\0') out << " (" << words.unexpose << " lets them go)";
   }
-  if (c.excluded > 0) out << ", " << mib(c.excluded_bytes) << " are excluded";
-  if (c.small > 0) out << ", " << mib(c.small_bytes) << " are below the minimum size";
-  if (c.idle > 0) out << ", " << mib(c.idle_bytes) << " are idle but did not move";
-  if (report.own_known && c.immovable > 0) {
+  if (shows(c.excluded_bytes)) out << ", " << mib(c.excluded_bytes) << " are excluded";
+  if (shows(c.small_bytes)) out << ", " << mib(c.small_bytes) << " are below the minimum size";
+  if (shows(c.idle_bytes)) out << ", " << mib(c.idle_bytes) << " are idle but did not move";
+  if (report.own_known && shows(c.immovable_bytes)) {
     out << ", " << mib(c.immovable_bytes) << " " << words.immovable;
   }
-  if (report.own_known && unknown_bytes(report) > 0) {
+  if (report.own_known && shows(unknown_bytes(report))) {
     out << ", " << mib(unknown_bytes(report)) << " are " << words.unknown;
   }
   out << ". Device limit: " << limit(report.device_limit)
@@ -156,7 +159,10 @@ std::string shortage(const Report& report, const Words& words) {
   const std::size_t in_use = report.pool_in_use - std::min(report.pool_in_use, would_leave);
   const bool fits = fits_in_one_piece(report, in_use);
   if (fits && !at_host_limit) {
-    out << "Enough is free, but not in one piece that this stream may use: " << words.join << ". ";
+    const bool others = shows(c.held_bytes + c.exposed_bytes + c.excluded_bytes) ||
+                        (report.own_known && shows(c.immovable_bytes + unknown_bytes(report)));
+    out << "Enough is free, but not in one piece that this stream may use: "
+        << (others ? words.others + std::string(", or ") : "") << words.join << ". ";
   } else if (!fits || report.host.limit == 0) {  // more host memory is not to be had, or no help
     const bool raise = report.device_limit > 0 && !at_host_limit;
     out << (raise ? "Raise the device limit, or " + helps(report, words)

@@ -53,7 +53,7 @@ struct Words {
   const char* held_by;    // who else pins storages, as in "pinned by ..."
   // Where `own_known`:
   const char* unknown = "";  // what memory in use may be that no known storage has
-  const char* join = "";     // how to make one of what is free in pieces
+  const char* join = "";     // what else helps when what is free is in pieces
   const char* others = "";   // what helps when it is not the op that uses too much
   const char* alone = "";    // that it is not, to follow on the last
   const char* immovable = "are in pools that nothing may leave";

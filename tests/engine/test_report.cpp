@@ -111,8 +111,9 @@ TEST(report_says_who_is_in_the_way) {
   report.device_limit = 8 << 20;
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
   report.pool_in_use = 6 << 20;
-  CHECK(has(lms::shortage(report, kWords),
-            "Enough is free, but not in one piece that this stream may use: join them. "));
+  CHECK(
+      has(lms::shortage(report, kWords),
+          "Enough is free, but not in one piece that this stream may use: let go, or join them. "));
   report.own_known = false;
   CHECK(has(lms::shortage(report, kWords), "Raise the device limit, or use less. "));
 }

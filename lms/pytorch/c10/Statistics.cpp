@@ -30,7 +30,7 @@ constexpr ::lms::Words kWords = {
     "torch.cuda.lms.pin() or collectives",
     "not of tensors that it knows (made by this operator so far, or workspaces, or made before it "
     "was first turned on and not used since: torch.cuda.lms.pin() makes these known)",
-    "let go of what cannot move, as named above, or use smaller inputs",
+    "use smaller inputs",
     "let go of what the operator does not use and cannot move, as named above",
     ": it would fit alone"};
 
@@ -38,9 +38,7 @@ constexpr std::array<const char*, kWaits> kWaitNames = {"operands", "memory", "c
                                                         "copies_out"};
 
 // Instead of the last but two, where that would help.
-constexpr char kExpand[] =
-    "let go of what cannot move, as named above, or set "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+constexpr char kExpand[] = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
 
 // Of the allocator: up to State::kSmallBytes requests are in segments of their own, of one granule.
 constexpr size_t kGranule = size_t{2} << 20;

@@ -32,7 +32,7 @@ constexpr ::lms::Words kWords = {
           "datasets)"
         : "not of tensors that it knows (made by operations that run, or kept by queues and "
           "datasets)",
-    "let go of what is named above and cannot move",
+    "use smaller inputs",
     "let go of what is named above and cannot move",
     ": the operation would fit alone"};
 
