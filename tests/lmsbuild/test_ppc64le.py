@@ -37,7 +37,8 @@ LIBRARIES = ("ld64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so
 ROUNDS = {"random_programs": ("seeds=4", "steps=1000"), "pool_random": ("seeds=2", "steps=1000"),
           "threads_share_one_engine": ("steps=200",),
           # In less host memory than QEMU_RESERVED_VA, and more than one victim's candidates.
-          "reclaim_cost_of_many": ("large=500", "ops=500"), "victims_hole_is_optimal": ("instances=200",),
+          "reclaim_cost_of_many": ("large=500", "ops=500"),
+          "victims_hole_is_optimal": ("instances=200",),
           "victims_cover_is_within_factor_two": ("instances=200",),
           "victims_take_the_cheaper_way": ("instances=200",)}  # fmt: skip
 

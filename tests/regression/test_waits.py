@@ -69,10 +69,10 @@ def test_a_host_range_that_is_not_read_again_is_kept(mode: str, device: Any) -> 
     """The same, but another stream's operator overwrites the storage, in another block."""
     n, side = 4 * N, torch.cuda.Stream()
     with torch.cuda.stream(side):
-        x, between, free, rest = (ramp(i, size).cuda() for i, size in enumerate((n, n, n, 2 * n)))
+        x, between, out, rest = (ramp(i, size).cuda() for i, size in enumerate((n, n, n, 2 * n)))
     y = ramp(1000, n).cuda()
-    del free
     evict(x)
+    evict(out)  # leaves a block that owes nothing of what comes after
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         total = x.sum()
@@ -80,11 +80,12 @@ def test_a_host_range_that_is_not_read_again_is_kept(mode: str, device: Any) -> 
         there = torch.empty(n, device="cuda")  # in the block that it has left
     x.zero_()
     torch.cuda.current_stream().synchronize()
-    evict(y)
+    evict(y)  # may take the range
     torch.cuda.synchronize()
     assert total.cpu() == ramp(0, n).sum()
     assert torch.equal(y.cpu(), ramp(1000, n))
     assert (x.cpu() == 0).all()
+    assert torch.equal(out.cpu(), ramp(2, n))
     assert device.races() == []
     del between, rest, there
 
