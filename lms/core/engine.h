@@ -211,6 +211,24 @@ struct Traffic {
   std::string most_op;         // its name
 };
 
+// What holes have cost more than to replace segments that have no place for the requests, but for
+// the price of that, since it was last done. When it is that price, it is done: so at most about
+// twice as much is copied as if it were known how often such memory will be wanted.
+class Forgone {
+ public:
+  void add(double cost, std::size_t bytes) {
+    cost_ += cost;
+    bytes_ += bytes;
+  }
+  void reset() { *this = {}; }
+  double cost() const { return cost_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  double cost_ = 0;
+  std::size_t bytes_ = 0;
+};
+
 // Whether a device thrashes: what its ops use is hardly ever there. Swapping that pays brings a
 // storage in once for several uses.
 class ThrashWatch {
@@ -390,6 +408,8 @@ class Engine {
   // page-ins need not wait for an op; and that so many bytes did.
   bool may_evict_early(int device);
   void evicted_early(int device, std::size_t bytes);
+  // With the lock held.
+  Forgone& forgone(int device) { return on_(device).forgone; }
   // Moves one candidate out. False when it cannot be (pinned by now, or no host memory).
   bool evict(Key key);
   // Moves out all that can be. Returns bytes.
@@ -493,6 +513,7 @@ class Engine {
     EngineStats stats;
     ThrashWatch watch;
     LinkLoad link;
+    Forgone forgone;
     std::array<Entry*, kFound> found{};
   };
   // What an op holds of the lock.

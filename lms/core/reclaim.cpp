@@ -47,23 +47,32 @@ bool evict_in_order(Engine& engine, const std::vector<Candidate>& candidates,
 }
 
 // Where a search looks at many, more leaves than was asked for: beside the victims the cheapest
-// that are about as large as the request, so that what comes next finds room without one.
-void evict_alike(Engine& engine, std::vector<Candidate> candidates, const RoomRequest& request,
-                 const std::vector<std::size_t>& victims) {
+// that leave holes of about the size of the request, so that what comes next finds room without a
+// search. Returns how many.
+std::size_t evict_alike(Engine& engine, const std::vector<Candidate>& candidates,
+                        const std::vector<Segment>& segments, std::size_t bytes,
+                        const std::vector<std::size_t>& victims) {
   const std::size_t count = candidates.size() / policy().candidates_per_victim();
-  if (count <= victims.size()) return;
-  for (const std::size_t victim : victims) candidates[victim].extent.bytes = 0;
-  const auto alike = [&](const Candidate& one) {
-    return one.extent.bytes >= request.bytes && one.extent.bytes / 2 <= request.bytes &&
-           !std::isinf(one.cost);
-  };
-  const auto end = std::stable_partition(candidates.begin(), candidates.end(), alike);
-  std::stable_sort(candidates.begin(), end,
-                   [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
-  std::size_t left = count - victims.size();
-  for (auto one = candidates.begin(); one != end && left > 0; ++one, --left) {
-    if (!engine.evict(one->key)) return;
+  if (count <= victims.size()) return 0;
+  std::vector<Block> alike;
+  for (const Segment& segment : segments) {
+    if (!segment.can_hold) continue;
+    for (const Block& block : segment.blocks) {
+      if (block.state == Block::State::kIdle && block.bytes >= bytes && block.bytes / 2 <= bytes &&
+          std::find(victims.begin(), victims.end(), block.victim) == victims.end()) {
+        alike.push_back(block);
+      }
+    }
   }
+  const std::size_t more = std::min(count - victims.size(), alike.size());
+  std::partial_sort(alike.begin(), alike.begin() + static_cast<std::ptrdiff_t>(more), alike.end(),
+                    [](const Block& a, const Block& b) {
+                      return a.cost < b.cost || (a.cost == b.cost && a.victim < b.victim);
+                    });
+  for (std::size_t i = 0; i < more; ++i) {
+    if (!engine.evict(candidates[alike[i].victim].key)) return i;
+  }
+  return more;
 }
 
 // Any storage will do, wherever it lies: what costs least for its bytes goes first.
@@ -87,17 +96,28 @@ Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& reques
   if (candidates.empty()) return {Route::kNone, false};
   if (lists.over_limit() > 0) return evict_to_limit(engine, lists, std::move(candidates));
   const std::vector<Segment> segments = lists.segments(idle_map(candidates));
+  Forgone& forgone = engine.forgone(request.device);
+  const double price = request.cost->replace_segments(bytes_of(segments));
+  const bool paid = forgone.cost() >= price;
   const Choice choice =
       policy().choose(segments, {request.bytes, request.whole_segments ? lists.shortfall() : 0,
-                                 request.cost->replace_segments(bytes_of(segments))});
+                                 price, paid ? forgone.bytes() : 0});
   if (choice.kind == Choice::Kind::kNone) return {Route::kNone, false};
-  if (!evict_in_order(engine, candidates, choice.victims)) return {Route::kNone, false};
+  if (!evict_in_order(engine, candidates, choice.victims)) {
+    forgone.reset();  // a hole may need less host memory
+    return {Route::kNone, false};
+  }
   const bool moved = !choice.victims.empty();  // else another step would find the same
   if (choice.kind == Choice::Kind::kHole) {
     // Before a block is taken: what is freed beside one that is would be merged with it.
-    evict_alike(engine, std::move(candidates), request, choice.victims);
+    const std::size_t more =
+        evict_alike(engine, candidates, segments, request.bytes, choice.victims);
+    if (choice.forgone > 0) {
+      forgone.add(choice.forgone * static_cast<double>(1 + more), request.bytes * (1 + more));
+    }
     if (lists.take_free_block()) return {route_of(choice.victims.size()), moved};
   } else {
+    forgone.reset();
     lists.release_segments(choice.segments);
     if (lists.take_new_segment()) return {Route::kReplaceSegments, moved};
   }

@@ -117,6 +117,27 @@ std::vector<Whole> best_cover(std::vector<Whole> wholes, std::size_t need, doubl
   return best;
 }
 
+// Of segments that have no place for the request. Of what they cost a part is its own: the rest of
+// them serves those that come next.
+std::vector<Whole> cover_of_others(const std::vector<Segment>& segments, std::vector<Whole> wholes,
+                                   const Request& request, double* cost) {
+  wholes.erase(std::remove_if(wholes.begin(), wholes.end(),
+                              [&](const Whole& whole) {
+                                return segments[whole.index].can_hold &&
+                                       whole.bytes >= request.hole_bytes;
+                              }),
+               wholes.end());
+  std::vector<Whole> cover =
+      best_cover(wholes, request.release_bytes + request.forgone_bytes, cost);
+  if (cover.empty()) cover = best_cover(std::move(wholes), request.release_bytes, cost);
+  std::size_t bytes = 0;
+  for (const Whole& whole : cover) bytes += whole.bytes;
+  if (bytes > request.hole_bytes) {
+    *cost *= static_cast<double>(request.hole_bytes) / static_cast<double>(bytes);
+  }
+  return cover;
+}
+
 void add_victims(const Segment& segment, std::size_t begin, std::size_t end, Choice* choice) {
   for (std::size_t i = begin; i < end; ++i) {
     if (segment.blocks[i].state == Block::State::kIdle) {
@@ -147,17 +168,24 @@ Choice choose_victims(const std::vector<Segment>& segments, const Request& reque
   for (std::size_t i = 0; i < segments.size(); ++i) {
     if (segments[i].can_hold) best_hole(segments[i], i, request.hole_bytes, &hole);
   }
-  double cover_cost = kNever;
+  double cover_cost = kNever, others_cost = kNever;
   std::vector<Whole> cover;
   if (request.release_bytes > 0) {
-    cover = best_cover(empty_able(segments), request.release_bytes, &cover_cost);
+    std::vector<Whole> wholes = empty_able(segments);
+    cover = best_cover(wholes, request.release_bytes, &cover_cost);
     cover_cost += request.release_cost;
+    std::vector<Whole> others = cover_of_others(segments, std::move(wholes), request, &others_cost);
+    if (request.forgone_bytes > 0 && others_cost < std::min(hole.cost, cover_cost)) {
+      cover = std::move(others);
+      cover_cost = others_cost;
+    }
   }
   Choice choice;
   if (hole.cost == kNever && cover_cost == kNever) return choice;
   if (hole.cost <= cover_cost) {
     choice.kind = Choice::Kind::kHole;
     choice.cost = hole.cost;
+    choice.forgone = std::max(0.0, hole.cost - others_cost);
     choice.segments.push_back(hole.segment);
     add_victims(segments[hole.segment], hole.begin, hole.end, &choice);
     return choice;

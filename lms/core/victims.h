@@ -29,6 +29,10 @@ struct Request {
   std::size_t
       release_bytes;    // what must be given back to the device for a new segment; 0: no such way
   double release_cost;  // of giving back and allocating anew, in the unit of Block::cost
+  // Bytes of the requests whose holes have cost release_cost more than what Choice::forgone
+  // compares them with, as Forgone counts them: that is done then, for as many bytes and at no such
+  // cost. 0: they have not.
+  std::size_t forgone_bytes = 0;
 };
 
 struct Choice {
@@ -41,6 +45,9 @@ struct Choice {
   double cost = 0;
   std::vector<std::size_t> victims;
   std::vector<std::size_t> segments;
+  // What a hole costs more than its part of segments that have no place for it would, if they could
+  // be replaced for nothing.
+  double forgone = 0;
 };
 
 // The cheapest way to make room. For a hole the result is the minimum over all runs of neighbouring

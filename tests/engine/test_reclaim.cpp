@@ -179,6 +179,46 @@ TEST(reclaim_gives_segments_back_when_that_is_cheaper) {
   rig.check_out({0});
 }
 
+// As often as others leave for want of them, they are worth it.
+TEST(reclaim_gives_segments_back_when_holes_have_cost_as_much) {
+  Rig rig(18, 2, 2);
+  rig.make(14);
+  rig.make(4, 1, stream(1));
+  rig.made.resize(14);  // two segments of the other pool are free now
+  for (int i = 0; i < 2; ++i) {
+    CHECK(rig.room(1) != nullptr);
+    CHECK(rig.route == Route::kEvictOne);
+  }
+  CHECK(rig.room(1) != nullptr);
+  CHECK(rig.route == Route::kReplaceSegments);
+  rig.check_out({0, 1});
+  CHECK_EQ(rig.backend.segments(), 8u);  // both went, for as much as has left, and one came
+  CHECK_EQ(rig.engine.forgone(0).bytes(), 0u);
+}
+
+// What is older than all of the request's own pool leaves with the segments that it is in.
+TEST(reclaim_evicts_what_is_old_in_other_pools_when_holes_have_cost_as_much) {
+  Rig rig(18, 2, 2);
+  rig.make(4, 1, stream(1));
+  rig.make(14);
+  while (rig.route != Route::kReplaceSegments) CHECK(rig.room(1) != nullptr);
+  const auto out = rig.out();
+  CHECK(out.size() > 4 && out[0] == 0 && out[3] == 3);
+}
+
+TEST(reclaim_looks_for_holes_again_when_host_memory_is_full) {
+  Rig rig(18, 2, 2);
+  rig.make(4, 1, stream(1));
+  rig.make(14);
+  rig.memory.capacity = 0;
+  rig.engine.forgone(0).add(1e9, kUnit);
+  CHECK(rig.room(1) == nullptr);
+  rig.check_out({});
+  rig.memory.capacity = kUnit;
+  CHECK(rig.room(1) != nullptr);
+  CHECK(rig.route == Route::kEvictOne);
+}
+
 TEST(reclaim_keeps_segments_when_asked_to) {
   Rig rig(4, 2, 2);
   rig.make(4, 1, stream(1));
@@ -280,6 +320,35 @@ TEST(reclaim_of_many_evicts_no_more_than_so_many_like_it) {
   rig.make(3 * each);
   CHECK(rig.room(1) != nullptr);
   rig.check_out({1, 2, 3});  // not the oldest, which is far larger
+}
+
+// What lies elsewhere would leave for nothing.
+TEST(reclaim_of_many_evicts_more_only_where_the_request_fits) {
+  const std::size_t each = lms::policy().candidates_per_victim();
+  Rig rig(4 * each, 2 * each, 2, 4 * each);
+  rig.make(2 * each, 1, stream(1));
+  rig.make(2 * each);
+  CHECK(rig.room(1) != nullptr);
+  const auto out = rig.out();
+  CHECK(out.size() == 4 && out[0] == 2 * each);
+  CHECK_EQ(rig.engine.forgone(0).bytes(), 4 * kUnit);  // all of them, as older ones lie elsewhere
+}
+
+// A block is as large as the allocator makes it, however little of it the storage has.
+TEST(reclaim_of_many_goes_by_the_size_of_blocks) {
+  const std::size_t each = lms::policy().candidates_per_victim();
+  Rig rig(2 * each, 0, 1, 4 * each);
+  for (std::size_t i = 0; i < 2 * each; ++i) {
+    rig.made.push_back(rig.backend.create(kUnit - 1, stream(0)));
+    fake::Scope scope;
+    rig.engine.note(nullptr, rig.made.back().get(), stream(0));
+  }
+  Row row(rig, 1);
+  RoomRequest request;
+  request.bytes = kUnit;
+  fake::Scope scope;
+  CHECK(lms::make_room(rig.engine, row, request) == Route::kEvictOne);
+  CHECK_EQ(rig.out().size(), std::size_t{2});
 }
 
 TEST(reclaim_of_few_evicts_what_was_asked_for) {

@@ -231,6 +231,34 @@ TEST(victims_only_where_the_request_fits) {
   CHECK(choice.victims == std::vector<std::size_t>{1});
 }
 
+TEST(victims_of_no_use_to_the_request_are_counted_and_taken_when_paid_for) {
+  const Segment own{{idle_block(4, 10, 0)}, true, true};
+  const auto others = [&](const Segment& segment, std::size_t forgone_bytes) {
+    return lms::choose_victims({own, segment, segment}, {4, 4, 100, forgone_bytes});
+  };
+  const Segment free{{free_block(8)}, false, true};
+  CHECK(others(free, 0).kind == Choice::Kind::kHole);
+  CHECK_EQ(others(free, 0).forgone, 10.0);
+  CHECK(others(free, 1).segments == std::vector<std::size_t>{1});
+  CHECK(others(free, 5).segments.size() == 2);
+  CHECK(others(free, 99).segments == std::vector<std::size_t>{1});  // there are not so many
+  // What a part of it costs: the rest is for the next.
+  const Segment old{{idle_block(8, 16, 1)}, false, true};
+  CHECK_EQ(others(old, 0).forgone, 2.0);
+  CHECK(others(old, 1).kind == Choice::Kind::kSegments);
+  const Segment late{{idle_block(8, 24, 1)}, false, true};
+  CHECK_EQ(others(late, 0).forgone, 0.0);
+  CHECK(others(late, 1).kind == Choice::Kind::kHole);
+  // Of the request's own pool, what is too small for it.
+  const Segment small{{free_block(3)}, true, true};
+  CHECK_EQ(others(small, 0).forgone, 10.0);
+  CHECK(others(small, 1).segments.size() == 2);
+  const Segment broken{{busy_block(1), free_block(3)}, false, true};
+  CHECK_EQ(others(broken, 0).forgone, 0.0);
+  const Segment kept{{free_block(8)}, false, false};
+  CHECK_EQ(others(kept, 0).forgone, 0.0);
+}
+
 TEST(victims_ties) {
   // Of runs that cost the same, the one of fewer blocks; of ways that cost the same, the hole.
   const Segment many{{idle_block(2, 2, 0), idle_block(2, 2, 1)}, true, true};

@@ -105,6 +105,20 @@ def test_route_reclaim_all(lms: Any, sim: Any) -> None:
     assert intact(kept)
 
 
+def test_memory_that_was_freed_on_another_stream_is_taken(lms: Any, device: Any) -> None:
+    """Though that stops the device: once as much has left for want of it as that is worth."""
+    device.limit(402 * MIB)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        cold = [block(2) for _ in range(150)]
+    del cold
+    hot = [block(2) for _ in range(60)]  # 100 MiB are left for them
+    before = lms.stats()["lms.paged_in"]
+    for _ in range(10):
+        for x in hot:
+            x.add_(1)
+    assert lms.stats()["lms.paged_in"] - before <= 20  # of 600 uses; it was 200
+
+
 def test_small_and_large_pool(lms: Any, device: Any) -> None:
     """Memory that one pool holds serves the other."""
     device.limit(20 * MIB)
