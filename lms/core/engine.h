@@ -211,14 +211,15 @@ struct Traffic {
   std::string most_op;         // its name
 };
 
-// What holes have cost more than to replace segments that have no place for the requests, but for
-// the price of that, since it was last done. When it is that price, it is done: so at most about
-// twice as much is copied as if it were known how often such memory will be wanted.
+// What holes have cost more than segments that are of no use to the requests would have, but for
+// the price of replacing them, since that was last done. What they cost less is taken from it, so
+// that neither chance nor what is free for a part of a step adds up.
 class Forgone {
  public:
   void add(double cost, std::size_t bytes) {
     cost_ += cost;
-    bytes_ += bytes;
+    if (cost > 0) bytes_ += bytes;
+    if (cost_ <= 0) reset();
   }
   void reset() { *this = {}; }
   double cost() const { return cost_; }

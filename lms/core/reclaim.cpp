@@ -18,6 +18,12 @@ struct Step {
   bool moved;  // something did: it may be worth another step
 };
 
+// Segments that are of no use where they are go once holes have cost so many times more as it costs
+// to replace them: so who would copy for ever copies a few times as much as who knew. With one, the
+// device stops for what is free in a part of each step alone: GPT-2 medium at half of its peak took
+// 5% longer, a GPT of 130 layers at 1/1.5 3%; with four they are within 1%.
+constexpr double kTimesThePrice = 4;
+
 // Without those that are not to leave at any cost.
 IdleMap idle_map(const std::vector<Candidate>& candidates) {
   IdleMap idle;
@@ -98,7 +104,7 @@ Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& reques
   const std::vector<Segment> segments = lists.segments(idle_map(candidates));
   Forgone& forgone = engine.forgone(request.device);
   const double price = request.cost->replace_segments(bytes_of(segments));
-  const bool paid = forgone.cost() >= price;
+  const bool paid = forgone.cost() >= kTimesThePrice * price;
   const Choice choice =
       policy().choose(segments, {request.bytes, request.whole_segments ? lists.shortfall() : 0,
                                  price, paid ? forgone.bytes() : 0});
@@ -112,9 +118,7 @@ Step evict_cheapest(Engine& engine, BlockLists& lists, const RoomRequest& reques
     // Before a block is taken: what is freed beside one that is would be merged with it.
     const std::size_t more =
         evict_alike(engine, candidates, segments, request.bytes, choice.victims);
-    if (choice.forgone > 0) {
-      forgone.add(choice.forgone * static_cast<double>(1 + more), request.bytes * (1 + more));
-    }
+    forgone.add(choice.forgone * static_cast<double>(1 + more), request.bytes * (1 + more));
     if (lists.take_free_block()) return {route_of(choice.victims.size()), moved};
   } else {
     forgone.reset();

@@ -117,14 +117,15 @@ std::vector<Whole> best_cover(std::vector<Whole> wholes, std::size_t need, doubl
   return best;
 }
 
-// Of segments that have no place for the request. Of what they cost a part is its own: the rest of
-// them serves those that come next.
+// Of segments that are of no use to the request: of other pools, and free ones of its own that are
+// too small. Those in which something lies are left, as in a loop it comes back to them. Of what
+// the cover costs a part is the request's own: the rest serves those that come next.
 std::vector<Whole> cover_of_others(const std::vector<Segment>& segments, std::vector<Whole> wholes,
                                    const Request& request, double* cost) {
   wholes.erase(std::remove_if(wholes.begin(), wholes.end(),
                               [&](const Whole& whole) {
                                 return segments[whole.index].can_hold &&
-                                       whole.bytes >= request.hole_bytes;
+                                       (whole.bytes >= request.hole_bytes || whole.cost > 0);
                               }),
                wholes.end());
   std::vector<Whole> cover =
@@ -185,7 +186,9 @@ Choice choose_victims(const std::vector<Segment>& segments, const Request& reque
   if (hole.cost <= cover_cost) {
     choice.kind = Choice::Kind::kHole;
     choice.cost = hole.cost;
-    choice.forgone = std::max(0.0, hole.cost - others_cost);
+    if (request.release_bytes > 0) {
+      choice.forgone = std::max(-hole.cost, hole.cost - others_cost);
+    }
     choice.segments.push_back(hole.segment);
     add_victims(segments[hole.segment], hole.begin, hole.end, &choice);
     return choice;

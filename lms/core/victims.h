@@ -29,9 +29,9 @@ struct Request {
   std::size_t
       release_bytes;    // what must be given back to the device for a new segment; 0: no such way
   double release_cost;  // of giving back and allocating anew, in the unit of Block::cost
-  // Bytes of the requests whose holes have cost release_cost more than what Choice::forgone
-  // compares them with, as Forgone counts them: that is done then, for as many bytes and at no such
-  // cost. 0: they have not.
+  // Bytes of the requests whose holes have cost so much more than segments that are of no use to
+  // them, as Choice::forgone counts, that those are given back at no price, for as many bytes. 0:
+  // they have not.
   std::size_t forgone_bytes = 0;
 };
 
@@ -45,8 +45,8 @@ struct Choice {
   double cost = 0;
   std::vector<std::size_t> victims;
   std::vector<std::size_t> segments;
-  // What a hole costs more than its part of segments that have no place for it would, if they could
-  // be replaced for nothing.
+  // What a hole costs more than its part of segments that are of no use to the request would, if
+  // they could be replaced for nothing. Below 0 where it costs less, or there are none.
   double forgone = 0;
 };
 

@@ -247,16 +247,18 @@ TEST(victims_of_no_use_to_the_request_are_counted_and_taken_when_paid_for) {
   CHECK_EQ(others(old, 0).forgone, 2.0);
   CHECK(others(old, 1).kind == Choice::Kind::kSegments);
   const Segment late{{idle_block(8, 24, 1)}, false, true};
-  CHECK_EQ(others(late, 0).forgone, 0.0);
+  CHECK_EQ(others(late, 0).forgone, -2.0);
   CHECK(others(late, 1).kind == Choice::Kind::kHole);
   // Of the request's own pool, what is too small for it.
   const Segment small{{free_block(3)}, true, true};
   CHECK_EQ(others(small, 0).forgone, 10.0);
   CHECK(others(small, 1).segments.size() == 2);
+  const Segment used{{free_block(1), idle_block(2, 0.1, 1)}, true, true};
+  CHECK_EQ(others(used, 0).forgone, -10.0);
   const Segment broken{{busy_block(1), free_block(3)}, false, true};
-  CHECK_EQ(others(broken, 0).forgone, 0.0);
+  CHECK_EQ(others(broken, 0).forgone, -10.0);
   const Segment kept{{free_block(8)}, false, false};
-  CHECK_EQ(others(kept, 0).forgone, 0.0);
+  CHECK_EQ(others(kept, 0).forgone, -10.0);
 }
 
 TEST(victims_ties) {

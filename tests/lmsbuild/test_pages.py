@@ -91,6 +91,7 @@ FIGURES = {
         ("one below 1 MiB", "lms/pytorch/c10/State.h", "kSmallBytes = size_t{1} << 20"),
         ("a 4096th of all that could leave", "lms/core/cost.cpp", "kOfCandidates = 1.0 / 4096"),
         ("as much as to copy a sixth of its memory", "lms/core/cost.cpp", "kOfMemory = 1.0 / 6"),
+        ("at four times the price", "lms/core/reclaim.cpp", "kTimesThePrice = 4"),
         ("a period of up to 16 of them", "lms/core/rhythm.h", "kLongestPeriod = 16"),
         ("over 4096 uses", "lms/core/engine.h", "kUses = 4096"),
         ("each op looks at two", "lms/core/engine.cpp", "kCopiesLookedAt = 2"),

@@ -116,7 +116,7 @@ def test_memory_that_was_freed_on_another_stream_is_taken(lms: Any, device: Any)
     for _ in range(10):
         for x in hot:
             x.add_(1)
-    assert lms.stats()["lms.paged_in"] - before <= 20  # of 600 uses; it was 200
+    assert lms.stats()["lms.paged_in"] - before <= 40  # of 600 uses; it was 200
 
 
 def test_small_and_large_pool(lms: Any, device: Any) -> None:
