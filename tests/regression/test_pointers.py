@@ -654,6 +654,21 @@ def test_a_write_makes_the_copy_stale(lms: Any, writer: str) -> None:
     assert bytes_of(x) == want
 
 
+def test_what_reads_running_statistics_keeps_their_copy(lms: Any) -> None:
+    """The backward pass of what writes them: it is made of reads, and can begin again."""
+    mean = block(value=2)
+    lms.reclaim()
+    mean.sum()
+    few = torch.ones(4, device="cuda")
+    x, given = torch.randn(8, 4, device="cuda"), torch.ones(8, 4, device="cuda")
+    torch.ops.aten.native_batch_norm_backward(
+        given, x, few, mean[:4], few, few, few, True, 1e-5, [True, True, True]
+    )
+    before = lms.stats()["lms.clean_evictions"]
+    assert torch.ops.lms.evict(mean)
+    assert lms.stats()["lms.clean_evictions"] == before + 1
+
+
 def test_overwriting_what_is_out_brings_nothing_in(lms: Any) -> None:
     x, y, source = block(), block(), block(value=5)
     lms.reclaim()

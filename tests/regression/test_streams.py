@@ -1182,6 +1182,39 @@ def test_record_stream_of_another_device(program: Any, sim: Any) -> None:
     assert "moved" in out
 
 
+def test_what_a_stream_of_another_device_reads_is_not_overwritten(program: Any, sim: Any) -> None:
+    """It leaves without a copy, which would have waited for that."""
+    out = program(
+        """
+        import torch
+        from lms_extension import copy_bytes
+
+        n = 1 << 18
+        torch.cuda.lms.enable(min_size=0)
+        there, pointer = torch.cuda.Stream("cuda:1"), torch._C._TensorBase.data_ptr
+        host = torch.empty(n, pin_memory=True)
+        x = torch.full((n,), 3.0, device="cuda:0")
+        place = pointer(x)
+        assert torch.ops.lms.evict(x)
+        x.sum()  # comes in to the same place, and keeps its copy
+        there.wait_stream(torch.cuda.current_stream("cuda:0"))
+        with torch.cuda.stream(there):
+            copy_bytes(pointer(host), place, 4 * n)
+        x.record_stream(there)
+        assert torch.ops.lms.evict(x)
+        assert torch.cuda.lms.stats(0)["lms.clean_evictions"] == 1
+        y = torch.full((n,), 7.0, device="cuda:0")
+        torch.cuda.synchronize(1)
+        torch.cuda.synchronize(0)
+        assert (host == 3).all() and pointer(y) == place
+        print("read")
+        """,
+        mode="lazy",
+        env={"SIMCUDA_DEVICES": "2"},
+    )
+    assert "read" in out
+
+
 def test_a_write_while_off(mode: str) -> None:
     """A host copy from before is stale."""
     x = ramp(1).cuda()
