@@ -103,6 +103,8 @@ WORDS = {
     "both_keep_less": "shapes of what a dry device computes",
     "reading_does_not_count_as_writing": "a write barrier",
     "a_clean_eviction": "a write barrier",
+    "statistics_keeps_their_copy": "a write barrier",
+    "of_another_device_reads": "a write barrier",
     "pluggable": "pluggable allocators",
     "capture_forbids": "capture_error_mode",
     "thread_local_capture": "capture_error_mode",

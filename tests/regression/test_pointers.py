@@ -183,9 +183,10 @@ def test_a_pointer_of_nothing_that_is_compared(lms: Any) -> None:
     assert not no_memory(x)
     wrapper = torch.Tensor._make_wrapper_subclass(Wrapper, x.shape, device="cuda")
     assert (lambda: wrapper.data_ptr() == 0)()
-    with torch._C._DisableTorchDispatch():  # as its class may
-        torch.ops.lms.expose(wrapper)
-        assert not torch.ops.lms.exposed(wrapper)
+    undispatched = torch._C._DisableTorchDispatch()  # as its class may do it, until this goes
+    torch.ops.lms.expose(wrapper)
+    assert not torch.ops.lms.exposed(wrapper)
+    del undispatched
     for take in (no_memory, lambda t: [t.untyped_storage().data_ptr()]):
         with pytest.raises(RuntimeError, match="storage"):  # as without
             take(wrapper)
