@@ -130,7 +130,9 @@ std::vector<Whole> cover_of_others(const std::vector<Segment>& segments, std::ve
                wholes.end());
   std::vector<Whole> cover =
       best_cover(wholes, request.release_bytes + request.forgone_bytes, cost);
-  if (cover.empty()) cover = best_cover(std::move(wholes), request.release_bytes, cost);
+  if (cover.empty() && request.forgone_bytes > 0) {  // there are not so many
+    cover = best_cover(std::move(wholes), request.release_bytes, cost);
+  }
   std::size_t bytes = 0;
   for (const Whole& whole : cover) bytes += whole.bytes;
   if (bytes > request.hole_bytes) {
