@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from lmsbuild_world import write
 
+from lmsbuild.base import transaction
 from lmsbuild.base.errors import BusyError, FileError, TreeStateError, UnfinishedError
 from lmsbuild.base.transaction import (
     FINISHED,
@@ -323,6 +324,34 @@ def test_two_at_once(root: Path) -> None:
             switch(root)
     assert holder_of(state(root) / "lock") is None
     switch(root)
+
+
+def test_what_is_being_switched_was_not_stopped(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen without the lock; only a process that is over was stopped."""
+    stopped(root, monkeypatch)
+    with (
+        hold(state(root) / "lock", "apply v1.0", root),
+        pytest.raises(BusyError, match=r"`lmsbuild apply v1\.0` \(process"),
+    ):
+        FileTransaction.check_none_unfinished(root, state(root))
+    with pytest.raises(UnfinishedError, match="lmsbuild abort"):
+        FileTransaction.check_none_unfinished(root, state(root))
+
+
+def test_a_switch_that_ends_while_it_is_looked_at(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal is read before its end, and nobody holds the lock after it."""
+    stopped(root, monkeypatch)
+
+    def ends(_lock: Path) -> None:
+        monkeypatch.undo()
+        abort(FileTransaction, root, state(root))
+
+    monkeypatch.setattr(transaction, "holder_of", ends)
+    FileTransaction.check_none_unfinished(root, state(root))
 
 
 def test_the_lock_of_a_killed_process_is_no_obstacle(root: Path) -> None:

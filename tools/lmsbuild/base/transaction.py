@@ -62,12 +62,12 @@ def fingerprint(path: Path) -> str | None:
     """What is at `path`: kind and SHA-256; None when nothing is there."""
     try:
         mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return Content(os.fsencode(path.readlink()), 0o120000).fingerprint
+        if stat.S_ISREG(mode):
+            return f"{'exec' if mode & 0o100 else 'file'}:{sha256_file(path)}"
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if stat.S_ISLNK(mode):
-        return Content(os.fsencode(path.readlink()), 0o120000).fingerprint
-    if stat.S_ISREG(mode):
-        return f"{'exec' if mode & 0o100 else 'file'}:{sha256_file(path)}"
     return "other"
 
 
@@ -177,6 +177,13 @@ def _read_holder(descriptor: int) -> Holder:
         return Holder("another command", 0, "just now")
 
 
+def _busy(what: Path, holder: Holder) -> BusyError:
+    return BusyError(
+        f"{what} cannot be worked on because {holder} is at work on it; wait for its end",
+        **dataclasses.asdict(holder),
+    )
+
+
 @contextmanager
 def hold(lock: Path, command: str, what: Path) -> Iterator[int]:
     """Hold `lock`; yields its descriptor. Raises BusyError naming the holder.
@@ -200,11 +207,7 @@ def hold(lock: Path, command: str, what: Path) -> Iterator[int]:
                 holder = _read_holder(descriptor)
                 # A killed holder may have left a child that is about to end.
                 if holder.alive or time.monotonic() > deadline:
-                    raise BusyError(
-                        f"{what} cannot be worked on because {holder} is at work on it; wait for "
-                        "its end",
-                        **dataclasses.asdict(holder),
-                    ) from None
+                    raise _busy(what, holder) from None
                 time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         value = {"command": command, "pid": os.getpid(), "started": _now()}
@@ -290,6 +293,20 @@ class FileTransaction:
         """The transaction that was stopped before its end, if there is one."""
         journal = Journal.load(state / "work")
         return None if journal is None else cls(root, state, journal, descriptor)
+
+    @classmethod
+    def check_none_unfinished(cls, root: Path, state: Path) -> None:
+        """Raise UnfinishedError for a transaction that was stopped before its end, BusyError for
+        one that is in the middle of its switch. Takes no lock."""
+        seen = None
+        while (found := cls.pending(root, state)) and not found.complete():
+            # The same before and after a moment at which nobody who lives held the lock: stopped.
+            if found.journal == seen:
+                found.check_complete()
+            holder = holder_of(state / "lock")
+            if holder and holder.alive:
+                raise _busy(root, holder)
+            seen = found.journal
 
     # What a transaction changes.
 

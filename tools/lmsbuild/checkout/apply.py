@@ -31,11 +31,11 @@ from lmsbuild.checkout.notes import OUR_REFS
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
+    check_none_unfinished,
     check_unchanged,
     last_of,
     recorded,
     resolve,
-    state_of,
 )
 from lmsbuild.series.patchstate import (
     EMPTY,
@@ -119,9 +119,7 @@ def _show(failure: LmsbuildError, console: Console) -> None:
 def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Applied:
     user = open_checkout(target, path)
     since = user.tip()
-    pending = CheckoutTransaction.pending(user.path, state_of(user))
-    if pending:
-        pending.check_complete()
+    check_none_unfinished(user)
     check_nothing_under_way(user)
     check_none_popped(user, f"{target.label} cannot be applied")
     series = series_of(target)
@@ -335,9 +333,7 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
     user's lie on it.
     """
     since = user.tip()
-    pending = CheckoutTransaction.pending(user.path, state_of(user))
-    if pending:
-        pending.check_complete()
+    check_none_unfinished(user)
     last = last_of(user)
     if last is None:
         raise TreeStateError(

@@ -39,10 +39,10 @@ from lmsbuild.checkout.picking import (
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
+    check_none_unfinished,
     check_still_at,
     check_unchanged,
     recorded,
-    state_of,
 )
 from lmsbuild.series.format import commit_patch, file_name, mail_of
 from lmsbuild.series.mail import Mail, joined, reworded
@@ -144,9 +144,7 @@ def open_stack(target: Target, path: Path) -> Stack:
     """The patches of the checkout at `path`. Raises TreeStateError when it is not fit."""
     user = open_checkout(target, path)
     tip = user.tip()
-    pending = CheckoutTransaction.pending(user.path, state_of(user))
-    if pending:
-        pending.check_complete()
+    check_none_unfinished(user)
     check_nothing_under_way(user)
     base, off = _base(target, user)
     merge = next(user.iter_commits(f"{base}..HEAD", merges=True, max_count=1), None)

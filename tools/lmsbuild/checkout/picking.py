@@ -19,7 +19,7 @@ from lmsbuild.base.git import Entry, Repository, checkout_git, checkout_top, has
 from lmsbuild.base.project import Project, find_project, full_path
 from lmsbuild.checkout.layout import bring
 from lmsbuild.checkout.shadow import Shadow
-from lmsbuild.checkout.switch import CheckoutTransaction, state_of
+from lmsbuild.checkout.switch import CheckoutTransaction, check_none_unfinished
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.merge import BEFORE
 from lmsbuild.series.scratch import Scratch
@@ -70,9 +70,7 @@ def resumed(
     user = checkout_git(path)
     assert user is not None
     since = user.tip()
-    pending = CheckoutTransaction.pending(user.path, state_of(user))
-    if pending:
-        pending.check_complete()
+    check_none_unfinished(user)
     way = under_way(user)
     if way is None:
         raise UsageError(f"nothing can be gone on with in {path} because {idle}; {begin}")

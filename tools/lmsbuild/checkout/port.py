@@ -56,7 +56,7 @@ from lmsbuild.checkout.porting import Port, Ported
 from lmsbuild.checkout.replay import Origin
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.source import is_repository
-from lmsbuild.checkout.switch import CheckoutTransaction, recorded, state_of
+from lmsbuild.checkout.switch import CheckoutTransaction, check_none_unfinished, recorded
 from lmsbuild.series.merge import UPSTREAMS
 from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, is_empty
 from lmsbuild.series.scratch import scratch
@@ -103,9 +103,7 @@ def begin(
         fetch(new, origin.source, path, console, origin.reference)
     user = open_checkout(new, path)
     tip = user.tip()
-    pending = CheckoutTransaction.pending(user.path, state_of(user))
-    if pending:
-        pending.check_complete()
+    check_none_unfinished(user)
     check_nothing_under_way(user)
     new = with_commit(new, checked_out(new, user, clone, into))
     series = series_of(target)

@@ -53,6 +53,11 @@ def check_still_at(user: Repository, since: str) -> None:
         )
 
 
+def check_none_unfinished(user: Repository) -> None:
+    """Raises UnfinishedError, or BusyError while a command switches the checkout."""
+    CheckoutTransaction.check_none_unfinished(user.path, state_of(user))
+
+
 class CheckoutTransaction(FileTransaction):
     """Make one with `on`; then `switch_to`, `move_refs` and `commit`."""
 
