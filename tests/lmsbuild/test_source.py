@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from lmsbuild_wheels import let_go
 from lmsbuild_world import UPSTREAM, World, plain_git, write
 
@@ -19,7 +20,7 @@ from lmsbuild.base.git import Git, Repository
 from lmsbuild.base.hashing import sha256_file
 from lmsbuild.checkout import debian
 from lmsbuild.checkout.apply import apply
-from lmsbuild.checkout.checkout import fetch
+from lmsbuild.checkout.checkout import abandon, fetch, is_framework
 from lmsbuild.series.series import series_of
 
 
@@ -159,6 +160,25 @@ def test_what_fails_leaves_nothing_beside(world: World, console: Console) -> Non
             fetch(world.target, "git", world.folder / place, console)
     left = {path.name for path in world.folder.iterdir()} - before
     assert left <= {"cache", "work"} and not list((world.folder / "work").rglob(".*.lock"))
+
+
+def test_a_fetch_leaves_what_another_makes_beside(world: World, console: Console) -> None:
+    """Only what a killed one to the same place left goes."""
+    for name in ("a", "a-b"):
+        (world.folder / f".lmsbuild-new-{name}-12345678").mkdir()
+    with FileLock(world.folder / ".a-b.lock"):
+        path = fetch(world.target, "git", world.folder / "a", console).path
+    left = [path.name for path in world.folder.glob(".lmsbuild-new-*")]
+    assert is_framework(world.target, path) and left == [".lmsbuild-new-a-b-12345678"]
+
+
+def test_abort_leaves_what_another_makes_in_the_work_folder(world: World) -> None:
+    made = [world.target.work / f".lmsbuild-new-{name}-12345678" for name in ("source", "other")]
+    for folder in made:
+        folder.mkdir(parents=True)
+    with FileLock(world.target.work / ".other.lock"):
+        assert abandon(world.target) == made[:1]
+    assert abandon(world.target) == made[1:] and not made[1].exists()
 
 
 def test_folder_in_the_way_is_left_alone(world: World, console: Console) -> None:

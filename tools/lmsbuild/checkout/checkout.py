@@ -45,8 +45,8 @@ _UNDER_WAY = {
     "lmsbuild/port.json": PORT,
     "lmsbuild/arranging.json": ARRANGE,
 }
-NEW = ".lmsbuild-new-"  # beside a checkout, while it is made
-REMOVED = f"{NEW}removed-"  # what `clean` is about to delete
+_NEW = ".lmsbuild-new-"  # beside a checkout, while it is made; its name and "-" follow
+_REMOVED = "-removed"  # at the end of the name of what `clean` is about to delete
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,10 @@ def fetch(
         if is_there(path):
             return _present(target, path, wanted, reference)
         for left in leftovers(path.parent):
-            shutil.rmtree(left)
+            if lock_of(left) == _lock_file(path):
+                shutil.rmtree(left)
         source = obtain(target, wanted, console, reference)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW) as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{_NEW}{path.name}-") as folder:
             fresh = Path(folder) / "source"
             with console.task(f"checking out {target.label}") as task:
                 _check_out(target, source, fresh, task, console)
@@ -198,7 +199,7 @@ def _place(target: Target, path: Path) -> Iterator[None]:
     make_folder(path.parent)
     if path.parent == target.work:
         use.hold(target.work)
-    with _lock(path) as lock:
+    with _lock(_lock_file(path)) as lock:
         try:
             yield
         except BaseException:
@@ -212,28 +213,45 @@ def _place(target: Target, path: Path) -> Iterator[None]:
 
 def leftovers(folder: Path) -> list[Path]:
     """What a killed `fetch` into `folder`, or `clean` left, or one at work has."""
-    return sorted(folder.glob(f"{NEW}*"))
+    return sorted(folder.glob(f"{_NEW}*"))
+
+
+def lock_of(left: Path) -> Path:
+    """The lock file of the checkout that is made in a leftover, or was removed as it."""
+    name, _, _ = left.name.removeprefix(_NEW).rpartition("-")
+    return _lock_file(left.with_name(name or "source"))  # which was not in it once
+
+
+def removed(path: Path) -> Path:
+    """What `clean` makes of `path` in one step, so that a kill leaves a leftover and no half."""
+    return path.with_name(f"{_NEW}{path.name}{_REMOVED}")
 
 
 def abandon(target: Target, *, dry_run: bool = False) -> list[Path]:
-    """Remove what a killed `fetch` into the work folder left, and name it; nothing while one is at
-    work."""
-    found = [path for path in leftovers(target.work) if not path.name.startswith(REMOVED)]
-    if not found:
-        return []
+    """Remove what a killed `fetch` into the work folder left, and name it; nothing of one that is
+    at work."""
+    found = [left for left in leftovers(target.work) if not left.name.endswith(_REMOVED)]
+    return [left for left in found if _abandoned(left, dry_run=dry_run)]
+
+
+def _abandoned(left: Path, *, dry_run: bool) -> bool:
     try:
-        with _lock(default_path(target, None)).acquire(timeout=0):
-            for left in [] if dry_run else found:
+        with _lock(lock_of(left)).acquire(timeout=0):
+            if not dry_run:
                 shutil.rmtree(left)
-            return found
+            return True
     except TimeoutError:
-        return []
+        return False
 
 
-def _lock(path: Path) -> Lock:
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _lock(file: Path) -> Lock:
     from lmsbuild.base.lockfile import Lock  # of no command that finds its checkout at hand
 
-    return Lock(path.parent / f".{path.name}.lock")
+    return Lock(file)
 
 
 def _present(target: Target, path: Path, wanted: str, reference: Path | None) -> Checkout:

@@ -81,7 +81,7 @@ def leftovers(targets: list[Target]) -> list[Item]:
     ]
     for target in targets:
         for path in checkout.leftovers(target.work):
-            lock = target.work / ".source.lock"
+            lock = checkout.lock_of(path)
             found.append(_plain(path, "leftover", f"{target.label}: unfinished", lock))
         for wheels in sorted(target.work.glob("wheels*")):
             title = f"{target.label}: unfinished wheel"
@@ -260,9 +260,7 @@ def _remove(path: Path, lock: Path | None) -> bool:
         return True
     try:
         with Lock(lock, timeout=0):
-            # In one step, so that a kill leaves a leftover and no half of it.
-            gone = path.with_name(f"{checkout.REMOVED}{path.name.removeprefix(checkout.NEW)}")
-            _delete(path.rename(gone))
+            _delete(path if path.name.startswith(".") else path.rename(checkout.removed(path)))
     except Timeout:
         return False
     return True
