@@ -20,11 +20,13 @@ from lmsbuild_processes import run
 from lmsbuild_wheels import let_go
 from lmsbuild_world import REPOSITORY, World, plain_git
 
+from lmsbuild import __main__ as main
 from lmsbuild.base import cache
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import BusyError, UsageError
 from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.checkout.checkout import fetch
+from lmsbuild.checkout.source import cached
 
 MIB = 1 << 20
 
@@ -362,6 +364,37 @@ def test_clean_leaves_what_is_in_use(used: World) -> None:
     assert code == BusyError.exit_code and "source stays because another lmsbuild" in err
     assert {"source", ".lmsbuild-new-killed"} <= names(json.loads(out)["error"], kept=True)
     assert (used.target.work / "source").is_dir()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["pop", "v1.0"], ["undo", "v1.0"], ["refresh", "v1.0", "--dry-run"], ["verify", "v1.0"]],
+    ids=lambda words: words[0],
+)
+def test_clean_leaves_the_checkout_that_a_command_works_on(used: World, words: list[str]) -> None:
+    source = used.target.work / "source"
+    assert run("apply", "v1.0")[0] == 0
+    assert main.run(words) == 0  # this process is not at its end
+    code, _, err = run("clean", "v1.0", "--work", "--force")
+    assert code == BusyError.exit_code and "at work with it" in err and source.is_dir()
+    let_go()
+    assert run("clean", "v1.0", "--work", "--force")[0] == 0 and not source.exists()
+
+
+def test_clean_leaves_the_cached_source_that_is_verified(used: World) -> None:
+    (repository,) = (used.folder / "cache/repositories").glob("*.git")
+    assert cached(used.target) == [repository]
+    assert repository.name in names(cleaned("--cache"), kept=True)
+    let_go()
+    assert repository.name in names(cleaned("--cache")) and not cached(used.target)
+
+
+def test_an_entry_that_is_held_is_checked_before_it_is_used(folder: Path) -> None:
+    path, _ = keep("known")
+    let_go()
+    path.write_bytes(b"damaged")
+    assert cache.hold(path)
+    assert keep("known") == (path, True) and path.read_bytes() == b"content"
 
 
 HOLDS = """

@@ -37,6 +37,7 @@ _RECORD = ".entry"
 
 _lock = threading.RLock()
 _held: dict[Path, int] = {}
+_sound_here: set[Path] = set()  # of these, what this process has found sound
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def keep(
     path = cache_dir() / kind / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock:
-        if path in _held and path.exists() and not anew:
+        if path in _sound_here and path.exists() and not anew:
             return path
         _let_go(path)
         while True:
@@ -113,6 +114,7 @@ def keep(
             if sound:
                 os.utime(handle)
                 _held[path] = handle
+                _sound_here.add(path)
                 return path
             os.close(handle)
             handle = _open_locked(_record_of(path), fcntl.LOCK_EX)
@@ -223,10 +225,10 @@ def _state(path: Path) -> str:
 # Locks -------------------------------------------------------------------------------------------
 
 
-def _open_locked(path: Path, mode: int) -> int:
+def _open_locked(path: Path, mode: int, how: int = os.O_RDWR | os.O_CREAT) -> int:
     """A descriptor of the lock file with the lock `mode`; BlockingIOError with LOCK_NB."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, how | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, mode)
             with contextlib.suppress(FileNotFoundError):
@@ -239,9 +241,19 @@ def _open_locked(path: Path, mode: int) -> int:
 
 
 def _let_go(path: Path) -> None:
+    _sound_here.discard(path)
     handle = _held.pop(path, None)
     if handle is not None:
         os.close(handle)
+
+
+def hold(path: Path) -> bool:
+    """Whether the entry is there, sound or not; then it stays until this process ends."""
+    with _lock:
+        if path not in _held:
+            with contextlib.suppress(FileNotFoundError):  # without its record it cannot be locked
+                _held[path] = _open_locked(_record_of(path), fcntl.LOCK_SH, os.O_RDONLY)
+        return path.exists()
 
 
 def use(kind: str) -> Path:

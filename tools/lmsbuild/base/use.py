@@ -22,7 +22,7 @@ def hold(folder: Path) -> None:
     now."""
     with _lock:
         if folder not in _held:
-            handle = _opened(folder)
+            handle = _opened(folder, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_SH)
             _held[folder] = handle
 
@@ -30,7 +30,7 @@ def hold(folder: Path) -> None:
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[bool]:
     """Whether nobody holds `folder`; then nobody does before the end."""
-    handle = _opened(folder)
+    handle = _opened(folder, os.O_RDWR)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,5 +49,5 @@ def let_go() -> None:
             os.close(_held.popitem()[1])
 
 
-def _opened(folder: Path) -> int:
-    return os.open(folder / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _opened(folder: Path, how: int) -> int:
+    return os.open(folder / _MARK, how | os.O_CREAT | os.O_CLOEXEC, 0o644)

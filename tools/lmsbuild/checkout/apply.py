@@ -158,6 +158,7 @@ def _applied(path: Path, plan: _Plan, head: str) -> Applied:
 
 def open_checkout(target: Target, path: Path) -> Repository:
     """The checkout of the framework at `path`. Raises TreeStateError if it is none."""
+    checkout.hold(path)
     user = checkout_git(path) if path.is_dir() else None
     if user is None:
         raise TreeStateError(
@@ -332,6 +333,7 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
     Raises TreeStateError, with nothing done, when there is none or when commits or changes of the
     user's lie on it.
     """
+    checkout.hold(user.path)
     since = user.tip()
     check_none_unfinished(user)
     last = last_of(user)

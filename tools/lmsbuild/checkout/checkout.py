@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import shutil
 import tempfile
@@ -25,7 +26,7 @@ from lmsbuild.base.git import (
     has_git,
     open_at,
 )
-from lmsbuild.base.project import full_path, make_folder
+from lmsbuild.base.project import find_project, full_path, make_folder
 from lmsbuild.checkout.source import Source, absent, check, check_reference, obtain
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.series import check_preimage, series_of
@@ -98,6 +99,21 @@ def is_there(path: Path) -> bool:
 
 def default_path(target: Target, into: Path | None) -> Path:
     return full_path(into) if into else target.work / "source"
+
+
+def hold(path: Path) -> None:
+    """Have `clean` leave the checkout at `path`, if it is in the work folder, until this process
+    ends."""
+    folder = path.resolve().parent
+    if folder.parent == find_project().work.resolve() and os.access(folder, os.W_OK):
+        use.hold(folder)
+
+
+def in_work_folder(target: Target) -> Path | None:
+    """The checkout of the tag in the work folder, held, if there is one."""
+    path = default_path(target, None)
+    hold(path)
+    return path if is_framework(target, path) else None
 
 
 def under_way(user: Repository) -> str | None:
@@ -174,7 +190,7 @@ def fetch(
             f"{path} cannot become a checkout because a disk is mounted there; give a folder below "
             "it with --into"
         )
-    with _place(target, path):
+    with _place(path):
         if is_there(path):
             return _present(target, path, wanted, reference)
         for left in leftovers(path.parent):
@@ -192,13 +208,12 @@ def fetch(
 
 
 @contextmanager
-def _place(target: Target, path: Path) -> Iterator[None]:
+def _place(path: Path) -> Iterator[None]:
     """The lock of a checkout, whose folder is made if need be. What was made for one that is not
     there in the end goes again."""
     made = [folder for folder in path.parents if not folder.exists()]
     make_folder(path.parent)
-    if path.parent == target.work:
-        use.hold(target.work)
+    hold(path)
     with _lock(_lock_file(path)) as lock:
         try:
             yield

@@ -21,7 +21,7 @@ from lmsbuild.base.git import (
 from lmsbuild.base.refusals import Refusals
 from lmsbuild.checkout import made
 from lmsbuild.checkout.arranging import check_none_popped
-from lmsbuild.checkout.checkout import check_clean, check_nothing_under_way, is_framework
+from lmsbuild.checkout.checkout import check_clean, check_nothing_under_way, hold, is_framework
 from lmsbuild.checkout.switch import check_none_unfinished, recorded
 from lmsbuild.series.format import fetch_blobs, format_patches, mail_of
 from lmsbuild.series.mail import Mail
@@ -162,6 +162,7 @@ class Line:
 def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
     """The commits of the checkout at `path`. Raises TreeStateError, saying all that is not fit,
     MismatchError when its base is not the tag's code."""
+    hold(path)
     user = checkout_git(path) if path.is_dir() else None
     if user is None or not is_framework(target, user.path):
         raise TreeStateError(

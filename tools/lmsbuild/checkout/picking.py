@@ -17,6 +17,7 @@ from lmsbuild.base.console import Console
 from lmsbuild.base.errors import TreeStateError, UsageError
 from lmsbuild.base.git import Entry, Repository, checkout_git, checkout_top, has_git
 from lmsbuild.base.project import Project, find_project, full_path
+from lmsbuild.checkout.checkout import hold
 from lmsbuild.checkout.layout import bring
 from lmsbuild.checkout.shadow import Shadow
 from lmsbuild.checkout.switch import CheckoutTransaction, check_none_unfinished
@@ -67,6 +68,7 @@ def resumed(
 ) -> Iterator[tuple[Repository, Target, W, str]]:
     """What is under way in the checkout at `path`, and the commit that this is; `idle` is why
     nothing may be, `begin` how one begins. Raises UsageError, TreeStateError."""
+    hold(path)
     user = checkout_git(path)
     assert user is not None
     since = user.tip()

@@ -19,7 +19,7 @@ from lmsbuild.base.project import full_path
 from lmsbuild.base.refusals import Refusals
 from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
 from lmsbuild.checkout import made
-from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
+from lmsbuild.checkout.checkout import in_work_folder, standing_in
 from lmsbuild.checkout.edits import REFRESHED, Line, changes_of, earlier, read_checkout, same_series
 from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.format import file_name, patch_bytes
@@ -98,8 +98,7 @@ def _runtime_key(target: Target, contents: dict[str, bytes]) -> str:
 
 def find_checkout(target: Target) -> Path | None:
     """The clone the user stands in, else the work folder's, if it has one."""
-    work = default_path(target, None)
-    return standing_in(target) or (work if is_framework(target, work) else None)
+    return standing_in(target) or in_work_folder(target)
 
 
 def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Refreshed:

@@ -10,7 +10,7 @@ from pathlib import Path
 from lmsbuild.base.errors import GitError, TreeStateError
 from lmsbuild.base.git import ABSENT, Repository, entries, open_at
 from lmsbuild.base.project import full_path
-from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
+from lmsbuild.checkout.checkout import in_work_folder, standing_in
 from lmsbuild.checkout.source import cached
 from lmsbuild.checkout.switch import recorded
 from lmsbuild.series.format import fetch_blobs
@@ -43,11 +43,8 @@ def find_origin(target: Target, path: Path | None = None) -> Origin | None:
                 "the tag there"
             )
         return origin
-    here = standing_in(target)
-    work = default_path(target, None)
-    places = [here] if here else []
-    places += [work] if is_framework(target, work) else []
-    places += cached(target)
+    found = [standing_in(target), in_work_folder(target), *cached(target)]
+    places = [place for place in found if place is not None]
     return next((origin for place in places if (origin := _whole(target, place))), None)
 
 

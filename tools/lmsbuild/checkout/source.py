@@ -88,8 +88,9 @@ def _is_url(wanted: str) -> bool:
 
 
 def cached(target: Target) -> list[Path]:
-    """The bare repositories in the cache that have the tag's code. Gets and checks nothing."""
-    return sorted((cache_path() / _KIND).glob(f"{target.slug}-*.git"))
+    """The bare repositories in the cache that have the tag's code, held; none is checked."""
+    found = sorted((cache_path() / _KIND).glob(f"{target.slug}-*.git"))
+    return [path for path in found if cache.hold(path)]
 
 
 def _auto(way: _Way) -> Source:

@@ -13,7 +13,7 @@ from pathlib import Path
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import GitError, LmsbuildError, SourceError, UsageError
 from lmsbuild.base.git import Repository, open_at
-from lmsbuild.checkout.checkout import default_path, is_framework, standing_in
+from lmsbuild.checkout.checkout import in_work_folder, standing_in
 from lmsbuild.checkout.drift import FileDrift, Ground, ground, home_of
 from lmsbuild.checkout.replay import Origin, find_origin
 from lmsbuild.checkout.source import cached
@@ -157,13 +157,10 @@ def _in(repository: Repository, names: Sequence[str]) -> Origin | None:
 
 def _places(target: Target) -> list[Path]:
     """Where there may be tags that are not supported: as `find_origin` looks for those that are."""
-    here = standing_in(target)
-    places = [here] if here else []
+    found = [standing_in(target)]
     for each in _siblings(target):
-        work = default_path(each, None)
-        places += [work] if is_framework(each, work) else []
-        places += cached(each)
-    return places
+        found += [in_work_folder(each), *cached(each)]
+    return [place for place in found if place is not None]
 
 
 def _rows(target: Target, tag: str, found: Ground, series: Series) -> Iterator[Surveyed]:
