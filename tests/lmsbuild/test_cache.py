@@ -27,6 +27,7 @@ from lmsbuild.base.errors import BusyError, UsageError
 from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.checkout.checkout import fetch
 from lmsbuild.checkout.source import cached
+from lmsbuild.upkeep.cleaning import clean, worked
 
 MIB = 1 << 20
 
@@ -324,6 +325,15 @@ def test_clean_work_keeps_what_no_command_put_there(used: World) -> None:
     assert mine.is_dir()
     result = cleaned("v1.0", "--work", "--force")
     assert names(result) == {"notes", "wheels-container"} and not mine.exists()
+
+
+def test_clean_work_keeps_what_the_user_made_since_it_looked(used: World) -> None:
+    source = used.target.work / "source"
+    found = worked([used.target], force=False)
+    (source / "core/alloc.h").write_text("mine\n")
+    (kept,) = (item for item in clean(found, None, dry_run=False) if item.path == source)
+    assert "core/alloc.h is not committed" in kept.kept
+    assert (source / "core/alloc.h").read_text() == "mine\n"
 
 
 @pytest.mark.default

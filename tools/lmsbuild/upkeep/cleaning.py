@@ -42,7 +42,8 @@ class Item:
     bytes: int
     used: float  # seconds since the epoch
     kept: str = ""
-    remove: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+    # Gives why it stays after all, "" when it is gone.
+    remove: Callable[[], str] = field(default=lambda: IN_USE, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:
         return {
@@ -61,8 +62,8 @@ def clean(items: list[Item], older_than: float | None, *, dry_run: bool) -> list
     for item in items:
         if older_than is not None and item.used > time.time() - older_than * 86400:
             item = replace(item, kept=f"used within the last {older_than:g} days")
-        elif not item.kept and not dry_run and not item.remove():
-            item = replace(item, kept=IN_USE)
+        elif not item.kept and not dry_run:
+            item = replace(item, kept=item.remove())
         done.append(item)
     return done
 
@@ -102,7 +103,7 @@ def cached(target: Target | None) -> list[Item]:
     found = [
         Item(
             entry.path, "cache", entry.title, entry.bytes, entry.used,
-            remove=lambda entry=entry: cache.remove(entry),  # type: ignore[misc]
+            remove=lambda entry=entry: "" if cache.remove(entry) else IN_USE,  # type: ignore[misc]
         )
         for entry in cache.entries()
         if target is None or entry.tag == target.label
@@ -127,13 +128,19 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
                 else folder / f".{path.name}.lock"
             )
             title = f"{target.label}: {path.name}"
-            checkout = path.name == "source" or has_git(path)
-            reason = ""
-            if not force:
-                reason = users_work(path) if checkout else _foreign(target, path)
+            reason = partial(_reason, target, path, force=force)
             item = _plain(path, "work", title, lock)
-            found.append(replace(item, kept=reason, remove=partial(_unused, folder, item.remove)))
+            remove = partial(_unused, folder, reason, item.remove)
+            found.append(replace(item, kept=reason(), remove=remove))
     return found
+
+
+def _reason(target: Target, path: Path, *, force: bool) -> str:
+    """Why something in the folder of a tag stays, "" for what may go."""
+    if force:
+        return ""
+    checkout = path.name == "source" or has_git(path)
+    return users_work(path) if checkout else _foreign(target, path)
 
 
 # What the commands put into the folder of a tag, beside checkouts.
@@ -222,10 +229,11 @@ def _unseen(user: Repository) -> str:
     return ""
 
 
-def _unused(folder: Path, remove: Callable[[], bool]) -> bool:
-    """Remove, unless a process works in `folder`."""
+def _unused(folder: Path, reason: Callable[[], str], remove: Callable[[], str]) -> str:
+    """Remove, unless a process works in `folder`, or there is a reason by now: many others may have
+    been looked at since it was listed."""
     with use.alone(folder) as free:
-        return free and remove()
+        return (reason() or remove()) if free else IN_USE
 
 
 def _file_of(note: Path) -> Path:
@@ -254,16 +262,16 @@ def _walk(path: Path) -> Iterator[Path]:
         yield from path.rglob("*")
 
 
-def _remove(path: Path, lock: Path | None) -> bool:
+def _remove(path: Path, lock: Path | None) -> str:
     if lock is None:
         _delete(path)
-        return True
+        return ""
     try:
         with Lock(lock, timeout=0):
             _delete(path if path.name.startswith(".") else path.rename(checkout.removed(path)))
     except Timeout:
-        return False
-    return True
+        return IN_USE
+    return ""
 
 
 def _delete(path: Path) -> None:
