@@ -340,6 +340,16 @@ def test_what_is_being_switched_was_not_stopped(
         FileTransaction.check_none_unfinished(root, state(root))
 
 
+def test_abort_takes_back_nothing_that_runs(root: Path) -> None:
+    """A dry run says so as well."""
+    with FileTransaction.begin(root, state(root), "refresh v1.0") as running:
+        for dry_run in (True, False):
+            with pytest.raises(BusyError, match=r"`lmsbuild refresh v1\.0` \(process"):
+                abort(FileTransaction, root, state(root), dry_run=dry_run)
+        fill(running)
+        running.commit()
+
+
 def test_a_switch_that_ends_while_it_is_looked_at(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

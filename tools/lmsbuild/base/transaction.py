@@ -296,17 +296,26 @@ class FileTransaction:
 
     @classmethod
     def check_none_unfinished(cls, root: Path, state: Path) -> None:
-        """Raise UnfinishedError for a transaction that was stopped before its end, BusyError for
-        one that is in the middle of its switch. Takes no lock."""
+        """Raise UnfinishedError for a transaction that was stopped in the middle of its switch,
+        BusyError for one that is there. Takes no lock."""
+        found = cls.stopped(root, state, halfway=True)
+        if found:
+            found.check_complete()
+
+    @classmethod
+    def stopped(cls: type[Self], root: Path, state: Path, *, halfway: bool = False) -> Self | None:
+        """The transaction that was stopped before its end, or only one that was stopped `halfway`
+        in its switch, seen without the lock. Raises BusyError for one that runs."""
         seen = None
-        while (found := cls.pending(root, state)) and not found.complete():
+        while (found := cls.pending(root, state)) and not (halfway and found.complete()):
             # The same before and after a moment at which nobody who lives held the lock: stopped.
             if found.journal == seen:
-                found.check_complete()
+                return found
             holder = holder_of(state / "lock")
             if holder and holder.alive:
                 raise _busy(root, holder)
             seen = found.journal
+        return None
 
     # What a transaction changes.
 
@@ -593,8 +602,8 @@ def abort(
     if not (state / "work").exists():
         return None
     if dry_run:
-        pending = cls.pending(root, state)
-        return None if pending is None else Aborted(pending.journal.command, pending.outcome())
+        stopped = cls.stopped(root, state)
+        return None if stopped is None else Aborted(stopped.journal.command, stopped.outcome())
     with _file_errors(), hold(state / "lock", "abort", root) as descriptor:
         found = cls.pending(root, state, descriptor)
         if found is None:
