@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import shutil
@@ -47,6 +48,11 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def full_disk(*_arguments: object) -> None:
+    """In place of a function that writes."""
+    raise OSError(errno.ENOSPC, "full")
 
 
 def leave(disk: Path, room: int) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lmsbuild_world import World, plain_git, write
+from lmsbuild_world import World, full_disk, plain_git, write
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import LmsbuildError, PatchError, TreeStateError
-from lmsbuild.base.git import Git
-from lmsbuild.checkout.apply import apply
+from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.checkout.apply import apply, undo
 from lmsbuild.checkout.checkout import fetch, standing_in
 from lmsbuild.checkout.refresh import refresh
+from lmsbuild.checkout.switch import CheckoutTransaction
 from lmsbuild.series.series import export, export_name, series_of
 
 
@@ -31,6 +32,21 @@ def untouched(path: Path, head: str) -> bool:
     """No commit, no change, nothing under way."""
     now = plain_git(path, "rev-parse", "HEAD"), plain_git(path, "status", "--porcelain", "-uall")
     return now == (head, "") and not (path / ".git/rebase-apply").exists()
+
+
+def test_undo_takes_back_an_apply_that_was_not_cleaned_up(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = world.clone()
+    head = plain_git(clone, "rev-parse", "HEAD")
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckoutTransaction, "finish", full_disk)
+        apply(world.target, clone, console)
+    user = checkout_git(clone)
+    assert user is not None
+    for dry_run in (True, False):
+        assert undo(user, console, dry_run=dry_run).head == head
+    assert untouched(clone, head)
 
 
 def test_gives_the_tree_of_a_bare_git_am(world: World, console: Console) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lmsbuild_world import write
+from lmsbuild_world import full_disk, write
 
 from lmsbuild.base import transaction
 from lmsbuild.base.errors import BusyError, FileError, TreeStateError, UnfinishedError
@@ -27,6 +27,7 @@ from lmsbuild.base.transaction import (
     hold,
     holder_of,
     put_back,
+    undo_files,
 )
 
 BEFORE = {"a.txt": "a\n", "folder/b.txt": "b\n", "gone/c.txt": "c\n"}
@@ -276,6 +277,30 @@ def test_a_switch_that_was_complete_rolls_forward(
     assert done.outcome == "completed"
     assert (root / "a.txt").read_text() == "A\n"
     undo(root)
+
+
+def test_undo_takes_back_what_was_not_cleaned_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one before it, nor what an undo had taken back."""
+    switch(root, "refresh v1.0")
+    before = everything(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTransaction, "finish", full_disk)
+        with FileTransaction.begin(root, state(root), "refresh v2.0") as transaction:
+            transaction.put("a.txt", Content(b"newer\n"))
+            transaction.commit()
+    assert undo_files(root, state(root), dry_run=True).command == "refresh v2.0"
+    undo_files(root, state(root))
+    assert everything(root) == before
+    switch(root, "refresh v3.0")
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTransaction, "finish", full_disk)
+        with FileTransaction.begin(root, state(root), "undo") as transaction:
+            transaction.put("a.txt", Content(b"a\n"))
+            transaction.commit()
+    with pytest.raises(TreeStateError, match="nothing can be taken back"):
+        undo_files(root, state(root), dry_run=True)
 
 
 def test_a_file_changed_during_the_preparation_is_kept(root: Path) -> None:

@@ -295,6 +295,14 @@ class FileTransaction:
         return None if journal is None else cls(root, state, journal, descriptor)
 
     @classmethod
+    def last(cls, root: Path, state: Path) -> Journal | None:
+        """The last finished one, if it can be taken back, be it that its clean-up is missing."""
+        found = cls.pending(root, state)
+        if found is None or found.journal.phase == PREPARING or not found.complete():
+            return Journal.load(state / "last")
+        return found.journal if found.undoable else None
+
+    @classmethod
     def check_none_unfinished(cls, root: Path, state: Path) -> None:
         """Raise UnfinishedError for a transaction that was stopped in the middle of its switch,
         BusyError for one that is there. Takes no lock."""
@@ -573,7 +581,7 @@ def put_back(transaction: FileTransaction, last: Journal) -> None:
 def undo_files(root: Path, state: Path, *, dry_run: bool = False) -> Journal:
     """Take back the last finished FileTransaction; its journal. Raises TreeStateError when there is
     none or a file changed since."""
-    last = Journal.load(state / "last")
+    last = FileTransaction.last(root, state)
     if last is None:
         raise TreeStateError(
             f"nothing can be taken back because no `lmsbuild refresh` changed {root} since the "

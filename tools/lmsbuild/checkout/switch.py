@@ -280,7 +280,7 @@ def last_of(user: Repository) -> Journal | None:
     """The last finished switch of this checkout, if it can be taken back. Raises UnfinishedError
     for a journal that no switch wrote."""
     folder = state_of(user) / "last"
-    last = Journal.load(folder)
+    last = CheckoutTransaction.last(user.path, state_of(user))
     if last is None:
         return None
     arranged = last.data.get("arranged")

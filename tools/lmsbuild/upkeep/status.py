@@ -230,7 +230,7 @@ def project_status(project: Project) -> ProjectStatus:
     root, state = project.root, project.root / PROJECT_STATE
     running = holder_of(state / "lock")
     pending = None if running else FileTransaction.pending(root, state)
-    last = Journal.load(state / "last")
+    last = FileTransaction.last(root, state)
     return ProjectStatus(
         path=root,
         running=running,
