@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.server
 import os
 import shutil
@@ -32,7 +33,7 @@ from lmsbuild.base.errors import (
     SourceError,
 )
 from lmsbuild.base.git.command import environment
-from lmsbuild.tags.download import download_url, pip_download
+from lmsbuild.tags.download import download_url, partial, pip_download
 
 CONTENT = os.urandom(300_000)
 
@@ -172,6 +173,27 @@ def test_killed_download_goes_on(server: Server, to: Path, console: Console) -> 
     download_url(server.url, to, console)
     assert server.requests[1] is not None
     assert to.read_bytes() == CONTENT
+
+
+def test_who_waits_for_a_download_has_it_alone(to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the folder that it waited for went with the end of the other."""
+    real = fcntl.flock
+    waited: list[int] = []
+
+    def flock(handle: int, how: int) -> None:
+        if not waited:
+            waited.append(handle)
+            with partial("name"):  # another's, at its end before this one has the lock
+                pass
+        real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with partial("name") as folder:
+        handle = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            real(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
+    assert waited and not folder.exists()
 
 
 def test_hash_tells_when_the_server_cannot(server: Server, to: Path, console: Console) -> None:

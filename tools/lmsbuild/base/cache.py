@@ -108,7 +108,7 @@ def keep(
             return path
         _let_go(path)
         while True:
-            handle = _open_locked(_record_of(path), fcntl.LOCK_SH)
+            handle = open_locked(_record_of(path), fcntl.LOCK_SH)
             with console.task(f"checking {title}"):
                 sound = not anew and _sound(path)
             if sound:
@@ -117,7 +117,7 @@ def keep(
                 _sound_here.add(path)
                 return path
             os.close(handle)
-            handle = _open_locked(_record_of(path), fcntl.LOCK_EX)
+            handle = open_locked(_record_of(path), fcntl.LOCK_EX)
             try:
                 if sha256 and not anew:
                     _record_again(path, title, tag, handle, sha256)
@@ -225,7 +225,7 @@ def _state(path: Path) -> str:
 # Locks -------------------------------------------------------------------------------------------
 
 
-def _open_locked(path: Path, mode: int, how: int = os.O_RDWR | os.O_CREAT) -> int:
+def open_locked(path: Path, mode: int, how: int = os.O_RDWR | os.O_CREAT) -> int:
     """A descriptor of the lock file with the lock `mode`; BlockingIOError with LOCK_NB."""
     while True:
         handle = os.open(path, how | os.O_CLOEXEC, 0o644)
@@ -252,7 +252,7 @@ def hold(path: Path) -> bool:
     with _lock:
         if path not in _held:
             with contextlib.suppress(FileNotFoundError):  # without its record it cannot be locked
-                _held[path] = _open_locked(_record_of(path), fcntl.LOCK_SH, os.O_RDONLY)
+                _held[path] = open_locked(_record_of(path), fcntl.LOCK_SH, os.O_RDONLY)
         return path.exists()
 
 
@@ -263,7 +263,7 @@ def use(kind: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:
         if folder not in _held:
-            _held[folder] = _open_locked(_record_of(folder), fcntl.LOCK_SH)
+            _held[folder] = open_locked(_record_of(folder), fcntl.LOCK_SH)
     return folder
 
 
@@ -275,7 +275,7 @@ def scratch() -> Iterator[Path]:
     """A temporary folder on the cache's file system, removed at the end."""
     root = cache_dir() / "tmp"
     root.mkdir(exist_ok=True)
-    guard = _open_locked(root / ".lock", fcntl.LOCK_SH)  # none is swept before it is locked
+    guard = open_locked(root / ".lock", fcntl.LOCK_SH)  # none is swept before it is locked
     try:
         folder = Path(tempfile.mkdtemp(dir=root))
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -295,7 +295,7 @@ def leftovers() -> list[Path]:
     found: list[Path] = []
     if not root.is_dir():
         return found
-    guard = _open_locked(root / ".lock", fcntl.LOCK_EX)
+    guard = open_locked(root / ".lock", fcntl.LOCK_EX)
     try:
         for folder in sorted(path for path in root.iterdir() if path.is_dir()):
             handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -354,7 +354,7 @@ def _entry(path: Path, title: str) -> Entry:
 def remove(entry: Entry) -> bool:
     """Remove an entry; False when a process holds it."""
     try:
-        handle = _open_locked(entry.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle = open_locked(entry.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     try:

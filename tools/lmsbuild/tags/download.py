@@ -222,15 +222,19 @@ def _progress_options() -> list[str]:
 def partial(name: str) -> Iterator[Path]:
     """A folder that keeps what was got of `name` until it is had, whatever ends this process."""
     folder = cache_dir() / "partial" / sha256_value(name)[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    handle = _made_and_locked(folder)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        folder.mkdir(exist_ok=True)
         yield folder
         shutil.rmtree(folder)
     finally:
         os.close(handle)
+
+
+def _made_and_locked(folder: Path) -> int:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # who had it before removed it just now
+            return cache.open_locked(folder, fcntl.LOCK_EX, os.O_RDONLY)
 
 
 def download_url(url: str, to: Path, console: Console, sha256: str | None = None) -> None:
