@@ -27,6 +27,7 @@ from lmsbuild.base.errors import BusyError, UsageError
 from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.checkout.checkout import fetch
 from lmsbuild.checkout.source import cached
+from lmsbuild.tags.download import partial
 from lmsbuild.upkeep.cleaning import clean, worked
 
 MIB = 1 << 20
@@ -397,6 +398,15 @@ def test_clean_leaves_the_cached_source_that_is_verified(used: World) -> None:
     assert repository.name in names(cleaned("--cache"), kept=True)
     let_go()
     assert repository.name in names(cleaned("--cache")) and not cached(used.target)
+
+
+def test_clean_leaves_a_download_that_runs(used: World) -> None:
+    with partial("https://of.upstream/file") as folder:
+        (folder / "data").write_bytes(b"half")
+        assert folder.name in names(cleaned("--cache"), kept=True)
+        assert (folder / "data").read_bytes() == b"half"
+    folder.mkdir()
+    assert folder.name in names(cleaned("--cache")) and not folder.exists()
 
 
 def test_an_entry_that_is_held_is_checked_before_it_is_used(folder: Path) -> None:

@@ -6,7 +6,9 @@ Nothing that a running process holds is removed, and no checkout that has work o
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +112,9 @@ def cached(target: Target | None) -> list[Item]:
     ]  # fmt: skip
     if target is None:
         folder = cache_dir() / "partial"
-        found += [_plain(path, "cache", "unfinished download") for path in folder.glob("*")]
+        for path in folder.glob("*"):
+            item = _plain(path, "cache", "unfinished download")
+            found.append(replace(item, remove=partial(_remove_locked, path)))
     return found
 
 
@@ -271,6 +275,21 @@ def _remove(path: Path, lock: Path | None) -> str:
             _delete(path if path.name.startswith(".") else path.rename(checkout.removed(path)))
     except Timeout:
         return IN_USE
+    return ""
+
+
+def _remove_locked(folder: Path) -> str:
+    """A folder that is its own lock."""
+    try:
+        handle = cache.open_locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDONLY)
+    except BlockingIOError:
+        return IN_USE
+    except FileNotFoundError:
+        return ""
+    try:
+        _delete(folder)
+    finally:
+        os.close(handle)
     return ""
 
 
