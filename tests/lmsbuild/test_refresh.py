@@ -22,10 +22,12 @@ from lmsbuild.base.errors import (
     ConflictError,
     MismatchError,
     TreeStateError,
+    UnfinishedError,
     UsageError,
 )
 from lmsbuild.base.git import Git, open_at
 from lmsbuild.base.hashing import git_blob
+from lmsbuild.base.transaction import FileTransaction, Step
 from lmsbuild.checkout import made
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.checkout import fetch
@@ -252,6 +254,38 @@ def test_hooks_that_changed_on_both_sides(world: World, applied: Path, console: 
 
 
 @pytest.mark.default
+class Killed(BaseException):
+    pass
+
+
+def test_no_command_takes_patches_that_are_written_in_part(
+    world: World, applied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(world.project.root, {"lms/core/engine.cpp": "int engine() { return 2; }\n"})
+    world.commit(applied, {"core/alloc.h": "#pragma once\nint more();\n"}, "Declare more")
+    real = FileTransaction._forward
+
+    def forward(self: FileTransaction, number: int, step: Step) -> None:
+        if number == 1:
+            raise Killed
+        real(self, number, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTransaction, "_forward", forward)
+        patch.setattr(FileTransaction, "roll_back", lambda self: None)
+        with pytest.raises(Killed):
+            refresh(world.target, applied)
+    takers = (
+        ["export", "v1.0", "-o", str(world.folder / "series.patch")],
+        ["apply", "v1.0", "--into", str(world.clone("other"))],
+        ["verify", "v1.0"],
+        ["refresh", "v1.0", "--dry-run"],
+    )
+    for words in takers:
+        assert run(words) == UnfinishedError.exit_code, words
+    assert run(["status"]) == run(["abort"]) == run(takers[0]) == 0
+
+
 def test_refresh_after_refresh(world: World, applied: Path) -> None:
     for number in range(2):
         world.commit(applied, {"core/alloc.h": f"// {number}\n"}, f"Change {number}")

@@ -25,7 +25,7 @@ from lmsbuild.checkout.switch import REFS, recorded
 from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.scratch import scratch
-from lmsbuild.series.series import Patch, check_folders, patch_files
+from lmsbuild.series.series import Patch, check_folders, check_settled, patch_files
 from lmsbuild.tags.frameworks import Target, targets
 from lmsbuild.tags.runtimefiles import is_of, runtime_files, source_of
 
@@ -116,6 +116,7 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
         )
     check_folders(target, f"{target.label} cannot be refreshed")
     if dry_run:
+        check_settled(target.project)
         return _refreshed(target, source, _plan(target, source)[0])
     root = target.project.root
     command = f"refresh {target.tag_name}"

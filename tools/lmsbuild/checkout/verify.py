@@ -26,6 +26,7 @@ from lmsbuild.series.series import (
     Hunk,
     Patch,
     Series,
+    check_settled,
     check_whole,
     missing,
     patch_files,
@@ -71,6 +72,7 @@ def verify(target: Target, console: Console, place: Path | None = None) -> Verif
 
     Raises ConfigError when there is no series, TreeStateError when `place` is not the tag's code.
     """
+    check_settled(target.project)
     series = series_of(target, whole=False)
     origin = find_origin(target, place)
     checks: list[Check] = []

@@ -21,6 +21,8 @@ from lmsbuild.base.errors import ConfigError, MismatchError, TreeStateError, Usa
 from lmsbuild.base.filenames import check_regular, inner_path, link_target
 from lmsbuild.base.git import Repository, entries
 from lmsbuild.base.hashing import sha256_bytes
+from lmsbuild.base.project import Project
+from lmsbuild.base.transaction import PROJECT_STATE, FileTransaction
 from lmsbuild.series import binary
 from lmsbuild.series.mail import Mail, parse, quoted
 from lmsbuild.tags.frameworks import Target
@@ -401,7 +403,9 @@ def check_folders(target: Target, what: str) -> None:
 
 def series_of(target: Target, *, whole: bool = True) -> Series:
     """The series of a tag. Raises ConfigError when there is none and, if it is to be `whole`, when
-    files of it are missing."""
+    files of it are missing, and as check_settled."""
+    if whole:
+        check_settled(target.project)
     if not target.patches:
         raise ConfigError(
             f"{target.label} cannot be patched because {target.tag_patches} has no patches; "
@@ -410,6 +414,12 @@ def series_of(target: Target, *, whole: bool = True) -> Series:
     if whole:
         _check_numbers(target)
     return Series([Patch(path) for path in target.patches])
+
+
+def check_settled(project: Project) -> None:
+    """Raise UnfinishedError where a command that writes patches was stopped in the middle of that,
+    BusyError where one is: they are neither the old series nor the new one."""
+    FileTransaction.check_none_unfinished(project.root, project.root / PROJECT_STATE)
 
 
 def missing(target: Target) -> list[str]:
