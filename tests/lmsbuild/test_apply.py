@@ -9,6 +9,8 @@ from lmsbuild_world import World, full_disk, plain_git, write
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import LmsbuildError, PatchError, TreeStateError
 from lmsbuild.base.git import Git, checkout_git
+from lmsbuild.base.transaction import fingerprint
+from lmsbuild.checkout import switch
 from lmsbuild.checkout.apply import apply, undo
 from lmsbuild.checkout.checkout import fetch, standing_in
 from lmsbuild.checkout.refresh import refresh
@@ -47,6 +49,21 @@ def test_undo_takes_back_an_apply_that_was_not_cleaned_up(
     for dry_run in (True, False):
         assert undo(user, console, dry_run=dry_run).head == head
     assert untouched(clone, head)
+
+
+def test_a_file_that_goes_while_it_is_looked_at(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = world.clone()
+
+    def looked_at(path: Path) -> str | None:
+        found = fingerprint(path)
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(switch, "fingerprint", looked_at)
+    with pytest.raises(TreeStateError, match="is not as its commit has it"):
+        apply(world.target, clone, console, dry_run=True)
 
 
 def test_gives_the_tree_of_a_bare_git_am(world: World, console: Console) -> None:

@@ -255,25 +255,33 @@ def check_unchanged(user: Repository, change: Raw) -> None:
                     file=str(name),
                 )
         return
-    now = fingerprint(path)
-    if now and now.startswith("link:"):
-        blob = git_blob(os.fsencode(path.readlink()))
-    elif now and now != "other":
-        blob = git_blob(path.read_bytes())
-        if blob != change.before.blob:
-            try:
-                blob = user.variant(as_user=True).git.text("hash-object", "--", change.path)
-            except GitError as error:
-                if error.misconfigured:
-                    raise
-    else:
-        blob = ""
-    if blob != change.before.blob:
+    if _blob_there(user, change) != change.before.blob:
         raise TreeStateError(
             f"the series cannot be applied because {change.path} in {user.path} is not as its "
             "commit has it (git was told to overlook that); put it back, or commit it",
             file=change.path,
         )
+
+
+def _blob_there(user: Repository, change: Raw) -> str:
+    """The blob of the file as it is, in the form that the commit has it in; "" for none."""
+    path = user.path / change.path
+    try:
+        now = fingerprint(path)
+        if now and now.startswith("link:"):
+            return git_blob(os.fsencode(path.readlink()))
+        if now is None or now == "other":
+            return ""
+        blob = git_blob(path.read_bytes())
+    except FileNotFoundError:  # it went since
+        return ""
+    if blob != change.before.blob:
+        try:
+            return user.variant(as_user=True).git.text("hash-object", "--", change.path)
+        except GitError as error:
+            if error.misconfigured:
+                raise
+    return blob
 
 
 def last_of(user: Repository) -> Journal | None:
