@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -28,7 +29,8 @@ from lmsbuild.base.hashing import sha256_bytes
 from lmsbuild.checkout.checkout import fetch
 from lmsbuild.checkout.source import cached
 from lmsbuild.tags.download import partial
-from lmsbuild.upkeep.cleaning import clean, worked
+from lmsbuild.upkeep import cleaning
+from lmsbuild.upkeep.cleaning import clean, leftovers, worked
 
 MIB = 1 << 20
 
@@ -335,6 +337,33 @@ def test_clean_work_keeps_what_the_user_made_since_it_looked(used: World) -> Non
     (kept,) = (item for item in clean(found, None, dry_run=False) if item.path == source)
     assert "core/alloc.h is not committed" in kept.kept
     assert (source / "core/alloc.h").read_text() == "mine\n"
+
+
+def test_clean_beside_another(used: World) -> None:
+    """What the other removed since this one looked is gone, whatever it was."""
+    assert run("apply", "v1.0")[0] == 0
+    with partial("https://of.upstream/file"):
+        pass
+    (used.folder / "cache/partial/killed").mkdir(exist_ok=True)
+    found = [*leftovers([used.target]), *cleaning.cached(None), *worked([used.target], force=False)]
+    assert run("clean", "--all")[0] == 0
+    done = clean(found, None, dry_run=False)
+    assert {"source", "killed"} <= {item.path.name for item in done}
+    assert not [item for item in done if item.kept]
+    for item in done:
+        assert not item.path.exists(), item
+
+
+def test_clean_looks_at_what_is_being_removed(used: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        if path.name == "data":
+            raise FileNotFoundError(errno.ENOENT, "gone", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    assert "killed" in {item.path.name for item in leftovers([used.target])}
 
 
 @pytest.mark.default

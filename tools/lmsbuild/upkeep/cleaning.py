@@ -6,6 +6,7 @@ Nothing that a running process holds is removed, and no checkout that has work o
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -134,7 +135,7 @@ def worked(targets: list[Target], *, force: bool) -> list[Item]:
             title = f"{target.label}: {path.name}"
             reason = partial(_reason, target, path, force=force)
             item = _plain(path, "work", title, lock)
-            remove = partial(_unused, folder, reason, item.remove)
+            remove = partial(_unused, path, reason, item.remove)
             found.append(replace(item, kept=reason(), remove=remove))
     return found
 
@@ -233,11 +234,13 @@ def _unseen(user: Repository) -> str:
     return ""
 
 
-def _unused(folder: Path, reason: Callable[[], str], remove: Callable[[], str]) -> str:
-    """Remove, unless a process works in `folder`, or there is a reason by now: many others may have
-    been looked at since it was listed."""
-    with use.alone(folder) as free:
-        return (reason() or remove()) if free else IN_USE
+def _unused(path: Path, reason: Callable[[], str], remove: Callable[[], str]) -> str:
+    """Remove `path`, unless a process works in its folder, or there is a reason by now: many others
+    may have been looked at since it was listed. Another `clean` may have removed it."""
+    with use.alone(path.parent) as free:
+        if not free:
+            return IN_USE
+        return reason() or remove() if os.path.lexists(path) else ""
 
 
 def _file_of(note: Path) -> Path:
@@ -249,21 +252,23 @@ def _file_of(note: Path) -> Path:
 
 def _plain(path: Path, what: str, title: str, lock: Path | None = None) -> Item:
     """A file or folder that one lock file, if any, protects."""
-    stats = [file.lstat() for file in _walk(path)]
+    stats = list(_stats(path))
     return Item(
         path,
         what,
         title,
         sum(stat.st_size for stat in stats),
-        max(stat.st_mtime for stat in stats),
+        max((stat.st_mtime for stat in stats), default=0.0),
         remove=lambda: _remove(path, lock),
     )
 
 
-def _walk(path: Path) -> Iterator[Path]:
-    yield path
-    if path.is_dir() and not path.is_symlink():
-        yield from path.rglob("*")
+def _stats(path: Path) -> Iterator[os.stat_result]:
+    """Of all that is there, and no link followed; another may be removing it."""
+    with contextlib.suppress(FileNotFoundError):
+        yield path.lstat()
+        for file in path.iterdir() if path.is_dir() and not path.is_symlink() else ():
+            yield from _stats(file)
 
 
 def _remove(path: Path, lock: Path | None) -> str:
@@ -271,7 +276,7 @@ def _remove(path: Path, lock: Path | None) -> str:
         _delete(path)
         return ""
     try:
-        with Lock(lock, timeout=0):
+        with Lock(lock, timeout=0), contextlib.suppress(FileNotFoundError):
             _delete(path if path.name.startswith(".") else path.rename(checkout.removed(path)))
     except Timeout:
         return IN_USE
@@ -294,7 +299,9 @@ def _remove_locked(folder: Path) -> str:
 
 
 def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Whatever is there; another `clean` may be at it as well."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
