@@ -27,7 +27,7 @@ from lmsbuild.base.errors import (
 )
 from lmsbuild.base.git import Git, open_at
 from lmsbuild.base.hashing import git_blob
-from lmsbuild.base.transaction import FileTransaction, Step
+from lmsbuild.base.transaction import PROJECT_STATE, FileTransaction, Step, undo_files
 from lmsbuild.checkout import made
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.checkout import fetch
@@ -284,6 +284,20 @@ def test_no_command_takes_patches_that_are_written_in_part(
     for words in takers:
         assert run(words) == UnfinishedError.exit_code, words
     assert run(["status"]) == run(["abort"]) == run(takers[0]) == 0
+
+
+def test_refresh_reads_what_is_there_when_it_writes(
+    world: World, applied: Path, console: Console
+) -> None:
+    """Not the tag.toml from before another command had the lock."""
+    more = UPSTREAM["core/alloc.h"] + "int more();\n"
+    world.commit(applied, {"core/alloc.h": more}, "Declare more")
+    refresh(world.target, applied)
+    before = world.target
+    undo_files(world.project.root, world.project.root / PROJECT_STATE)
+    refresh(before, applied)
+    assert "core/alloc.h" in world.target.tag.preimage
+    assert not verify(world.target, console).problems
 
 
 def test_refresh_after_refresh(world: World, applied: Path) -> None:

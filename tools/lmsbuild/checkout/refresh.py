@@ -26,7 +26,7 @@ from lmsbuild.series.format import file_name, patch_bytes
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.scratch import scratch
 from lmsbuild.series.series import Patch, check_folders, check_settled, patch_files
-from lmsbuild.tags.frameworks import Target, targets
+from lmsbuild.tags.frameworks import Target, resolve, targets
 from lmsbuild.tags.runtimefiles import is_of, runtime_files, source_of
 
 RUNTIME_SUBJECT = "Add the Large Model Support runtime"
@@ -121,6 +121,7 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
     root = target.project.root
     command = f"refresh {target.tag_name}"
     with FileTransaction.begin(root, root / PROJECT_STATE, command) as transaction:
+        target = resolve(target.project, target.label)  # as it is now that nobody else writes
         plan, line = _plan(target, source)
         done = _refreshed(target, source, plan)
         changes = plan.changed()
