@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -402,6 +404,22 @@ def test_the_lock_of_a_killed_process_is_no_obstacle(root: Path) -> None:
     subprocess.run([sys.executable, "-c", program, str(lock)], check=False)
     assert holder_of(lock) is not None
     switch(root)
+
+
+def test_who_only_looks_is_not_at_work(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the lock for a moment, in which the last holder is not taken for one at work."""
+    switch(root)
+    looker = os.open(state(root) / "lock", os.O_RDONLY)
+    fcntl.flock(looker, fcntl.LOCK_SH)
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        os.close(looker)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    undo(root)
+    assert len(waited) == 1
 
 
 def test_names_that_are_no_text(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,8 @@ class Holder:
 
     @property
     def alive(self) -> bool:
+        if not self.pid:
+            return False
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -158,6 +160,8 @@ class Holder:
         return True
 
     def __str__(self) -> str:
+        if not self.pid:
+            return "another process"
         if self.alive:
             return f"`lmsbuild {self.command}` (process {self.pid}, since {self.started})"
         return f"a git process that `lmsbuild {self.command}` started before it was stopped"
@@ -205,14 +209,18 @@ def hold(lock: Path, command: str, what: Path) -> Iterator[int]:
                 break
             except BlockingIOError:
                 holder = _read_holder(descriptor)
-                # A killed holder may have left a child that is about to end.
+                # A killed holder may have left a child that is about to end, and who only looks
+                # (`holder_of`) has the lock for a moment.
                 if holder.alive or time.monotonic() > deadline:
                     raise _busy(what, holder) from None
                 time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         value = {"command": command, "pid": os.getpid(), "started": _now()}
         os.pwrite(descriptor, json.dumps(value).encode(), 0)
-        yield descriptor
+        try:
+            yield descriptor
+        finally:
+            os.ftruncate(descriptor, 0)  # another process may get the number
     finally:
         os.close(descriptor)
 
