@@ -1389,6 +1389,222 @@ TEST(engine_pages_in_where_room_is_free) {
   rig.check();
 }
 
+// ---- reading ahead
+
+namespace {
+
+// Storages that are out, in the order of their last uses, on a device with room for all.
+struct Out {
+  explicit Out(std::size_t count, std::size_t blocks = 64) : rig(blocks) {
+    rig.backend.never_ahead = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      all.push_back(rig.make(i));
+      CHECK(rig.evict(all.back()));
+    }
+  }
+  // An op uses one, and its kernel reads it.
+  void use(std::size_t i) {
+    fake::Scope scope;
+    Engine::Frame frame;
+    rig.enter(&frame, {{&all[i], Access::kRead}});
+    rig.read(all[i], i, stream(0));
+    rig.engine->leave(frame);
+  }
+  std::vector<std::size_t> resident() {
+    std::vector<std::size_t> those;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (rig.resident(all[i])) those.push_back(i);
+    }
+    return those;
+  }
+  std::int64_t came() const { return rig.backend.counts.read_ahead; }
+
+  Rig rig;
+  std::vector<StorageRef> all;
+};
+
+using Numbers = std::vector<std::size_t>;
+
+}  // namespace
+
+// As a backward pass uses what the forward pass has left.
+TEST(read_ahead_goes_back) {
+  Out out(20);
+  for (const std::size_t i : {19, 18}) out.use(i);
+  CHECK_EQ(out.came(), 0);
+  out.use(17);
+  CHECK_EQ(out.came(), 1);
+  CHECK(out.rig.resident(out.all[16]));
+  for (std::size_t i = 17; i-- > 0;) out.use(i);
+  CHECK_EQ(out.rig.stats().paged_in, 20);  // each once
+  CHECK_EQ(out.came(), 17);
+  out.rig.check();
+}
+
+// As an iteration uses its parameters.
+TEST(read_ahead_goes_on) {
+  Out out(20);
+  for (std::size_t i = 0; i < 20; ++i) out.use(i);
+  CHECK_EQ(out.rig.stats().paged_in, 20);
+  CHECK_EQ(out.came(), 17);
+  out.rig.check();
+}
+
+// An op uses several, and some of what comes next is left out.
+TEST(read_ahead_of_what_lies_near) {
+  Out out(40);
+  fake::Scope scope;
+  for (const std::size_t i : {38, 36, 33}) {
+    Engine::Frame frame;
+    out.rig.enter(&frame, {{&out.all[i], Access::kRead}, {&out.all[i + 1], Access::kRead}});
+    out.rig.engine->leave(frame);
+  }
+  CHECK_EQ(out.came(), 2);
+  CHECK(out.rig.resident(out.all[32]) && out.rig.resident(out.all[31]));
+  Engine::Frame frame;
+  out.rig.enter(&frame, {{&out.all[31], Access::kRead}, {&out.all[32], Access::kRead}});
+  out.rig.engine->leave(frame);
+  CHECK_EQ(out.rig.stats().read_ahead_unused, 0);
+  CHECK_EQ(out.came(), 4);
+  out.rig.check();
+}
+
+// What is passed over keeps no other from coming, and may be used later.
+TEST(read_ahead_passed_over) {
+  Out out(20);
+  for (const std::size_t i : {19, 18, 17}) out.use(i);
+  CHECK(out.rig.resident(out.all[16]));
+  out.use(15);
+  CHECK_EQ(out.came(), 2);
+  CHECK(out.rig.resident(out.all[14]));
+  out.use(16);
+  CHECK_EQ(out.rig.stats().read_ahead_unused, 0);
+  for (const std::size_t i : {14, 12}) out.use(i);
+  CHECK(out.rig.resident(out.all[13]) && out.rig.resident(out.all[11]));
+  CHECK(out.rig.evict(out.all[13]));
+  CHECK_EQ(out.rig.stats().read_ahead_unused, 1);
+  out.rig.check();
+}
+
+// A 16th of what is out, or one of them.
+TEST(read_ahead_of_a_part) {
+  Out out(64, 256);
+  for (const std::size_t i : {63, 62, 61}) out.use(i);
+  CHECK(out.resident() == Numbers({57, 58, 59, 60, 61, 62, 63}) ||
+        out.resident() == Numbers({58, 59, 60, 61, 62, 63}));
+  const std::int64_t came = out.came();
+  out.use(60);
+  CHECK_EQ(out.came(), came + 1);
+  out.rig.check();
+}
+
+TEST(read_ahead_where_the_host_is_not) {
+  Out out(10);
+  out.rig.backend.never_ahead = false;
+  for (std::size_t i = 10; i-- > 0;) out.use(i);
+  CHECK_EQ(out.came(), 0);
+}
+
+TEST(read_ahead_into_free_room) {
+  Out out(10, 5);
+  out.use(9);
+  out.use(8);
+  StorageRef one = out.rig.make(11), other = out.rig.make(12);
+  out.use(7);
+  CHECK_EQ(out.came(), 0);
+  CHECK(out.rig.resident(out.all[9]) && out.rig.resident(one));  // nothing made way
+  one.reset();
+  other.reset();
+  out.use(6);
+  CHECK_EQ(out.came(), 1);
+  out.rig.check();
+}
+
+// Whoever uses it first waits for it, on whichever stream.
+TEST(read_ahead_is_waited_for) {
+  for (const std::size_t on : {0, 1}) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      Out out(8);
+      for (const std::size_t i : {7, 6, 5}) out.use(i);
+      CHECK(out.rig.resident(out.all[4]));
+      out.rig.device.set_seed(seed);
+      fake::Scope scope;
+      Engine::Frame frame;
+      out.rig.enter(&frame, {{&out.all[4], Access::kRead}}, stream(on));
+      out.rig.read(out.all[4], 4, stream(on));
+      out.rig.engine->leave(frame);
+      out.rig.check();
+    }
+  }
+}
+
+// What leaves before it was used takes its bytes along, and its memory is whole for who is next.
+TEST(read_ahead_may_leave_unused) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Out out(8, 8);
+    for (const std::size_t i : {7, 6, 5}) out.use(i);
+    CHECK(out.rig.resident(out.all[4]));
+    out.rig.device.set_seed(seed);
+    out.rig.engine->drop_copies();  // else nothing is copied
+    CHECK(out.rig.evict(out.all[4]));
+    std::vector<StorageRef> others;
+    for (std::uint64_t i = 0; i < 5; ++i) others.push_back(out.rig.make(100 + i));
+    out.use(4);
+    for (std::uint64_t i = 0; i < 5; ++i) CHECK(out.rig.has(others[i], 100 + i));
+    out.rig.check();
+  }
+}
+
+// After that so seldom is anything read ahead that it costs little.
+TEST(read_ahead_in_vain_is_seldom) {
+  Out out(60);
+  std::vector<std::int64_t> came;
+  for (std::size_t i = 7; i < 56; i += 8) {
+    for (const std::size_t back : {0, 1, 2}) out.use(i - back);
+    came.push_back(out.came());
+    for (const StorageRef& storage : out.all) {
+      if (out.rig.resident(storage)) CHECK(out.rig.evict(storage));
+    }
+  }
+  CHECK(came[0] > 0);
+  CHECK_EQ(came[0], came.back());
+  out.rig.check();
+}
+
+TEST(read_ahead_of_what_jumps_about) {
+  Out out(40);
+  for (const std::size_t i : {3, 30, 12, 39, 21, 0, 33, 17, 8, 26}) out.use(i);
+  CHECK_EQ(out.came(), 0);
+}
+
+// Neither one that dies, nor that is given other memory, nor whose copy fails, is in the way.
+TEST(read_ahead_passes_over_others) {
+  Out out(10);
+  for (const std::size_t i : {9, 8}) out.use(i);
+  out.all[6] = StorageRef();
+  out.rig.engine->purge();
+  out.rig.backend.fail_page_in = 2;  // of 7, the second page-in from now
+  out.use(7);
+  CHECK_EQ(out.rig.backend.fail_page_in.load(), 0);
+  CHECK_EQ(out.came(), 0);
+  out.use(5);
+  CHECK_EQ(out.came(), 1);
+  CHECK(out.rig.resident(out.all[4]));
+  out.all[4] = StorageRef();  // unused
+  out.rig.engine->purge();
+  out.use(3);
+  out.rig.check();
+}
+
+// Nobody would wait for it who reads memory past every op.
+TEST(read_ahead_of_nothing_that_kernels_use_unseen) {
+  Out out(10);
+  out.rig.backend.unseen = true;
+  for (std::size_t i = 10; i-- > 0;) out.use(i);
+  CHECK_EQ(out.came(), 0);
+  out.rig.check();
+}
+
 // ---- time and cost
 
 struct AgeIsCost final : lms::Cost {

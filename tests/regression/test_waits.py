@@ -689,6 +689,87 @@ def test_what_computes_takes_the_part_of_a_block_without_a_pending_copy(pressed:
     assert pressed.races() == []
 
 
+# ---- what comes in ahead of its use
+
+N_AHEAD = 16
+
+
+def out_in_order() -> list[torch.Tensor]:
+    """All out, in the order of their last uses; nothing runs any more."""
+    kept = [ramp(i).cuda() for i in range(N_AHEAD)]
+    for x in kept:
+        evict(x)
+    torch.cuda.synchronize()
+    return kept
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("stream", ["same", "other"])
+def test_what_is_used_next_comes_ahead(
+    mode: str, lms: Any, device: Any, way: int, stream: str
+) -> None:
+    """As the host waits for each operator. Whoever uses it waits for it, on whichever stream."""
+    kept, side = out_in_order(), torch.cuda.Stream()
+    found = []
+    for x in kept[::way]:
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side if stream == "other" and len(found) % 2 else None):
+            found.append(x + 1)
+    torch.cuda.synchronize()
+    assert lms.stats()["lms.paged_in"] == N_AHEAD
+    assert N_AHEAD - 3 >= lms.stats()["lms.read_ahead"] >= N_AHEAD - 5
+    assert lms.stats()["lms.read_ahead_unused"] == 0
+    for i, y in enumerate(found[::way]):
+        assert torch.equal(y.cpu(), ramp(i + 1))
+    assert device.races() == []
+
+
+def test_what_came_ahead_may_leave_or_die(mode: str, lms: Any, device: Any) -> None:
+    kept = out_in_order()
+    for x in reversed(kept[-4:]):
+        torch.cuda.synchronize()
+        x + 0
+    assert lms.stats()["lms.read_ahead"] > 0
+    for x in kept[8:12]:
+        torch.ops.lms.evict(x)
+    others = [ramp(100 + i).cuda() for i in range(4)]
+    del kept[10:12]
+    others += [ramp(200 + i).cuda() for i in range(4)]
+    for i, x in enumerate(kept[:10]):
+        assert torch.equal(x.cpu(), ramp(i))
+    for i, x in enumerate(others):
+        assert torch.equal(x.cpu(), ramp((100, 200)[i // 4] + i % 4))
+    assert device.races() == []
+
+
+def test_nothing_comes_ahead_of_kernels_that_are_unseen(mode: str, lms: Any, device: Any) -> None:
+    kept = out_in_order()
+    torch.ops.lms.set_unseen_kernels("any")
+    for x in kept:
+        torch.cuda.synchronize()
+        x + 0
+    assert lms.stats()["lms.read_ahead"] == 0
+    torch.ops.lms.set_unseen_kernels("none")
+
+
+def test_nothing_comes_ahead_while_a_graph_is_captured(lms: Any, device: Any) -> None:
+    kept = out_in_order()
+    for x in kept[:4]:
+        torch.cuda.synchronize()
+        x + 0
+    came, y = lms.stats()["lms.read_ahead"], torch.ones(4, device="cuda")
+    kept[4] + 0, kept[5] + 0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = y + 1
+        came = lms.stats()["lms.read_ahead"]
+        y + kept[0][:4]
+        assert lms.stats()["lms.read_ahead"] == came
+    graph.replay()
+    assert (z.cpu() == 2).all()
+    assert torch.equal(kept[9].cpu(), ramp(9))
+
+
 # ---- kernels that no operator tells of
 
 
