@@ -509,7 +509,8 @@ class Engine {
     // page-in of a program that goes no way would be followed by another; more are page-ins that
     // are waited for.
     static constexpr int kSteps = 2;
-    // The same after something came in for nothing, at most: so seldom does it happen again.
+    // The same after something came in for nothing, at most. With more, a program that goes on as
+    // it should waits for more page-ins then; with fewer, more come in for nothing.
     static constexpr int kMostSteps = 64;
     // Storages that may be left out on the way, as only the forward pass uses some. With more, a
     // program that goes no way looks as if it went one.

@@ -901,7 +901,7 @@ TEST(random_programs) {
   CHECK(coverage.outs > 0 && coverage.clean > 0 && coverage.ins > 0 && coverage.overwrites > 0);
   CHECK(coverage.silent > 0 && coverage.refused > 0 && coverage.out_of_memory > 0);
   CHECK(coverage.predicted > 1000 && coverage.mispredicted > 1000);
-  CHECK(coverage.unused > 100 && coverage.read_ahead > coverage.unused);
+  CHECK(coverage.unused > 0 && coverage.read_ahead > coverage.unused);
   for (const lms::Route route : {lms::Route::kEvictOne, lms::Route::kEvictSome,
                                  lms::Route::kEvictAll, lms::Route::kReplaceSegments}) {
     CHECK(coverage.routes[static_cast<std::size_t>(route)] > 0);
