@@ -35,8 +35,6 @@ constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max() / 2;
 }  // namespace
 
 constexpr std::uint64_t ThrashWatch::kUses;
-constexpr int Engine::ReadAhead::kSteps;
-constexpr int Engine::ReadAhead::kMostSteps;
 
 namespace {
 
@@ -61,7 +59,6 @@ struct Engine::Entry {
   bool dead = false;      // out of the table, kept for the frames that still hold pins of it
   bool exposed = false;   // somebody outside of ops has its device pointer
   bool excluded = false;  // by the user
-  bool ahead = false;     // it came in ahead, and has not been used since
   void* ptr = nullptr;    // its memory, of which these are the uses
   StreamSet streams;      // on which it was used since it arrived
   Rhythm rhythm;          // of its uses by ops, on the device's clock
@@ -79,7 +76,6 @@ struct Engine::Entry {
   Marks settled;               // what this memory owed when the storage was given it
   std::uint64_t uses = 0;      // if there is a predictor: before it went idle
   int held = 0;                // pins by the user
-  std::uint64_t out_at = 0;    // while it is out: its place there
 
   Entry() { idle.entry = clean.entry = this; }
   Entry(const Entry&) = delete;
@@ -265,25 +261,13 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
       }
     }
   }
-  ReadAhead& ahead = first_use.on->ahead;
   if (!all_there) {
     held.widen();
-    for (std::size_t i = first; i < frame.pins_.size() && others.empty(); ++i) {
-      ahead.asked_for(frame.pins_[i].entry);
-    }
-  }
-  // Before anything comes in, for which the stream has to wait.
-  const bool reads_ahead = ahead.moved_on() && others.empty() && policy().reads_ahead() &&
-                           backend_.drained(first_use.on->index, uses[0].stream);
-  if (!all_there) {
     first_use.paged_in_before = first_use.on->stats.paged_in_bytes;
     bring_in_operands_(&frame.pins_[first], uses, count, old);
   }
   tell_use_(first_use, op);
   for (const OpUse& use : others) tell_use_(use, op);
-  if (!reads_ahead) return;
-  held.widen();
-  read_ahead_(*first_use.on, uses[0].stream);
 }
 
 Engine::OpUse* Engine::use_of_(Device& on, OpUse* first, std::vector<OpUse>* others) {
@@ -330,134 +314,6 @@ void Engine::bring_in_operands_(const Frame::Pin* pins, const Use* uses, std::si
   }
   if (last == count) return;
   bring_in_(pins[last].entry, Access::kOverwrite, uses[last].stream, Reclaim::kAllowed, old);
-}
-
-// ---- reading ahead
-
-void Engine::ReadAhead::left(Entry* entry) {
-  out_no_more(entry);
-  entry->out_at = entry->order;
-  out_[entry->out_at] = {entry, entry->bytes};
-  out_bytes_ += entry->bytes;
-}
-
-void Engine::ReadAhead::out_no_more(Entry* entry) {
-  if (entry->out_at == 0) return;
-  const auto it = out_.find(entry->out_at);
-  out_bytes_ -= it->second.second;
-  out_.erase(it);
-  entry->out_at = 0;
-  if (out_.empty()) {  // what comes to be out from now on is of another phase
-    last_ = 0;
-    steps_ = 0;
-    needed_ = kSteps;
-  }
-}
-
-bool Engine::ReadAhead::beside_last_(std::uint64_t first, std::uint64_t last) const {
-  if (last_ == 0) return false;
-  const auto begin = out_.upper_bound(std::min(last, last_));
-  const auto end = out_.lower_bound(std::max(first, last_));
-  int between = 0;
-  for (auto it = begin; it != end && between <= kLeftOut; ++it) ++between;
-  return between <= kLeftOut;
-}
-
-void Engine::ReadAhead::at_(std::uint64_t place) {
-  first_ = std::min(first_, place);
-  end_ = std::max(end_, place);
-}
-
-void Engine::ReadAhead::asked_for(const Entry* entry) {
-  if (entry->out_at != 0) at_(entry->out_at);
-}
-
-bool Engine::ReadAhead::moved_on() {
-  if (end_ == 0) return false;
-  if (hit_) {
-    ++steps_;
-    needed_ = kSteps;
-    last_ = back_ ? std::min(last_, first_) : std::max(last_, end_);
-  } else {
-    const bool back = first_ < last_;
-    const bool goes_on = beside_last_(first_, end_) && (back == back_ || steps_ == 0);
-    steps_ = goes_on ? steps_ + 1 : 0;
-    back_ = back;
-    last_ = back ? first_ : end_;
-  }
-  first_ = UINT64_MAX;
-  end_ = 0;
-  hit_ = false;
-  for (Come& one : come_) {
-    if (back_ ? one.place > last_ : one.place < last_) count_no_more_(&one);
-  }
-  return true;
-}
-
-void Engine::ReadAhead::count_no_more_(Come* one) {
-  come_bytes_ -= one->bytes;
-  one->bytes = 0;
-}
-
-std::uint64_t Engine::ReadAhead::take_(Entry* entry) {
-  const auto it = std::find_if(come_.begin(), come_.end(),
-                               [entry](const Come& one) { return one.entry == entry; });
-  const std::uint64_t place = it->place;
-  count_no_more_(&*it);
-  come_.erase(it);
-  entry->ahead = false;
-  return place;
-}
-
-void Engine::ReadAhead::used(Entry* entry) {
-  at_(take_(entry));
-  hit_ = true;
-}
-
-void Engine::ReadAhead::in_vain(Entry* entry) {
-  take_(entry);
-  ++entry->on->stats.read_ahead_unused;
-  steps_ = 0;
-  needed_ = std::min(2 * needed_, kMostSteps);
-}
-
-Engine::Entry* Engine::ReadAhead::next(std::uint64_t* place) const {
-  if (steps_ < needed_ || (come_bytes_ > 0 && come_bytes_ >= out_bytes_ / kPart)) return nullptr;
-  const std::uint64_t from = *place == 0 ? last_ : *place;
-  auto it = back_ ? out_.lower_bound(from) : out_.upper_bound(from);
-  if (it == (back_ ? out_.begin() : out_.end())) return nullptr;
-  if (back_) --it;
-  *place = it->first;
-  return it->second.first;
-}
-
-void Engine::ReadAhead::came(Entry* entry, std::uint64_t place) {
-  come_.push_back({entry, place, entry->bytes});
-  come_bytes_ += entry->bytes;
-  entry->ahead = true;
-}
-
-// Into room that is free: nothing makes way. What cannot come is left to the op that uses it, which
-// says why.
-void Engine::read_ahead_(Device& on, Stream stream) {
-  std::uint64_t place = 0;
-  while (Entry* entry = on.ahead.next(&place)) {
-    if (entry->pins > 0 || !backend_.acquire(entry->key)) continue;
-    if (backend_.locate(entry->key).place != Place::kHost) {  // it was given other memory
-      on.ahead.out_no_more(entry);
-      continue;
-    }
-    pin_(entry);
-    bool came = false;
-    try {
-      came = bring_in_(entry, Access::kRead, stream, Reclaim::kAhead);
-    } catch (...) {
-    }
-    unpin_(entry);
-    if (!came) return;
-    on.ahead.came(entry, place);
-    ++on.stats.read_ahead;
-  }
 }
 
 bool Engine::tell_thrashing(int* device, Traffic* traffic) {
@@ -945,7 +801,6 @@ bool Engine::evictable_(const Entry* entry) const {
 
 bool Engine::evict_(Entry* entry, const Extent& extent) {
   if (!backend_.movable(extent, entry->streams)) return false;
-  if (entry->ahead) entry->on->ahead.in_vain(entry);
   disarm_(entry);
   if (entry->ptr != extent.ptr) forget_last_uses_(entry);  // they are of other memory
   if (entry->copy && (entry->copy_of != extent.ptr || entry->copy_bytes != extent.bytes)) {
@@ -981,7 +836,6 @@ bool Engine::evict_(Entry* entry, const Extent& extent) {
   entry->arrival.reset();
   entry->settled = Marks();
   unlink_(entry);
-  if (entry->bytes >= min_bytes_) entry->on->ahead.left(entry);
   EngineStats& stats = stats_of_(extent.device);
   const auto bytes = static_cast<std::int64_t>(extent.bytes);
   ++stats.reclaimed;
@@ -1047,7 +901,6 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
     drop_copy_(entry);  // of a pointer it had before; waits for the arrival that is replaced now
     const HostRange range = backend_.page_in(entry->key, copy, stream, reclaim, &entry->arrival);
     if (!range) return false;
-    entry->on->ahead.out_no_more(entry);
     EngineStats& stats = stats_of_(extent.device);
     const auto bytes = static_cast<std::int64_t>(extent.bytes);
     if (copy) {
@@ -1059,7 +912,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
       ++stats.overwrites;
       stats.overwrite_bytes += bytes;
     }
-    entry->streams.assign({stream, nullptr, /*unordered=*/reclaim == Reclaim::kAhead});
+    entry->streams.assign({stream, nullptr});
     entry->ptr = backend_.locate(entry->key).ptr;
     entry->settled = Marks();  // the page-in is after all that the memory owed
     if (old != nullptr) {
@@ -1092,7 +945,6 @@ inline void Engine::use_on_(Entry* entry, Stream stream) {
   });
   if (use == uses.end()) use = uses.add({stream, nullptr, /*unordered=*/true});
   if (!use->unordered) return;
-  if (entry->ahead) entry->on->ahead.used(entry);
   if (entry->arrival) backend_.join(stream, entry->arrival);
   for (const MarkPtr& copy : entry->settled) backend_.join(stream, copy);
   use->unordered = false;
@@ -1284,8 +1136,6 @@ void Engine::hand_over_(Entry* from, Entry* to) {
 }
 
 void Engine::erase_(Entry* entry) {
-  entry->on->ahead.out_no_more(entry);
-  if (entry->ahead) entry->on->ahead.in_vain(entry);
   Entry*& recent = recent_(*entry->on, entry->key);
   if (recent == entry) recent = nullptr;
   entry->on->entries.erase(entry->key);

@@ -6,14 +6,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "cost.h"
@@ -95,8 +93,8 @@ class Backend {
   virtual bool movable(const Extent& from, const StreamSet& used) = 0;
 
   // Queues the copy to `host` (unless the bytes there are already the storage's, or will be, by
-  // `page_out_ahead`), ordered after the uses in `used` and the page-in before them, hands the
-  // range to the storage and frees its block, which may be reused only after those and the copy.
+  // `page_out_ahead`), ordered after the uses in `used`, hands the range to the storage and frees
+  // its block, which may be reused only after those and the copy.
   virtual void page_out(Key key, const Extent& from, HostRange host, bool copy,
                         const StreamSet& used) = 0;
 
@@ -111,18 +109,13 @@ class Backend {
   // storage. `arrival` is what
   // other streams must wait for. Returns the host range, which is the engine's again and still
   // being read until `arrival`. When there is no room, leaves everything as it was and throws the
-  // framework's out-of-memory error or, unless Reclaim::kAllowed, returns an empty range. With
-  // Reclaim::kAhead later work on `stream` does not come after it, until it joins `arrival`.
+  // framework's out-of-memory error or, with Reclaim::kNone, returns an empty range.
   virtual HostRange page_in(Key key, bool copy, Stream stream, Reclaim reclaim,
                             FencePtr* arrival) = 0;
 
   // Queues the copy from the host into a storage that is resident, after all work queued so far on
   // `stream` and before all later work there. `arrival` is what other streams must wait for.
   virtual void refill(Key key, HostRange host, Stream stream, FencePtr* arrival) = 0;
-
-  // Whether all that is queued on `stream` is over, so that the host is not ahead of the device.
-  // False where that cannot be told.
-  virtual bool drained(int, Stream) { return false; }
 
   // Makes later work on `stream` wait for `arrival`.
   virtual void join(Stream stream, const FencePtr& arrival) = 0;
@@ -186,8 +179,6 @@ struct EngineStats {
   std::int64_t silent_writes = 0;         // writes that only the write barrier saw
   std::int64_t predicted = 0;             // uses that came when they were expected
   std::int64_t mispredicted = 0;          // and those that did not
-  std::int64_t read_ahead = 0;            // page-ins ahead of a use
-  std::int64_t read_ahead_unused = 0;     // and those of which no use came
   std::int64_t host_refused = 0;          // evictions given up because host memory was at its limit
   bool host_short = false;                // whether the last one that needed host memory was
 };
@@ -499,65 +490,6 @@ class Engine {
     std::uint64_t ops = 0;
     bool open = false;  // and has run one of them since
   };
-  // What is out on a device, in the order of its last uses, and what of it comes in ahead of its
-  // next one: a program uses it again in that order, as an iteration uses its parameters, or
-  // against it, as a backward pass uses what the forward pass has left. A place in that order is
-  // Entry::order.
-  class ReadAhead {
-   public:
-    // Ops in a row whose operands lie side by side, before anything comes in ahead. With one, each
-    // page-in of a program that goes no way would be followed by another; more are page-ins that
-    // are waited for.
-    static constexpr int kSteps = 2;
-    // The same after something came in for nothing, at most. With more, a program that goes on as
-    // it should waits for more page-ins then; with fewer, more come in for nothing.
-    static constexpr int kMostSteps = 64;
-    // Storages that may be left out on the way, as only the forward pass uses some. With more, a
-    // program that goes no way looks as if it went one.
-    static constexpr int kLeftOut = 4;
-    // As a part of the bytes that are out, so much is there ahead. With more, it takes the room of
-    // what ops make: with a 4th, ResNet-50 at a third of its peak had a tenth more bytes to copy
-    // and took 6% longer; with less, more is waited for.
-    static constexpr std::size_t kPart = 16;
-
-    void left(Entry* entry);
-    // It is out no more: it has come in, or is forgotten.
-    void out_no_more(Entry* entry);
-    // An op uses what may be out; or what had come in ahead. Or that leaves, or is forgotten,
-    // unused.
-    void asked_for(const Entry* entry);
-    void used(Entry* entry);
-    void in_vain(Entry* entry);
-    // Whether the op has used any of these. What lies beside the place that it has come to is next.
-    bool moved_on();
-    // What is to come in ahead now, or null. Looked for from `*place` on, which becomes its place;
-    // at first 0.
-    Entry* next(std::uint64_t* place) const;
-    void came(Entry* entry, std::uint64_t place);
-
-   private:
-    struct Come {
-      Entry* entry;
-      std::uint64_t place;
-      std::size_t bytes;  // 0 when it has been passed over: it may be used later
-    };
-    bool beside_last_(std::uint64_t first, std::uint64_t last) const;
-    void count_no_more_(Come* one);
-    std::uint64_t take_(Entry* entry);
-    void at_(std::uint64_t place);
-
-    std::map<std::uint64_t, std::pair<Entry*, std::size_t>> out_;  // by place, with its bytes
-    std::size_t out_bytes_ = 0;
-    std::vector<Come> come_;  // ahead, and not used yet
-    std::size_t come_bytes_ = 0;
-    std::uint64_t last_ = 0;  // where what was used last had been
-    bool back_ = false;       // the way
-    int steps_ = 0;           // that way, one beside the other
-    int needed_ = kSteps;
-    // Of the op: the first and the last place of what it uses, and whether any had come ahead.
-    std::uint64_t first_ = UINT64_MAX, end_ = 0;
-    bool hit_ = false;
-  };
   // What ops of one device change: under its part of the lock, or under the whole.
   struct Device {
     explicit Device(int its_index, std::size_t lane_count, std::size_t size_classes)
@@ -583,7 +515,6 @@ class Engine {
     ThrashWatch watch;
     LinkLoad link;
     Forgone forgone;
-    ReadAhead ahead;
     std::array<Entry*, kFound> found{};
   };
   // What an op holds of the lock.
@@ -600,7 +531,6 @@ class Engine {
     std::int64_t paged_in_before = 0;  // bytes
   };
 
-  void read_ahead_(Device& on, Stream stream);
   static Entry*& recent_(Device& on, Key key);
   static Entry* find_on_(Device& on, Key key);
   Entry* find_(Key key);

@@ -100,8 +100,6 @@ std::vector<std::pair<const char*, std::int64_t>> fields(const Report& report) {
           {"silent_writes", s.silent_writes},
           {"predicted", s.predicted},
           {"mispredicted", s.mispredicted},
-          {"read_ahead", s.read_ahead},
-          {"read_ahead_unused", s.read_ahead_unused},
           {"host_refused", s.host_refused},
           {"tracked", count(c.tracked)},
           {"idle", count(c.idle)},

@@ -50,8 +50,7 @@ struct Use {
 // Whether other storages may make way for one that comes in.
 enum class Reclaim : std::uint8_t {
   kAllowed,  // an op waits for it
-  kNone,     // it comes if room is free
-  kAhead,    // the same, and no stream waits for it yet
+  kNone,     // it comes ahead of need, if room is free
 };
 
 // Which storages may be evicted, by their size.

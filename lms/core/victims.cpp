@@ -156,7 +156,6 @@ class Cheapest final : public Policy {
   }
   bool keeps_copies() const override { return true; }
   bool makes_room_early() const override { return true; }
-  bool reads_ahead() const override { return true; }
   std::size_t candidates_per_victim() const override { return kCandidatesPerVictim; }
 };
 

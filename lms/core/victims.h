@@ -83,8 +83,6 @@ class Policy {
   virtual bool keeps_copies() const = 0;
   // Whether storages may leave so that a page-in need not wait for the end of an op.
   virtual bool makes_room_early() const { return false; }
-  // Whether what an op is likely to use next comes in ahead of it, where the host is not.
-  virtual bool reads_ahead() const { return false; }
   // A search takes the host a while for each candidate. One more leaves at once for each so many.
   virtual std::size_t candidates_per_victim() const { return SIZE_MAX; }
   // Of an engine's own. Null: nothing is paged out ahead.

@@ -666,11 +666,6 @@ void Backend::page_out(lms::Key key, const lms::Extent& from, lms::HostRange hos
       device_.wait(out, last);
     }
   }
-  if (copy) {
-    for (const lms::MarkPtr& in : ready_(source).in) device_.wait(out, in);
-  } else {
-    ready.in = ready_(source).in;
-  }
   lms::Marks written = ready.out = ready_(source).out;  // if it was paged out ahead
   if (copy) {
     device_.launch(out, [host, source, bytes] { std::memcpy(host.ptr, source, bytes); });
@@ -730,11 +725,8 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
   if (storage->place != lms::Place::kHost) device_.fail("page_in of what is not on the host");
   if (fail_page_in > 0 && --fail_page_in == 0) throw OutOfMemory();
   const lms::Stream home = storage->home;
-  const bool ahead = reclaim == lms::Reclaim::kAhead;
-  if (ahead && unseen) return {};
-  void* ptr = reclaim == lms::Reclaim::kAllowed
-                  ? allocate_(storage->bytes, home, For::kPageIn)
-                  : allocate_free_(storage->bytes, home, For::kPageIn);
+  void* ptr = reclaim == lms::Reclaim::kNone ? allocate_free_(storage->bytes, home, For::kPageIn)
+                                             : allocate_(storage->bytes, home, For::kPageIn);
   if (ptr == nullptr) return {};
   const lms::Ready ready = ready_(ptr);
   const lms::HostRange range = storage->range;
@@ -751,8 +743,7 @@ lms::HostRange Backend::page_in(lms::Key key, bool copy, lms::Stream user, lms::
     device_.launch(in(), [ptr, range, bytes] { std::memcpy(ptr, range.ptr, bytes); });
     const EventPtr copied = device_.record(in());
     *arrival = copied;
-    if (!ahead) device_.wait(user, *arrival);
-    if (ahead) ++counts.read_ahead;
+    device_.wait(user, *arrival);
     if (unseen) device_.wait(home, *arrival);
     lms::Ready after;
     after.in.add(copied);

@@ -232,7 +232,6 @@ class Scope {
 struct Counts {
   std::int64_t outs = 0, out_bytes = 0, clean_outs = 0, clean_bytes = 0;
   std::int64_t ahead = 0, ahead_bytes = 0;  // of the page-outs
-  std::int64_t read_ahead = 0;              // of the page-ins
   std::int64_t ins = 0, in_bytes = 0, overwrites = 0, overwrite_bytes = 0;
 };
 
@@ -280,7 +279,6 @@ class Backend final : public lms::Backend {
                          lms::FencePtr* arrival) override;
   void refill(lms::Key key, lms::HostRange host, lms::Stream stream,
               lms::FencePtr* arrival) override;
-  bool drained(int, lms::Stream) override { return never_ahead; }
   void join(lms::Stream stream, const lms::FencePtr& arrival) override;
   void begin_to_move() override { moves = true; }
   lms::MarkPtr mark(int device, lms::Stream stream, std::size_t bytes) override;
@@ -298,8 +296,7 @@ class Backend final : public lms::Backend {
   bool moves = false;  // something has, or is about to
   std::atomic<bool> immovable{false};
   bool unseen = false;
-  bool never_ahead = false;  // the host waits for all that it has queued before it goes on
-  bool blind = false;        // cannot tell of writes: the write barrier never rules one out
+  bool blind = false;  // cannot tell of writes: the write barrier never rules one out
 
   // Bytes that live blocks and a request may have together; 0: no limit. Under the engine's lock.
   std::size_t limit = 0;

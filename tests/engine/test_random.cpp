@@ -63,7 +63,6 @@ class World {
     backend_.attach(engine_.get(), &pool_);
     backend_.blind = mix(seed, 3) % 8 == 0;
     backend_.unseen = mix(seed, 4) % 2 == 0;
-    backend_.never_ahead = mix(seed, 5) % 4 != 0;
     engine_->set_min_bytes(0);
   }
 
@@ -308,10 +307,7 @@ class World {
   void habit_(Random* random) {
     const lms::Stream on = any_stream_(random);
     std::vector<TensorPtr> order = tensors_;
-    for (std::size_t round = 4 + random->below(3); round-- > 0;) {
-      if (random->one_in(4)) evict_all_(random);  // it comes in again in its order
-      read_(order, on);
-    }
+    for (std::size_t round = 4 + random->below(3); round-- > 0;) read_(order, on);
     const std::size_t half = order.size() / 2;
     switch (random->below(3)) {
       case 0:
@@ -786,7 +782,7 @@ struct Run {
 
 struct Coverage {
   std::int64_t outs = 0, ahead = 0, clean = 0, ins = 0, overwrites = 0, silent = 0, refused = 0;
-  std::int64_t predicted = 0, mispredicted = 0, read_ahead = 0, unused = 0;
+  std::int64_t predicted = 0, mispredicted = 0;
   std::size_t out_of_memory = 0;
   std::int64_t routes[lms::kRoutes] = {};
   void add(World* world) {
@@ -799,8 +795,6 @@ struct Coverage {
     refused += world->stats().host_refused;
     predicted += world->stats().predicted;
     mispredicted += world->stats().mispredicted;
-    read_ahead += world->stats().read_ahead;
-    unused += world->stats().read_ahead_unused;
     out_of_memory += world->out_of_memory();
     for (std::size_t i = 0; i < lms::kRoutes; ++i) {
       routes[i] += world->routes().of(static_cast<lms::Route>(i));
@@ -881,13 +875,11 @@ TEST(random_programs) {
   if (harness::option("verbose", 0) != 0) {
     std::printf(
         "page-outs %lld, clean %lld, page-ins %lld, overwrites %lld, silent writes %lld, "
-        "host refusals %lld, predicted %lld, mispredicted %lld, read ahead %lld, unused %lld, "
-        "out of memory %zu\n",
+        "host refusals %lld, predicted %lld, mispredicted %lld, out of memory %zu\n",
         static_cast<long long>(coverage.outs), static_cast<long long>(coverage.clean),
         static_cast<long long>(coverage.ins), static_cast<long long>(coverage.overwrites),
         static_cast<long long>(coverage.silent), static_cast<long long>(coverage.refused),
         static_cast<long long>(coverage.predicted), static_cast<long long>(coverage.mispredicted),
-        static_cast<long long>(coverage.read_ahead), static_cast<long long>(coverage.unused),
         coverage.out_of_memory);
     for (const std::int64_t taken : coverage.routes) {
       std::printf("route: %lld\n", static_cast<long long>(taken));
@@ -901,7 +893,6 @@ TEST(random_programs) {
   CHECK(coverage.outs > 0 && coverage.clean > 0 && coverage.ins > 0 && coverage.overwrites > 0);
   CHECK(coverage.silent > 0 && coverage.refused > 0 && coverage.out_of_memory > 0);
   CHECK(coverage.predicted > 1000 && coverage.mispredicted > 1000);
-  CHECK(coverage.unused > 0 && coverage.read_ahead > coverage.unused);
   for (const lms::Route route : {lms::Route::kEvictOne, lms::Route::kEvictSome,
                                  lms::Route::kEvictAll, lms::Route::kReplaceSegments}) {
     CHECK(coverage.routes[static_cast<std::size_t>(route)] > 0);

@@ -670,8 +670,7 @@ def test_what_reads_running_statistics_keeps_their_copy(lms: Any) -> None:
     assert lms.stats()["lms.clean_evictions"] == before + 1
 
 
-def test_overwriting_what_is_out_brings_nothing_in(lms: Any, sim: Any) -> None:
-    sim.set_queries("strict")  # nor does anything come ahead of its use
+def test_overwriting_what_is_out_brings_nothing_in(lms: Any) -> None:
     x, y, source = block(), block(), block(value=5)
     lms.reclaim()
     assert moved(lambda: x.zero_()) == (0, 0)

@@ -428,17 +428,11 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   BlockInfo block = block_info(from.ptr);
   const bool unseen = unseen_kernels();
   ::lms::Marks written = block.ready.out;  // if it was paged out ahead
-  // What the block owes from now on. The page-in that it came with, its users have waited for; but
-  // what came ahead may have none.
-  const ::lms::Marks arriving = block.ready.in.done() ? ::lms::Marks() : block.ready.in;
+  // What the block owes from now on. The page-in that it came with, its users have waited for.
   Ready ready;
-  ready.in = copy ? ::lms::Marks() : arriving;
   ready.freed = block.ready.freed;
   ready.out = written;
-  std::vector<MarkPtr> ends;  // that a stream of copies out waits for
-  if (copy) {
-    ends.assign(arriving.begin(), arriving.end());
-  }
+  std::vector<MarkPtr> ends;    // that a stream of copies out waits for
   bool used_elsewhere = false;  // where that goes on
   for (const User& user : users_of(used, block, device, unseen)) {
     const MarkPtr end = user.last ? user.last : set_mark(user.device, user.stream);
@@ -534,9 +528,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   const bool elsewhere = host->home != stream_of(stream) && capture_begins();
   const bool captured =
       elsewhere || capturing(stream_of(stream)) || captures(host->device, host->home);
-  const bool ahead = reclaim == ::lms::Reclaim::kAhead;
-  const bool unseen = unseen_kernels();
-  if ((reclaim != ::lms::Reclaim::kAllowed && captured) || (ahead && unseen)) {
+  if (reclaim == ::lms::Reclaim::kNone && captured) {
     return {};
   }
   constexpr char kRefusal[] =
@@ -550,7 +542,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   // From the pool of the stream it was made on: freed by the user it goes back there, and what
   // follows on that stream is ordered after the user's own work only if it is that stream's block.
   void* ptr = nullptr;
-  if (reclaim != ::lms::Reclaim::kAllowed) {
+  if (reclaim == ::lms::Reclaim::kNone) {
     ptr = alloc_free(host->bytes, host->home);
     if (ptr == nullptr) {
       return {};
@@ -564,6 +556,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
   DataPtr pointer(ptr, ptr, block_deleter(), Device(kCUDA, host->device));
 
   const cudaStream_t user = stream_of(stream);
+  const bool unseen = unseen_kernels();
   const Ready owed = block_info(ptr).ready;
   std::vector<MarkPtr> ends = ends_of(host->device, host->home, owed);
   ends.insert(ends.end(), host->written.begin(), host->written.end());
@@ -585,7 +578,7 @@ void Backend::page_out(::lms::Key key, const ::lms::Extent& from, ::lms::HostRan
     Ready ready;
     ready.in = in.end();
     *arrival = *ready.in.begin();
-    if (!ahead) {
+    {
       const MeasuredWait wait(host->device, user, Wait::kOperands);
       wait_fence(host->device, user, *arrival);
     }
@@ -635,20 +628,6 @@ void Backend::refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream
     wait_fence_at(device, home, *arrival);  // frees there come after it
   }
   drain.dismiss();
-}
-
-bool Backend::drained(int device, ::lms::Stream stream) {
-  const auto index = static_cast<DeviceIndex>(device);
-  if (capture_underway() || capture_begins() || !usable(index, stream_of(stream))) {
-    return false;
-  }
-  const CUDAGuard guard(index);
-  const OutsideCapture outside;
-  const cudaError_t status = C10_CUDA_ERROR_HANDLED(cudaStreamQuery(stream_of(stream)));
-  if (status != cudaSuccess) {  // an error of the device comes again
-    (void)cudaGetLastError();
-  }
-  return status == cudaSuccess;
 }
 
 void Backend::join(::lms::Stream stream, const ::lms::FencePtr& arrival) {

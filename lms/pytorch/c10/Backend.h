@@ -74,7 +74,6 @@ class Backend final : public ::lms::Backend {
                            ::lms::FencePtr* arrival) override;
   void refill(::lms::Key key, ::lms::HostRange host, ::lms::Stream stream,
               ::lms::FencePtr* arrival) override;
-  bool drained(int device, ::lms::Stream stream) override;
   void join(::lms::Stream stream, const ::lms::FencePtr& arrival) override;
   ::lms::Marks owed_to_others(const ::lms::Extent& at) override;
   void finish_owed() override;
