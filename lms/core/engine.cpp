@@ -98,50 +98,6 @@ inline void Engine::List::take(Link* link) {
   link->previous = link->next = nullptr;
 }
 
-// What pins add to the statistics, or take from them when they end: told at once of all of an op's.
-template <void (Counter::*kChange)(std::int64_t)>
-class Engine::PinSums {
- public:
-  PinSums() = default;
-  ~PinSums() { tell_(); }
-  PinSums(const PinSums&) = delete;
-  PinSums& operator=(const PinSums&) = delete;
-
-  void add(const Entry* entry) {
-    if (on_ != entry->on) tell_();
-    on_ = entry->on;
-    Sum& sum = sums_[entry->size_class];
-    ++sum.count;
-    sum.bytes += static_cast<std::int64_t>(entry->bytes);
-  }
-
- private:
-  struct Sum {
-    std::int64_t count = 0, bytes = 0;
-  };
-
-  void tell_() {
-    if (on_ == nullptr) return;
-    Sum all;
-    EngineStats& stats = on_->stats;
-    for (std::size_t i = 0; i < stats.by_size.size(); ++i) {
-      tell_of_(sums_[i], &stats.by_size[i]);
-      all.count += sums_[i].count;
-      all.bytes += sums_[i].bytes;
-      sums_[i] = Sum();
-    }
-    tell_of_(all, &stats.pinned);
-  }
-  void tell_of_(const Sum& sum, Pinned* pinned) {
-    if (sum.count == 0) return;
-    (pinned->count.*kChange)(sum.count);
-    (pinned->bytes.*kChange)(sum.bytes);
-  }
-
-  Device* on_ = nullptr;
-  std::array<Sum, kMostSizeClasses> sums_;
-};
-
 Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes)
     : backend_(backend),
       host_(host),
@@ -149,7 +105,7 @@ Engine::Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_c
       keep_clean_(policy().keeps_copies()),
       tells_candidates_(backend.counts_candidates()),
       predictor_(policy().predictor()) {
-  if (size_classes_.size() >= kMostSizeClasses) throw std::length_error("too many size classes");
+  if (size_classes_.size() > UINT8_MAX) throw std::length_error("too many size classes");
 }
 
 Engine::~Engine() {
@@ -235,32 +191,31 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   std::vector<OpUse> others;
   OpUse* of = &first_use;
   bool all_there = true;
-  {
-    PinsBegun pinned;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) look_ahead_(part, uses[i + kAhead].key);
-      Entry* entry = track_(uses[i].key, part);
-      // Before the pin: if it throws, nothing is left pinned.
-      frame.add_(entry, uses[i].stream);
-      const Extent extent = pin_(entry, &pinned);
-      const std::size_t bytes = entry->bytes;
-      frame.bytes_ += bytes;
-      const Access access = uses[i].access;
-      const bool looks = access != Access::kHold && access != Access::kInPlace;
-      if (looks && access != Access::kRead) entry->written = true;
-      if (of->on != entry->on) of = use_of_(*entry->on, &first_use, &others);
-      if (entry->pins == 1 && looks && bytes >= min_bytes_) {
-        ++of->count;
-        of->bytes += bytes;
-      }
-      if (looks && extent.place == Place::kDevice) {
-        note_use_(entry);
-        use_resident_(entry, access, uses[i].stream);
-      } else {
-        all_there = false;
-      }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) look_ahead_(part, uses[i + kAhead].key);
+    Entry* entry = track_(uses[i].key, part);
+    // Before the pin: if it throws, nothing is left pinned.
+    frame.add_(entry, uses[i].stream);
+    const Extent extent = begin_pin_(entry);
+    const std::size_t bytes = entry->bytes;
+    frame.bytes_ += bytes;
+    const Access access = uses[i].access;
+    const bool looks = access != Access::kHold && access != Access::kInPlace;
+    if (looks && access != Access::kRead) entry->written = true;
+    if (of->on != entry->on) of = use_of_(*entry->on, &first_use, &others);
+    if (entry->pins == 1 && looks && bytes >= min_bytes_) {
+      ++of->count;
+      of->bytes += bytes;
+    }
+    if (looks && extent.place == Place::kDevice) {
+      note_use_(entry);
+      use_resident_(entry, access, uses[i].stream);
+    } else {
+      all_there = false;
     }
   }
+  first_use.on->pins.note_peaks();
+  for (const OpUse& use : others) use.on->pins.note_peaks();
   if (!all_there) {
     held.widen();
     first_use.paged_in_before = first_use.on->stats.paged_in_bytes;
@@ -375,26 +330,22 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device)
   const Device* marked = nullptr;  // a device, and a stream of it that has `mark`
   Stream stream = nullptr;
   MarkPtr mark;
-  {
-    PinsEnded ended;
-    for (const Frame::Pin& pin : frame.pins_) {
-      Entry* entry = pin.entry;
-      if (entry->bytes < min_bytes_) {
-        forget_last_uses_(entry);
-      } else if (!entry->dead) {
-        if (marked != entry->on || pin.stream != stream) {
-          marked = entry->on;
-          stream = pin.stream;
-          mark = mark_(marked->index, stream, frame.bytes_);
-        }
-        for (StreamUse& use : entry->streams) {
-          if (use.stream != stream) continue;
-          if (use.last != mark) use.last = mark;
-          use.unmarked = !mark;
-        }
+  for (const Frame::Pin& pin : frame.pins_) {
+    Entry* entry = pin.entry;
+    if (entry->bytes < min_bytes_) {
+      forget_last_uses_(entry);
+    } else if (!entry->dead) {
+      if (marked != entry->on || pin.stream != stream) {
+        marked = entry->on;
+        stream = pin.stream;
+        mark = mark_(marked->index, stream, frame.bytes_);
       }
-      unpin_(entry, frame.lane_, &ended);
+      if (StreamUse* use = entry->streams.find(stream)) {
+        if (use->last != mark) use->last = mark;
+        use->unmarked = !mark;
+      }
     }
+    unpin_(entry, frame.lane_);
   }
   Device* const last = frame.device_;
   frame.clear_();
@@ -939,12 +890,12 @@ inline void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
 // whose memory it was. Its last use there stays what it was until the op is over, or who else uses
 // it lets it go.
 inline void Engine::use_on_(Entry* entry, Stream stream) {
-  StreamSet& uses = entry->streams;
-  StreamUse* use = std::find_if(uses.begin(), uses.end(), [stream](const StreamUse& other) {
-    return other.stream == stream;
-  });
-  if (use == uses.end()) use = uses.add({stream, nullptr, /*unordered=*/true});
-  if (!use->unordered) return;
+  StreamUse* use = entry->streams.find(stream);
+  if (use == nullptr || use->unordered) order_use_(entry, stream, use);
+}
+
+void Engine::order_use_(Entry* entry, Stream stream, StreamUse* use) {
+  if (use == nullptr) use = entry->streams.add({stream, nullptr, /*unordered=*/true});
   if (entry->arrival) backend_.join(stream, entry->arrival);
   for (const MarkPtr& copy : entry->settled) backend_.join(stream, copy);
   use->unordered = false;
@@ -1287,11 +1238,13 @@ inline void Engine::tell_candidate_(Entry* entry) {
 }
 
 Extent Engine::pin_(Entry* entry) {
-  PinsBegun begun;
-  return pin_(entry, &begun);
+  const Extent extent = begin_pin_(entry);
+  entry->on->pins.note_peaks();
+  return extent;
 }
 
-inline Extent Engine::pin_(Entry* entry, PinsBegun* begun) {
+// The peaks are left to the caller.
+inline Extent Engine::begin_pin_(Entry* entry) {
   const bool first = entry->pins++ == 0;
   if (first) {
     if (entry->foreseen) idleness_over_(entry, /*evicted=*/false);
@@ -1303,36 +1256,31 @@ inline Extent Engine::pin_(Entry* entry, PinsBegun* begun) {
   found_at_(entry, extent);
   if (first) {
     size_(entry, extent.bytes);
-    begun->add(entry);
+    entry->on->pins.begin(entry->size_class, entry->bytes);
   }
   return extent;
 }
 
-void Engine::unpin_(Entry* entry, Lane lane) {
-  PinsEnded ended;
-  unpin_(entry, lane, &ended);
-}
-
-inline void Engine::unpin_(Entry* entry, Lane lane, PinsEnded* ended) {
+inline void Engine::unpin_(Entry* entry, Lane lane) {
   if (--entry->pins > 0) return;
   entry->in_place = false;
-  ended->add(entry);
+  entry->on->pins.end(entry->size_class, entry->bytes);
   if (entry->dead) {
     delete entry;
     return;
   }
-  const bool grown = entry->written && entry->bytes < min_bytes_;  // perhaps
+  if (entry->written && entry->bytes < min_bytes_) {  // perhaps the op has given it more
+    size_(entry, backend_.bytes_of(entry->key));
+  }
   entry->written = false;
-  if (grown || entry->copy) watch_writes_(entry, grown);
+  if (entry->copy) watch_writes_(entry);
   push_idle_(entry, lane);
   if (predictor_) page_out_ahead_(entry);
 }
 
 // Of one that no op uses any more.
-void Engine::watch_writes_(Entry* entry, bool grown) {
-  const bool alive = backend_.acquire(entry->key);
-  if (alive && grown) size_(entry, backend_.locate(entry->key).bytes);
-  if (alive && entry->copy) {
+void Engine::watch_writes_(Entry* entry) {
+  if (backend_.acquire(entry->key)) {
     backend_.guard(entry->key);
     entry->guarded = true;
   } else {
@@ -1415,34 +1363,25 @@ void Engine::count_(Entry* entry, int device, Census* of) {
 
 EngineStats Engine::stats(int device) {
   const EngineLock lock(mutex_);
-  return stats_of_(device);
+  const Device& on = on_(device);
+  EngineStats stats = on.stats;
+  stats.pinned = on.pins.of_all();
+  for (std::size_t i = 0; i < on.pins.classes(); ++i) stats.by_size.push_back(on.pins.of(i));
+  return stats;
 }
 
 void Engine::reset_peaks(int device) {
   const EngineLock lock(mutex_);
-  EngineStats& stats = stats_of_(device);
-  const auto reset = [](Pinned* pinned) {
-    pinned->count.reset_peak();
-    pinned->bytes.reset_peak();
-  };
-  reset(&stats.pinned);
-  for (Pinned& pinned : stats.by_size) reset(&pinned);
+  on_(device).pins.reset_peaks();
 }
 
 void Engine::reset_accumulated(int device) {
   const EngineLock lock(mutex_);
-  EngineStats& stats = stats_of_(device);
+  Device& on = on_(device);
   EngineStats fresh;
-  const auto reset = [](Pinned* pinned) {
-    pinned->count.reset_accumulated();
-    pinned->bytes.reset_accumulated();
-  };
-  fresh.host_short = stats.host_short;
-  fresh.pinned = stats.pinned;
-  fresh.by_size = stats.by_size;
-  reset(&fresh.pinned);
-  for (Pinned& pinned : fresh.by_size) reset(&pinned);
-  stats = fresh;
+  fresh.host_short = on.stats.host_short;
+  on.stats = fresh;
+  on.pins.reset_accumulated();
 }
 
 }  // namespace lms

@@ -41,7 +41,8 @@ class EngineMutex {
   }
   // Whether this thread has the whole.
   bool is_mine() const {
-    return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+    const std::thread::id owner = owner_.load(std::memory_order_relaxed);
+    return owner != std::thread::id() && owner == std::this_thread::get_id();
   }
   // For who has the whole, as for the other parts.
   void add(std::mutex* part) {
@@ -67,7 +68,8 @@ using EngineLock = std::lock_guard<EngineMutex>;
 // What the engine asks of a framework and its device. Every call is made with the engine's lock
 // held; none may wait for a lock that can be held by a thread that waits for the engine's. For the
 // ops of two devices, of which each has the part of its own, two may be made at once of retain,
-// release, acquire, dead, locate, guard, unguard, join, owed_to_others, mark and set_candidate.
+// release, acquire, dead, locate, bytes_of, guard, unguard, join, owed_to_others, mark and
+// set_candidate.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -82,6 +84,8 @@ class Backend {
   virtual bool dead(Key key) = 0;
 
   virtual Extent locate(Key key) = 0;
+  // Of its memory, wherever that is; also of one that is dead.
+  virtual std::size_t bytes_of(Key key) = 0;
 
   // Arms the write barrier of a resident storage whose host copy is valid.
   virtual void guard(Key key) = 0;
@@ -146,6 +150,7 @@ class Backend {
   virtual void set_candidate(Key, bool) {}
 };
 
+// As PyTorch's statistics have them: the last two since the last reset.
 struct Counter {
   std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
   void increase(std::int64_t n) {
@@ -158,12 +163,88 @@ struct Counter {
     freed += n;
   }
   void reset_peak() { peak = current; }
-  void reset_accumulated() { allocated = freed = 0; }
 };
 
 // Storages in use by an op, or held by the user.
 struct Pinned {
   Counter count, bytes;
+};
+
+// Counts them by their size classes. Each operand of an op comes by here twice, so what can be
+// worked out from these sums is, when somebody asks.
+class PinCounts {
+ public:
+  explicit PinCounts(std::size_t size_classes) : of_class_(size_classes) {}
+
+  void begin(std::size_t size_class, std::size_t bytes) { of_class_[size_class].begun.add(bytes); }
+  void end(std::size_t size_class, std::size_t bytes) { of_class_[size_class].ended.add(bytes); }
+  // After some have begun: of an op's, once for all.
+  void note_peaks() {
+    Sum all;
+    for (Sums& sums : of_class_) {
+      const Sum now = sums.now();
+      sums.peak.raise_to(now);
+      all += now;
+    }
+    peak_.raise_to(all);
+  }
+
+  std::size_t classes() const { return of_class_.size(); }
+  Pinned of(std::size_t size_class) const { return of_class_[size_class].told(); }
+  Pinned of_all() const { return sum_().told(); }
+  void reset_peaks() {
+    for (Sums& sums : of_class_) sums.peak = sums.now();
+    peak_ = sum_().now();
+  }
+  void reset_accumulated() {
+    for (Sums& sums : of_class_) {
+      sums.begun_before = sums.begun;
+      sums.ended_before = sums.ended;
+    }
+  }
+
+ private:
+  struct Sum {
+    std::int64_t count = 0, bytes = 0;
+    void add(std::size_t its_bytes) {
+      ++count;
+      bytes += static_cast<std::int64_t>(its_bytes);
+    }
+    void raise_to(const Sum& other) {
+      if (count < other.count) count = other.count;
+      if (bytes < other.bytes) bytes = other.bytes;
+    }
+    void operator+=(const Sum& other) {
+      count += other.count;
+      bytes += other.bytes;
+    }
+  };
+  struct Sums {
+    Sum begun, ended, peak;
+    Sum begun_before, ended_before;  // the last reset
+    Sum now() const { return {begun.count - ended.count, begun.bytes - ended.bytes}; }
+    Pinned told() const {
+      return {{begun.count - ended.count, peak.count, begun.count - begun_before.count,
+               ended.count - ended_before.count},
+              {begun.bytes - ended.bytes, peak.bytes, begun.bytes - begun_before.bytes,
+               ended.bytes - ended_before.bytes}};
+    }
+  };
+
+  Sums sum_() const {
+    Sums all;
+    for (const Sums& sums : of_class_) {
+      all.begun += sums.begun;
+      all.ended += sums.ended;
+      all.begun_before += sums.begun_before;
+      all.ended_before += sums.ended_before;
+    }
+    all.peak = peak_;
+    return all;
+  }
+
+  std::vector<Sums> of_class_;
+  Sum peak_;  // of all together
 };
 
 struct EngineStats {
@@ -341,8 +422,7 @@ class Engine {
   };
 
   // Statistics are kept by size as well: a class of storages up to each of `size_classes` (bytes,
-  // ascending), and one of those that are larger. There are at most so many in all.
-  static constexpr std::size_t kMostSizeClasses = 4;
+  // ascending), and one of those that are larger.
   Engine(Backend& backend, HostPool& host, std::vector<std::size_t> size_classes = {});
   ~Engine();
   Engine(const Engine&) = delete;
@@ -462,10 +542,6 @@ class Engine {
     Link* next = nullptr;
     Entry* entry = nullptr;
   };
-  template <void (Counter::*kChange)(std::int64_t)>
-  class PinSums;
-  using PinsBegun = PinSums<&Counter::increase>;
-  using PinsEnded = PinSums<&Counter::decrease>;
   // Entries by the order in which they were put in.
   class List {
    public:
@@ -493,9 +569,7 @@ class Engine {
   // What ops of one device change: under its part of the lock, or under the whole.
   struct Device {
     explicit Device(int its_index, std::size_t lane_count, std::size_t size_classes)
-        : index(its_index), lanes(lane_count) {
-      stats.by_size.resize(size_classes);
-    }
+        : index(its_index), lanes(lane_count), pins(size_classes) {}
 
     // Of the entries, by their addresses, those that were looked for last, or null: every operand
     // is looked for. More would be memory that ops read.
@@ -511,7 +585,8 @@ class Engine {
     std::size_t open_lanes = 0;   // that have run an op here
     List clean;                   // storages with a host copy, and what is dead of them
     IdleLists idle;
-    EngineStats stats;
+    PinCounts pins;
+    EngineStats stats;  // without those of the pins
     ThrashWatch watch;
     LinkLoad link;
     Forgone forgone;
@@ -561,10 +636,9 @@ class Engine {
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
   Extent pin_(Entry* entry);
-  Extent pin_(Entry* entry, PinsBegun* begun);
+  Extent begin_pin_(Entry* entry);
   void unpin_(Entry* entry, Lane lane = 0);
-  void unpin_(Entry* entry, Lane lane, PinsEnded* ended);
-  void watch_writes_(Entry* entry, bool grown);
+  void watch_writes_(Entry* entry);
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
                  Overwritten* old = nullptr);
   bool evict_(Entry* entry, const Extent& extent);
@@ -583,6 +657,7 @@ class Engine {
   void trim_(Frame* frame);
   void use_resident_(Entry* entry, Access access, Stream stream);
   void use_on_(Entry* entry, Stream stream);
+  void order_use_(Entry* entry, Stream stream, StreamUse* use);
   void found_at_(Entry* entry, const Extent& extent);
   void moved_to_(Entry* entry, const Extent& extent);
   void size_(Entry* entry, std::size_t bytes);

@@ -106,6 +106,14 @@ class StreamSet {
   const StreamUse* end() const { return begin() + size(); }
   std::size_t size() const { return more_.empty() ? (any_ ? 1 : 0) : more_.size(); }
   bool empty() const { return size() == 0; }
+  // The one on `stream`, or null.
+  StreamUse* find(Stream stream) {
+    if (more_.empty()) return any_ && one_.stream == stream ? &one_ : nullptr;
+    for (StreamUse& use : more_) {
+      if (use.stream == stream) return &use;
+    }
+    return nullptr;
+  }
 
   void clear() { *this = StreamSet(); }
   // It alone.

@@ -613,6 +613,8 @@ lms::Extent Backend::locate(lms::Key key) {
   return {storage->place, storage->ptr, storage->bytes, storage->device};
 }
 
+std::size_t Backend::bytes_of(lms::Key key) { return static_cast<Storage*>(key)->bytes; }
+
 void Backend::guard(lms::Key key) {
   auto* storage = static_cast<Storage*>(key);
   if (storage->place != lms::Place::kDevice) return;

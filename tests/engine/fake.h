@@ -268,6 +268,7 @@ class Backend final : public lms::Backend {
   bool acquire(lms::Key key) override;
   bool dead(lms::Key key) override;
   lms::Extent locate(lms::Key key) override;
+  std::size_t bytes_of(lms::Key key) override;
   void guard(lms::Key key) override;
   bool unguard(lms::Key key) override;
   bool movable(const lms::Extent& from, const lms::StreamSet& used) override;

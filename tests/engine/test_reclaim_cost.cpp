@@ -41,6 +41,7 @@ class Device final : public lms::Backend {
     return {storage->block != nullptr ? lms::Place::kDevice : lms::Place::kHost,
             storage->block != nullptr ? storage->block : storage->host.ptr, storage->bytes, 0};
   }
+  std::size_t bytes_of(lms::Key key) override { return static_cast<Storage*>(key)->bytes; }
   void guard(lms::Key) override {}
   bool unguard(lms::Key) override { return true; }
   bool movable(const lms::Extent&, const lms::StreamSet&) override { return true; }

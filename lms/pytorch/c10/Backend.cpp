@@ -346,13 +346,30 @@ bool Backend::acquire(::lms::Key key) {
 
 bool Backend::dead(::lms::Key key) { return expired(storage_of(key)); }
 
+namespace {
+
+inline ::lms::Extent resident_at(const StorageImpl& storage) {
+  const DataPtr& pointer = pointer_of(storage);
+  return {::lms::Place::kDevice, pointer.get(), nbytes_of(storage), pointer.device().index()};
+}
+
+}  // namespace
+
 ::lms::Extent Backend::locate(::lms::Key key) {
   StorageImpl* storage = storage_of(key);
   const DataPtr& pointer = pointer_of(*storage);
-  const int device = pointer.device().index();
-  if (C10_LIKELY(resident(pointer) || guarded_(storage))) {
-    return {::lms::Place::kDevice, pointer.get(), nbytes_of(*storage), device};
+  return C10_LIKELY(resident(pointer)) ? resident_at(*storage) : locate_unusual_(storage);
+}
+
+size_t Backend::bytes_of(::lms::Key key) { return nbytes_of(*storage_of(key)); }
+
+// Of one that is out, under the barrier, or not the engine's.
+C10_NOINLINE ::lms::Extent Backend::locate_unusual_(StorageImpl* storage) const {
+  if (guarded_(storage)) {
+    return resident_at(*storage);
   }
+  const DataPtr& pointer = pointer_of(*storage);
+  const int device = pointer.device().index();
   if (auto* host = pointer.cast_context<HostContext>(&release_host_context)) {
     return {::lms::Place::kHost, host->range.ptr, host->bytes, device};
   }

@@ -63,6 +63,7 @@ class Backend final : public ::lms::Backend {
   bool acquire(::lms::Key key) override;
   bool dead(::lms::Key key) override;
   ::lms::Extent locate(::lms::Key key) override;
+  size_t bytes_of(::lms::Key key) override;
   void guard(::lms::Key key) override;
   bool unguard(::lms::Key key) override;
   bool movable(const ::lms::Extent& from, const ::lms::StreamSet& used) override;
@@ -93,6 +94,7 @@ class Backend final : public ::lms::Backend {
   bool poison_ = false;
   bool refusing_ = true;
   bool guarded_(StorageImpl* storage) const;
+  ::lms::Extent locate_unusual_(StorageImpl* storage) const;
 
   ska::flat_hash_map<StorageImpl*, Barrier> guards_;  // that `guard` armed; under its own lock,
   mutable std::mutex guards_mutex_;                   // a leaf, as they are of all devices

@@ -595,7 +595,10 @@ MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes) {
       }
       line.used += std::max(bytes, line.bytes_per_mark / kOpsPerMark);
       if (line.used < line.bytes_per_mark) {
-        return line.next = next_of(device, stream, line);
+        if (C10_UNLIKELY(!line.next)) {
+          line.next = next_of(device, stream, line);
+        }
+        return line.next;
       }
       return capturing(stream) ? nullptr : set_on(device, stream, line);
     }

@@ -42,6 +42,16 @@ Acquired& acquired() {
 
 detail::Thread& detail::this_thread() noexcept { return thread_of_its_own; }
 
+namespace {
+
+// Leaked, as the engine is.
+::lms::Turns& turns() {
+  static auto* turns = new ::lms::Turns(nullptr);
+  return *turns;
+}
+
+}  // namespace
+
 // A thread's ops are a lane.
 struct ThreadFrame {
   ThreadFrame() = default;
@@ -50,6 +60,7 @@ struct ThreadFrame {
   ThreadFrame& operator=(const ThreadFrame&) = delete;
 
   ::lms::Engine& engine = state().engine;
+  ::lms::Turns& turns = c10::cuda::lms::turns();
   const ::lms::Lane lane = engine.open_lane();
   ::lms::Engine::Frame frame{lane};
   int depth = 0;
@@ -74,12 +85,6 @@ ThreadFrame& frame_of(detail::Thread& mine) {
 }
 
 ThreadFrame& this_frame() { return frame_of(detail::this_thread()); }
-
-// Leaked, as the engine is.
-::lms::Turns& turns() {
-  static auto* turns = new ::lms::Turns(nullptr);
-  return *turns;
-}
 
 // PyTorch's own check for it is not set up in its wheels, and nothing here is linked to Python.
 bool holds_interpreter() {
@@ -122,11 +127,11 @@ bool may_wait() { return !in_engine() && !holds_interpreter() && !has_standstill
 
 // Nor does one wait that holds what those that bar the way wait for.
 bool may_wait_at_bar(const ThreadFrame& mine) {
-  return turns().barred() && *mine.holds == 0 && may_wait();
+  return mine.turns.barred() && *mine.holds == 0 && may_wait();
 }
 
 void start(ThreadFrame* mine, bool independent) {
-  turns().start(independent, may_wait_at_bar(*mine));
+  mine->turns.start(independent, may_wait_at_bar(*mine));
   mine->started = true;
   mine->independent = independent;
 }
@@ -134,7 +139,7 @@ void start(ThreadFrame* mine, bool independent) {
 void end(ThreadFrame* mine) {
   if (mine->started) {
     mine->started = false;
-    turns().end_started(mine->independent);
+    mine->turns.end_started(mine->independent);
   }
 }
 

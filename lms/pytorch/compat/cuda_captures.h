@@ -8,6 +8,10 @@
 namespace c10::cuda::lms {
 
 inline bool capturing(cudaStream_t stream) noexcept {
+  if (stream ==
+      nullptr) {  // the legacy stream never is, and mostly it is the one: to ask takes long
+    return false;
+  }
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
     (void)cudaGetLastError();

@@ -45,10 +45,7 @@ class BoxedCall {
     const size_t count = op_.schema().arguments().size();
     const c10::IValue* arguments = stack_->data() + (stack_->size() - count);
     for (const auto& argument : facts.tensors) {
-      each_storage(arguments[argument.index],
-                   [&](const at::Tensor& tensor, c10::StorageImpl* storage) {
-                     out->add(storage, access_to(tensor, argument.access));
-                   });
+      each_storage(arguments[argument.index], AddOperand{out, argument.access});
     }
   }
 

@@ -103,9 +103,7 @@ class Call {
 
   void operands(const OpFacts&, Operands* out) const {
     for (const Holder& holder : holders_) {
-      const auto add = [&](const at::Tensor& tensor, c10::StorageImpl* storage) {
-        out->add(storage, access_to(tensor, holder.access));
-      };
+      const AddOperand add{out, holder.access};
       if (holder.tensor != nullptr) {
         each_storage(*holder.tensor, add);
       } else if (holder.storage != nullptr && c10::cuda::lms::manageable(holder.storage)) {

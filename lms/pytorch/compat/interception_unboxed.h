@@ -70,9 +70,7 @@ class UnboxedCall {
     for (size_t i = 0; i < facts.tensors.size(); ++i) {
       const TensorsOf& held = tensors_[i];
       for (size_t j = 0; j < held.count; ++j) {
-        each_storage(held.first[j], [&](const at::Tensor& tensor, c10::StorageImpl* storage) {
-          out->add(storage, access_to(tensor, facts.tensors[i].access));
-        });
+        each_storage(held.first[j], AddOperand{out, facts.tensors[i].access});
       }
     }
   }

@@ -166,7 +166,7 @@ class ResultSizes {
     at::Tensor tensor;
     c10::SmallVector<int64_t, 6> sizes, strides;
   };
-  c10::SmallVector<Kept, 2> kept_;
+  std::vector<Kept> kept_;  // of most ops nothing
 };
 
 // False when it found no room: for its operands, or in its kernel where that is to be told, too.
@@ -193,11 +193,10 @@ bool results_are_blank(const Call& call, const OpFacts& facts) {
 // have captured the first run, too, and what is captured elsewhere may take from the generator.
 template <class Call>
 bool repeatable(const Call& call, const OpFacts& facts, const Operands& operands) {
-  if (operands.empty() || c10::cuda::lms::in_capture() ||
-      (facts.random && c10::cuda::lms::capture_underway())) {
-    return false;
-  }
-  return facts.repeatable ? may_lack_room(operands) : facts.fills && results_are_blank(call, facts);
+  const bool can =
+      facts.repeatable ? may_lack_room(operands) : facts.fills && results_are_blank(call, facts);
+  return can && !operands.empty() && !c10::cuda::lms::in_capture() &&
+         !(facts.random && c10::cuda::lms::capture_underway());
 }
 
 // The ops that take random numbers.

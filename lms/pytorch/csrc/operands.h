@@ -32,7 +32,7 @@ class Operands {
   using Use = c10::cuda::lms::Use;
   using Access = c10::cuda::lms::Access;
 
-  void add(c10::StorageImpl* storage, Access access) {
+  C10_ALWAYS_INLINE void add(c10::StorageImpl* storage, Access access) {
     if (overwrites_) {  // copy_ from a view of itself reads what it writes
       for (Use& use : uses_) {
         if (use.key == storage && use.access == Access::kOverwrite) {
@@ -57,6 +57,17 @@ class Operands {
  private:
   c10::SmallVector<Use, 16> uses_;
   bool overwrites_ = false;  // one of them is kOverwrite
+};
+
+// Adds each storage that it is called with, of a tensor of which the op's facts say `announced`. No
+// lambda: those need not be inlined, and every operand comes by here.
+struct AddOperand {
+  C10_ALWAYS_INLINE void operator()(const at::Tensor& tensor, c10::StorageImpl* storage) const {
+    operands->add(storage, access_to(tensor, announced));
+  }
+
+  Operands* operands;
+  c10::cuda::lms::Access announced;
 };
 
 // Whether the kernel of an op may lack room for its results. A wrong no costs an error where it

@@ -15,7 +15,7 @@ template <class F>
 void each_storage(const at::Tensor& tensor, const F& f);
 
 template <class F>
-void its_storage(const at::Tensor& tensor, const F& f) {
+C10_ALWAYS_INLINE void its_storage(const at::Tensor& tensor, const F& f) {
   auto* storage = storage_of(tensor);
   if (storage != nullptr && c10::cuda::lms::manageable(storage)) {
     f(tensor, storage);
@@ -39,7 +39,7 @@ C10_NOINLINE void each_storage_of_any(const at::Tensor& tensor, const F& f) {
 
 // Every operand comes by here.
 template <class F>
-void each_storage(const at::Tensor& tensor, const F& f) {
+C10_ALWAYS_INLINE void each_storage(const at::Tensor& tensor, const F& f) {
   if (C10_LIKELY(is_plain(tensor))) {
     its_storage(tensor, f);
   } else {

@@ -65,6 +65,7 @@ class Backend final : public ::lms::Backend {
   bool acquire(::lms::Key key) override;
   bool dead(::lms::Key) override { return false; }
   ::lms::Extent locate(::lms::Key key) override;
+  size_t bytes_of(::lms::Key key) override { return BufferOf(key)->size(); }
   void guard(::lms::Key) override {}
   bool unguard(::lms::Key) override { return true; }
   bool movable(const ::lms::Extent& from, const ::lms::StreamSet& used) override;
