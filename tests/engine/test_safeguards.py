@@ -109,7 +109,6 @@ NOT_SHOWN = {
     "storage-methods-bring-in": "they reach memory by operators alone",
     "storage-methods-pin-while-off": "no mode of dispatch sees what a storage reads from a file",
     "lists-that-are-refused-stay-whole": "the operator that shows it has no CPU kernel",
-    "nothing-is-spared-in-chaos-mode": "where its U-Net trains at all, there is room for both",
     "copies-dropped-when-off": "without a write barrier no pointer on the device is wrapped",
     "denied-only-under-the-lock": "no pointer refuses to be read",
     "captures-that-cannot-begin-end-no-process": "its generators are told of no graphs",

@@ -143,11 +143,8 @@ bool ReclaimScope::make_room(BlockLists& lists, size_t bytes, Effort effort) {
   request.device = device_;
   request.bytes = bytes;
   request.whole_segments = effort == Effort::kEverything;
-  // To give everything back stops the device, and drains it of what the host has queued ahead. In
-  // chaos mode there is nothing to spare, and operands do not stay where they are until the op
-  // tries again: where they come to lie then may be worse.
-  const bool spare =
-      detail::this_thread().sparing_scopes > 0 && request.whole_segments && !state().engine.chaos();
+  // To give everything back stops the device, and drains it of what the host has queued ahead.
+  const bool spare = detail::this_thread().sparing_scopes > 0 && request.whole_segments;
   request.everything = request.whole_segments && !spare;
   if (!under_pressure()) {
     pressure = true;
