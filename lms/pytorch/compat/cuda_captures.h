@@ -8,10 +8,11 @@
 namespace c10::cuda::lms {
 
 inline bool capturing(cudaStream_t stream) noexcept {
-  if (stream ==
-      nullptr) {  // the legacy stream never is, and mostly it is the one: to ask takes long
+#ifndef CUDA_API_PER_THREAD_DEFAULT_STREAM  // with it, null is a stream of the thread's
+  if (stream == nullptr) {  // the legacy one never is, and most are it: to ask takes long
     return false;
   }
+#endif
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
     (void)cudaGetLastError();

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/cuda.h>
 #include <c10/cuda/lms/compat/storage.h>
 #include <c10/util/SmallVector.h>
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/cuda/lms/Lms.h>
+#include <c10/cuda/lms/compat/cuda.h>
 #include <torch/csrc/lms/compat/tensors.h>
 
 namespace torch::lms {
