@@ -218,16 +218,16 @@ class PinCounts {
       count += other.count;
       bytes += other.bytes;
     }
+    Sum operator-(const Sum& other) const { return {count - other.count, bytes - other.bytes}; }
   };
   struct Sums {
     Sum begun, ended, peak;
-    Sum begun_before, ended_before;  // the last reset
-    Sum now() const { return {begun.count - ended.count, begun.bytes - ended.bytes}; }
+    Sum begun_before, ended_before;  // when they were last reset
+    Sum now() const { return begun - ended; }
     Pinned told() const {
-      return {{begun.count - ended.count, peak.count, begun.count - begun_before.count,
-               ended.count - ended_before.count},
-              {begun.bytes - ended.bytes, peak.bytes, begun.bytes - begun_before.bytes,
-               ended.bytes - ended_before.bytes}};
+      const Sum current = now(), since = begun - begun_before, freed = ended - ended_before;
+      return {{current.count, peak.count, since.count, freed.count},
+              {current.bytes, peak.bytes, since.bytes, freed.bytes}};
     }
   };
 

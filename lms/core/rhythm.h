@@ -53,8 +53,8 @@ class Rhythm {
   }
 
   Said add_(std::uint64_t gap) {
-    if (gaps_.size() == kKept) gaps_.erase(gaps_.begin(), gaps_.begin() + kKept / 2);
     gaps_.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(gap, UINT32_MAX)));
+    if (gaps_.size() > kKept) gaps_.erase(gaps_.begin(), gaps_.begin() + kKept / 2);
     const bool said = period_ != 0;
     if (said && alike_(gaps_.back(), gaps_[gaps_.size() - 1 - period_])) return Said::kRight;
     period_ = find_();
