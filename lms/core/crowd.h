@@ -1,9 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
-#include <cstdint>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+// For what threads do at the same time.
 namespace lms {
 
 // Those that may run at the same time.
@@ -45,6 +57,146 @@ class Crowd {
   // How many run and, in units of kBegun, how many have begun: one number, so that of two that
   // begin at once each sees the other, or is seen.
   std::atomic<std::uint64_t> counts_{0};
+};
+
+namespace detail {
+
+// A barrier that every thread of the process passes, as Linux has it since 4.14. The numbers are
+// those of its <linux/membarrier.h>, which some machines that build this have in an older version.
+template <class Unused = void>
+class ProcessBarrier {
+ public:
+  // Until the library is loaded, and on other systems, it is not to be had.
+  static bool allowed() { return allowed_; }
+  // What a thread then does is not to be trusted without it.
+  static void pass() {
+    if (call_(kExpedited) == 0) return;
+    // In the child of a fork it may have to be asked for anew.
+    if (call_(kRegisterExpedited) == 0 && call_(kExpedited) == 0) return;
+    std::perror("Large Model Support: the system call membarrier, which was allowed before");
+    std::abort();
+  }
+
+ private:
+  static constexpr int kExpedited = 1 << 3;
+  static constexpr int kRegisterExpedited = 1 << 4;
+
+  // 0, or -1 with errno.
+  static int call_(int command) {
+#ifdef __NR_membarrier
+    return static_cast<int>(syscall(__NR_membarrier, command, 0));
+#else
+    (void)command;
+    errno = ENOSYS;
+    return -1;
+#endif
+  }
+
+  static const bool allowed_;
+};
+
+template <class Unused>
+const bool ProcessBarrier<Unused>::allowed_ = call_(kRegisterExpedited) == 0;
+
+}  // namespace detail
+
+// Two barriers for a pair of threads that each store something and then look for what the other has
+// stored: at least one sees it where one of them passes the light barrier in between, and the other
+// the heavy one. The light one is for who comes by at each op: where the system can do without it,
+// only the compiler sees it. A heavy one takes microseconds.
+inline void light_barrier() {
+  if (detail::ProcessBarrier<>::allowed()) {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } else {
+    __sync_synchronize();  // as atomic_thread_fence, which ThreadSanitizer does not accept
+  }
+}
+
+inline void heavy_barrier() {
+  if (detail::ProcessBarrier<>::allowed()) {
+    detail::ProcessBarrier<>::pass();
+  } else {
+    __sync_synchronize();
+  }
+}
+
+// A mutex for what mostly one thread locks, again and again. It comes to be that thread's own,
+// which then locks it without an instruction that waits for other processors, and stays so until
+// another thread locks it. Not recursive.
+class BiasedMutex {
+ public:
+  // Of a thread, by which it comes to own such mutexes. It has one of them locked at a time, and
+  // owns none any more (see `disown`) when it is gone.
+  class Hand {
+   public:
+    Hand() = default;
+    Hand(const Hand&) = delete;
+    Hand& operator=(const Hand&) = delete;
+
+   private:
+    friend class BiasedMutex;
+    const std::thread::id thread_ = std::this_thread::get_id();
+    std::atomic<bool> locked_{false};  // or it is about to find out that it is not its own
+  };
+
+  // Of this thread; null: it cannot own the mutex. Returns what `unlock` is to be given.
+  Hand* lock(Hand* hand) {
+    if (hand == nullptr || owner_.load(std::memory_order_relaxed) != hand) return lock_(hand);
+    hand->locked_.store(true, std::memory_order_relaxed);
+    light_barrier();  // who takes it from this thread sees that it is locked, or is seen
+    if (owner_.load(std::memory_order_relaxed) == hand) return hand;
+    hand->locked_.store(false, std::memory_order_relaxed);
+    return lock_(hand);
+  }
+  void unlock(Hand* locked_by) {
+    if (locked_by != nullptr) {
+      locked_by->locked_.store(false, std::memory_order_release);
+    } else {
+      mutex_.unlock();
+    }
+  }
+
+  void lock() { lock_(nullptr); }
+  void unlock() { mutex_.unlock(); }
+
+  // With it locked by `lock()`: it is nobody's own.
+  void disown() { owner_.store(nullptr, std::memory_order_relaxed); }
+
+ private:
+  // So often in a row a thread locks it before it owns it. To be taken back costs about what so
+  // many times save, so that at worst as much is lost as gained.
+  static constexpr int kRow = 128;
+  // So often who takes it yields to the owner before it sleeps: an owner that is not running must
+  // come to run. With more, a waiting thread of higher priority keeps it from that for longer.
+  static constexpr int kYields = 64;
+
+  Hand* lock_(Hand* hand) {
+    mutex_.lock();
+    Hand* const owner = owner_.load(std::memory_order_relaxed);
+    if (owner != nullptr && owner->thread_ != std::this_thread::get_id()) take_from_(owner);
+    in_row_ = hand != nullptr && hand == last_ ? in_row_ + 1 : 0;
+    last_ = hand;
+    if (in_row_ >= kRow) owner_.store(hand, std::memory_order_relaxed);
+    return nullptr;
+  }
+
+  // Which lives as long as this thread has the mutex: until then it cannot disown it.
+  void take_from_(Hand* owner) {
+    owner_.store(nullptr, std::memory_order_relaxed);
+    heavy_barrier();
+    for (int i = 0; owner->locked_.load(std::memory_order_acquire); ++i) {
+      if (i < kYields) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+  }
+
+  std::atomic<Hand*> owner_{nullptr};  // set with the mutex
+  std::mutex mutex_;
+  Hand* last_ = nullptr;  // that locked it, which may be gone
+  int in_row_ = 0;        // so often before
 };
 
 }  // namespace lms

@@ -123,16 +123,17 @@ Engine::~Engine() {
 // The part of one device or, where there is none, the whole.
 class Engine::Held {
  public:
-  Held(Engine& engine, Device* on) : engine_(engine), part_(on == nullptr ? nullptr : &on->part) {
+  Held(Engine& engine, Device* on, Frame* frame)
+      : engine_(engine), part_(on == nullptr ? nullptr : &on->part) {
     if (part_ != nullptr) {
-      part_->lock();
+      locked_by_ = part_->lock(frame == nullptr || frame->lane_ == 0 ? nullptr : &frame->hand_);
     } else {
       engine_.mutex_.lock();
     }
   }
   ~Held() {
     if (part_ != nullptr) {
-      part_->unlock();
+      part_->unlock(locked_by_);
     } else {
       engine_.mutex_.unlock();
     }
@@ -144,14 +145,15 @@ class Engine::Held {
   // From now on the whole. Meanwhile others have it: what is not pinned may have moved.
   void widen() {
     if (part_ == nullptr) return;
-    part_->unlock();
+    part_->unlock(locked_by_);
     part_ = nullptr;
     engine_.mutex_.lock();
   }
 
  private:
   Engine& engine_;
-  std::mutex* part_;
+  BiasedMutex* part_;
+  BiasedMutex::Hand* locked_by_ = nullptr;
 };
 
 // The device whose part is enough for an op that uses, or makes, so many of `device`: where it has
@@ -181,7 +183,7 @@ inline void Engine::Frame::clear_() {
 void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten* old,
                    const char* op, int device) {
   Device* const part = part_of_(&frame, count, device);
-  Held held(*this, part);
+  Held held(*this, part, &frame);
   maybe_trim_(&frame);
   const std::size_t first = frame.pins_.size();
   // Two passes: paging one operand in must not push another one of the same op out. Mostly all are
@@ -317,7 +319,7 @@ void Engine::restore(Overwritten* old) {
 
 void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device) {
   Device* const part = part_of_(&frame, count, device);
-  const Held held(*this, part);
+  const Held held(*this, part, &frame);
   for (std::size_t i = 0; i < count; ++i) {
     try {
       pin_made_(&frame, made[i].key, made[i].stream, part);
@@ -381,7 +383,7 @@ inline void Engine::count_op_(const Frame& frame, Device* part) {
 
 void Engine::note(Frame* frame, Key key, Stream stream, Lane lane, int device) {
   Device* const part = part_of_(frame, 1, device);
-  const Held held(*this, part);
+  const Held held(*this, part, frame);
   if (frame != nullptr) {
     pin_made_(frame, key, stream, part);
   } else {
@@ -508,6 +510,7 @@ void Engine::close_lane(Lane lane) {
     on->lanes[lane].open = false;
     --on->open_lanes;
   }
+  mutex_.disown_parts();  // its frame is about to go
   closed_lanes_.push_back(lane);
 }
 

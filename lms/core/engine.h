@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cost.h"
+#include "crowd.h"
 #include "host_pool.h"
 #include "ready.h"
 #include "types.h"
@@ -22,19 +23,20 @@
 
 namespace lms {
 
-// The lock of an engine, in parts. Who needs the state of one device alone takes its part, all
-// others the whole, which is every part. The whole is recursive.
+// The lock of an engine, in parts. Who needs the state of one device alone takes its part, which
+// comes to be the own of a thread that does so again and again; all others take the whole, which is
+// every part. The whole is recursive.
 class EngineMutex {
  public:
   void lock() {
     whole_.lock();
     if (depth_++ > 0) return;
     owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    for (std::mutex* part : parts_) part->lock();
+    for (BiasedMutex* part : parts_) part->lock();
   }
   void unlock() {
     if (--depth_ == 0) {
-      for (std::mutex* part : parts_) part->unlock();
+      for (BiasedMutex* part : parts_) part->unlock();
       owner_.store(std::thread::id(), std::memory_order_relaxed);
     }
     whole_.unlock();
@@ -45,21 +47,25 @@ class EngineMutex {
     return owner != std::thread::id() && owner == std::this_thread::get_id();
   }
   // For who has the whole, as for the other parts.
-  void add(std::mutex* part) {
+  void add(BiasedMutex* part) {
     part->lock();
     parts_.push_back(part);
+  }
+  // With the whole: no thread owns a part.
+  void disown_parts() {
+    for (BiasedMutex* part : parts_) part->disown();
   }
   // In the child of a fork, before which the thread that forks took the whole: it is free.
   void forked() {
     new (&whole_) std::recursive_mutex;
-    for (std::mutex* part : parts_) new (part) std::mutex;
+    for (BiasedMutex* part : parts_) new (part) BiasedMutex;
     depth_ = 0;
     owner_.store(std::thread::id(), std::memory_order_relaxed);
   }
 
  private:
   std::recursive_mutex whole_;  // before the parts, which are taken in their order
-  std::vector<std::mutex*> parts_;
+  std::vector<BiasedMutex*> parts_;
   int depth_ = 0;  // how often its owner has taken the whole
   std::atomic<std::thread::id> owner_{};
 };
@@ -398,7 +404,8 @@ class Engine {
   struct Entry;
 
   // The pins that one thread holds for the op it is running. Nested ops add to the outermost frame,
-  // so that what an inner op touched stays put while the outer one may still hold its pointer.
+  // so that what an inner op touched stays put while the outer one may still hold its pointer. That
+  // of a lane that was opened is the thread's for all its ops, until the lane is closed.
   class Frame {
    public:
     explicit Frame(Lane lane = 0) : lane_(lane) {}
@@ -419,6 +426,7 @@ class Engine {
     Device* device_ = nullptr;  // of the pins; null: there were none
     bool several_ = false;      // of several devices
     Lane lane_;
+    BiasedMutex::Hand hand_;
   };
 
   // Statistics are kept by size as well: a class of storages up to each of `size_classes` (bytes,
@@ -575,7 +583,7 @@ class Engine {
     // is looked for. More would be memory that ops read.
     static constexpr std::size_t kFound = 8192;
 
-    std::mutex part;  // of the engine's lock
+    BiasedMutex part;  // of the engine's lock
     const int index;
     std::unordered_map<Key, Entry*> entries;
     std::size_t tracked_at_purge = 0;

@@ -16,10 +16,7 @@ constexpr Clock::Duration Turns::kLongest;
 constexpr Clock::Duration Turns::kDropTime;
 constexpr Clock::Duration Turns::kLook;
 constexpr int Turns::kPatientTries;
-constexpr int Turns::kBits;
-constexpr Turns::Count Turns::kBegun;
-constexpr Turns::Count Turns::kDependent;
-constexpr Turns::Count Turns::kEnded;
+constexpr Turns::Ops Turns::kDependent;
 
 // A kernel that lacks memory.
 struct Turns::Lacking {
@@ -28,7 +25,7 @@ struct Turns::Lacking {
   const int own;
   // How many ops had ended when it last looked in vain. Until it has looked again after an end, it
   // may be about to find what that op left, and counts as one that runs.
-  Count failed_at = kLooks;
+  Ops failed_at = kLooks;
   Clock::Time another_ended{};  // or it began to lack memory
   bool gives_up = false;
 };
@@ -49,6 +46,42 @@ class Turns::Waits {
   const int holds_;
 };
 
+Turns::~Turns() {
+  for (Tally* tally = tallies_; tally != nullptr;) {
+    Tally* const next = tally->next_;
+    delete tally;
+    tally = next;
+  }
+}
+
+Turns::Tally& Turns::open_tally() {
+  for (Tally* tally = tallies_; tally != nullptr; tally = tally->next_) {
+    if (!tally->taken_.exchange(true)) return *tally;
+  }
+  Tally* const made = new Tally;
+  made->next_ = tallies_;
+  while (!tallies_.compare_exchange_weak(made->next_, made)) {
+  }
+  return *made;
+}
+
+Turns::Count Turns::count_() {
+  if (tallies_ != nullptr) heavy_barrier();
+  Count count;
+  count.ended = total_(ended_, &Tally::ended_);
+  // After that, so that what is found to have ended is found to have begun.
+  count.begun = total_(begun_, &Tally::begun_);
+  return count;
+}
+
+Turns::Ops Turns::total_(const std::atomic<Ops>& others, std::atomic<Ops> Tally::* of_tally) const {
+  Ops total = others;
+  for (const Tally* tally = tallies_; tally != nullptr; tally = tally->next_) {
+    total += (tally->*of_tally).load(std::memory_order_acquire);
+  }
+  return total;
+}
+
 bool Turns::between_ops(const std::function<void()>& act) {
   std::lock_guard<std::mutex> lock(between_);
   struct Over {
@@ -62,7 +95,7 @@ bool Turns::between_ops(const std::function<void()>& act) {
 }
 
 bool Turns::try_once_(const std::function<bool(Patience)>& try_to, Patience patience) {
-  one_begins_();
+  start(/*independent=*/true, /*may_wait=*/false);
   try {
     if (try_to(patience)) return true;
   } catch (...) {
@@ -95,15 +128,15 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
   for (int tries = 1;; ++tries) {
     const bool patient = !last && tries < kPatientTries;
     if (!patient) bar_();
-    const Count before = ended_(count_.load());
+    const Ops before = ended();
     if (try_once_(try_to, patient ? Patience::kPatient : Patience::kImpatient)) {
       last_got_on_ = clock_.now();
       return true;
     }
     if (last) return false;
-    const Count own = before + 1;  // its own end is one of them
-    const Count now = count_.load();
-    const bool none_runs = begun_(now) == 0 && ended_(now) == own && !others_hold(0);
+    const Ops own = before + 1;  // its own end is one of them
+    const Count now = count_();
+    const bool none_runs = now.running() == 0 && now.ended == own && !others_hold(0);
     if (others_end()) longest = Reservations::kStuck;
     const Clock::Time drops_until = std::min(another_ended, start + longest) + kDropTime;
     if (none_runs && clock_.now() < drops_until && fits_alone) {
@@ -115,7 +148,7 @@ bool Turns::try_again(const std::function<bool(Patience)>& try_to,
   }
 }
 
-void Turns::end() { one_ends_(); }
+void Turns::end() { end_started(/*independent=*/true); }
 
 void Turns::release() {
   --holds_;
@@ -125,7 +158,8 @@ void Turns::release() {
 
 // As if an op had ended: who waits looks again.
 void Turns::tell_end_() {
-  count_ += kEnded;
+  begun_ += op_(/*dependent=*/false);
+  ended_ += op_(/*dependent=*/false);
   if (waiting_.load() > 0) tell_waiting_();
 }
 
@@ -137,7 +171,7 @@ void Turns::tell_waiting_() {
 void Turns::wait_at_bar_() {
   const Clock::Time deadline = clock_.now() + kLongest;
   std::unique_lock<std::mutex> lock(mutex_);
-  while (barred_.load() && dependent_(count_.load()) == 0 && clock_.now() < deadline) {
+  while (barred_.load() && count_().dependent() == 0 && clock_.now() < deadline) {
     clock_.wait_until(changed_, lock, deadline);
   }
 }
@@ -169,7 +203,7 @@ bool Turns::wait(const std::function<bool()>& take, Lack lack, int own, bool fit
   ++waiting_;
   bool taken = false;
   for (bool again = true; again;) {
-    const Count seen = ended_(count_.load());
+    const Ops seen = ended();
     lock.unlock();
     taken = take();
     lock.lock();
@@ -192,7 +226,7 @@ bool Turns::wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
   const Clock::Time since = alone(me->own) ? me->another_ended : start;
   const bool for_drops = fits_alone && now < since + kDropTime;
   Clock::Time until = std::min(start + kLongest, now + kDropTime);
-  while (ended_(count_.load()) == me->failed_at && clock_.now() < until) {
+  while (ended() == me->failed_at && clock_.now() < until) {
     choose_who_gives_up_();
     if (me->gives_up) {
       const bool begins_anew =
@@ -202,37 +236,36 @@ bool Turns::wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
     }
     clock_.wait_until(changed_, *lock, until);
   }
-  if (ended_(count_.load()) != me->failed_at) me->another_ended = clock_.now();
+  if (ended() != me->failed_at) me->another_ended = clock_.now();
   return clock_.now() < start + kLongest;
 }
 
 // Once nothing runs that may leave memory. Who gives up does: its op is about to end.
 void Turns::choose_who_gives_up_() {
-  const Count count = count_.load();
-  const Count ended = ended_(count);
-  Count lacking = 0;
+  const Count now = count_();
+  Ops lacking = 0;
   Lacking* chosen = nullptr;
   for (Lacking* one : lacking_) {
-    if (one->gives_up || one->failed_at != ended) return;
-    lacking += static_cast<Count>(one->own);
+    if (one->gives_up || one->failed_at != now.ended) return;
+    lacking += static_cast<Ops>(one->own);
     if (chosen == nullptr || one->lack >= chosen->lack) chosen = one;
   }
-  if (chosen == nullptr || begun_(count) > lacking || others_hold(0)) return;
+  if (chosen == nullptr || now.running() > lacking || others_hold(0)) return;
   chosen->gives_up = true;
   changed_.notify_all();
 }
 
 // Whether more ops have ended than were `seen`.
-bool Turns::wait_for_end_(Count seen, Clock::Time deadline) {
+bool Turns::wait_for_end_(Ops seen, Clock::Time deadline) {
   ++waiting_;
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (ended_(count_.load()) == seen && clock_.now() < deadline) {
+    while (ended() == seen && clock_.now() < deadline) {
       clock_.wait_until(changed_, lock, deadline);
     }
   }
   --waiting_;
-  return ended_(count_.load()) != seen && clock_.now() < deadline;
+  return ended() != seen && clock_.now() < deadline;
 }
 
 }  // namespace lms

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "clock.h"
+#include "crowd.h"
 
 namespace lms {
 
@@ -55,6 +56,9 @@ class Turns {
   // find room.
   explicit Turns(std::function<void()> let_go, Clock& clock = Clock::steady())
       : let_go_(std::move(let_go)), clock_(clock) {}
+  ~Turns();
+  Turns(const Turns&) = delete;
+  Turns& operator=(const Turns&) = delete;
 
   // Tries to begin an op until that returns true. A try that fails has let go of everything. False
   // when no other op runs, or none ends any more, and the last try found no room either.
@@ -76,21 +80,51 @@ class Turns {
   // The same within a try that has failed, whose end tells: to itself it would look like another's.
   void withdraw() { --holds_; }
 
+  // What a thread has of its own to count its ops in: others read it, and none writes it.
+  class Tally {
+    friend class Turns;
+    std::atomic<std::uint64_t> begun_{0}, ended_{0};
+    std::atomic<bool> taken_{true};
+    Tally* next_ = nullptr;
+    char apart_[64];  // no other thread writes this line of the cache
+  };
+  // For a thread, until it gives it back. Without a lock, which may be held by another when the
+  // process forks.
+  Tally& open_tally();
+  void close_tally(Tally& tally) { tally.taken_.store(false, std::memory_order_release); }
+
   // An op begins, without a try. While one that lacked room tries for the last times it waits, if
   // it `may_wait`, so that those that run come to an end; but not while one runs that is not
   // `independent`, as in Reservation: that may wait for this one.
+  void start(Tally& mine, bool independent, bool may_wait) {
+    if (may_wait && barred_.load()) wait_at_bar_();
+    mine.begun_.store(mine.begun_.load(std::memory_order_relaxed) + op_(!independent),
+                      std::memory_order_relaxed);
+    light_barrier();
+    has_begun_(!independent);
+  }
+  // The same of one whose end another thread may tell.
   void start(bool independent, bool may_wait) {
     if (may_wait && barred_.load()) wait_at_bar_();
-    one_begins_(/*dependent=*/!independent);
-    if (!independent && barred_.load()) tell_bar_();
+    begun_ += op_(!independent);
+    has_begun_(!independent);
   }
   // One that was started is over.
-  void end_started(bool independent) { one_ends_(/*dependent=*/!independent); }
+  void end_started(Tally& mine, bool independent) {
+    mine.ended_.store(mine.ended_.load(std::memory_order_relaxed) + op_(!independent),
+                      std::memory_order_release);
+    light_barrier();
+    has_ended_();
+  }
+  void end_started(bool independent) {
+    ended_ += op_(!independent);
+    has_ended_();
+  }
   bool barred() const { return barred_.load(); }
   // Whether one runs that is independent. Not for a pool in which any was not started.
-  bool independent_run() const {
-    const Count count = count_.load();
-    return begun_(count) > dependent_(count);
+  bool independent_run() {
+    const Count now = count_();
+    return now.running() > now.dependent();
   }
 
   // For the op whose turn it is, within its try: does `act` while no other op runs and those that
@@ -103,37 +137,40 @@ class Turns {
   // one within the other.
   bool wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone, int holds = 0);
   // Whether none has begun but these.
-  bool alone(int own) const { return begun_(count_.load()) <= static_cast<Count>(own); }
+  bool alone(int own) { return count_().running() <= static_cast<Ops>(own); }
   // Whether a thread holds memory that is not waiting for some. Of this one's there are so many.
   bool others_hold(int holds) const { return holds_.load() > waiting_holds_.load() + holds; }
   // How many have ended. One that is alone, and finds as many as before, was alone meanwhile.
-  std::uint64_t ended() const { return ended_(count_.load()); }
+  std::uint64_t ended() { return count_().ended; }
 
  private:
   struct Lacking;
   class Waits;
 
-  // Of ops, in one word, because each op counts when it begins and when it ends: those that have
-  // begun, or are trying to, and not ended; of those that were started, the ones that are not
-  // independent; and, above them, how many have ended, which is only compared.
-  using Count = std::uint64_t;
-  // Of each of the first two. More than fit would take as many threads; fewer bits for those that
-  // have ended would sooner make a new number of them look like an old one.
-  static constexpr int kBits = 16;
-  static constexpr Count kBegun = 1;
-  static constexpr Count kDependent = kBegun << kBits;
-  static constexpr Count kEnded = kDependent << kBits;
-  static Count begun_(Count count) { return count % kDependent; }
-  static Count dependent_(Count count) { return count % kEnded / kDependent; }
-  static Count ended_(Count count) { return count / kEnded; }
+  // How many ops there ever were, in the lower half, and of those that were started the ones that
+  // are not independent, in the upper one. Of what has begun less what has ended both are right,
+  // whatever has overflown by then.
+  using Ops = std::uint64_t;
+  static constexpr Ops kDependent = Ops{1} << 32;
+  static Ops op_(bool dependent) { return dependent ? 1 + kDependent : 1; }
 
-  // Counted before it looks: it waits, or whoever acts between ops has seen it.
-  void one_begins_(bool dependent = false) {
-    count_ += dependent ? kBegun + kDependent : kBegun;
+  struct Count {
+    Ops begun, ended;
+    // That have begun, or are trying to, and not ended.
+    Ops running() const { return (begun - ended) % kDependent; }
+    Ops dependent() const { return (begun - ended) / kDependent; }
+  };
+  // Each that runs meanwhile is among those that run. For who has told before that he will look:
+  // what begins or ends later sees that.
+  Count count_();
+  Ops total_(const std::atomic<Ops>& others, std::atomic<Ops> Tally::* of_tally) const;
+
+  // It has been counted: it waits, or whoever acts between ops has seen it.
+  void has_begun_(bool dependent) {
     if (between_ops_.load()) std::lock_guard<std::mutex> over(between_);
+    if (dependent && barred_.load()) tell_bar_();
   }
-  void one_ends_(bool dependent = false) {
-    count_ += kEnded - (dependent ? kBegun + kDependent : kBegun);
+  void has_ended_() {
     if (waiting_.load() > 0) tell_waiting_();
     if (let_go_) let_go_();
   }
@@ -142,7 +179,7 @@ class Turns {
   void tell_end_();
   void tell_waiting_();
   bool try_once_(const std::function<bool(Patience)>& try_to, Patience patience);
-  bool wait_for_end_(Count seen, Clock::Time deadline);
+  bool wait_for_end_(Ops seen, Clock::Time deadline);
   bool wait_to_look_(Lacking* me, Clock::Time start, bool fits_alone,
                      std::unique_lock<std::mutex>* lock);
   void choose_who_gives_up_();
@@ -151,9 +188,10 @@ class Turns {
 
   const std::function<void()> let_go_;
   Clock& clock_;
-  std::mutex turn_;            // held by the op that tries again
-  Clock::Time last_got_on_{};  // when one did that had its turn; under `turn_`
-  std::atomic<Count> count_{0};
+  std::mutex turn_;                       // held by the op that tries again
+  Clock::Time last_got_on_{};             // when one did that had its turn; under `turn_`
+  std::atomic<Ops> begun_{0}, ended_{0};  // but for those in tallies
+  std::atomic<Tally*> tallies_{nullptr};  // the last one made, and so on; none is ever removed
   std::atomic<int> waiting_{0};
   std::atomic<int> holds_{0};
   std::atomic<int> waiting_holds_{0};     // of them, those of threads that lack room

@@ -17,6 +17,7 @@
 #include "admission.h"
 #include "fake.h"
 #include "harness.h"
+#include "late_stores.h"
 #include "manual_clock.h"
 #include "turns.h"
 
@@ -545,6 +546,117 @@ TEST(turns_do_nothing_between_ops_while_one_runs) {
   CHECK(!acted);
   turns.end();
   turns.end_started(/*independent=*/true);
+}
+
+// ---- what threads count for themselves
+
+TEST(turns_count_what_threads_count_for_themselves) {
+  Others s;
+  Turns::Tally& mine = s.turns.open_tally();
+  s.turns.start(mine, /*independent=*/true, /*may_wait=*/false);
+  CHECK(s.turns.independent_run());
+  CHECK(s.turns.alone(1) && !s.turns.alone(0));
+  Turns::Tally& others = s.turns.open_tally();
+  s.turns.start(others, /*independent=*/false, /*may_wait=*/false);
+  CHECK(!s.turns.alone(1));
+  s.turns.end_started(mine, /*independent=*/true);
+  CHECK(!s.turns.independent_run());
+  CHECK(!s.turns.alone(0));
+  const std::uint64_t before = s.turns.ended();
+  s.turns.end_started(others, /*independent=*/false);
+  CHECK(s.turns.ended() != before);
+  CHECK(s.turns.alone(0));
+}
+
+TEST(turns_tell_the_end_of_what_a_thread_counts) {
+  Others s;
+  Turns::Tally& mine = s.turns.open_tally();
+  s.turns.start(mine, /*independent=*/true, /*may_wait=*/false);
+  std::atomic<bool> begun{false};
+  Waiter waiter(&s.clock, [&] { begun = s.begin(); });
+  CHECK(!waiter.done());
+  s.room = true;
+  s.turns.end_started(mine, /*independent=*/true);
+  CHECK(waiter.done() && begun);
+}
+
+TEST(turns_do_not_bar_what_another_that_counts_may_wait_for) {
+  Barred s;
+  Turns::Tally &mine = s.turns.open_tally(), &others = s.turns.open_tally();
+  Waiter other(&s.clock, [&] { s.turns.start(others, /*independent=*/true, /*may_wait=*/true); });
+  CHECK(!other.done());
+  s.turns.start(mine, /*independent=*/false, /*may_wait=*/false);
+  CHECK(other.done());
+  s.turns.end_started(mine, /*independent=*/false);
+}
+
+TEST(turns_give_a_tally_to_one_thread_at_a_time) {
+  Turns turns([] {});
+  Turns::Tally &one = turns.open_tally(), &other = turns.open_tally();
+  CHECK(&one != &other);
+  turns.start(one, /*independent=*/true, /*may_wait=*/false);
+  turns.end_started(one, /*independent=*/true);
+  turns.close_tally(one);
+  CHECK(&turns.open_tally() == &one);
+  CHECK(&turns.open_tally() != &one);
+  CHECK(turns.alone(0));
+}
+
+// One begins before the other ends, so that at any time one runs.
+TEST(turns_never_miss_one_that_runs) {
+  Turns turns([] {});
+  for (int i = 0; i < 300; ++i) turns.open_tally();  // it takes longer to add them up
+  Turns::Tally &one = turns.open_tally(), &other = turns.open_tally();
+  std::atomic<bool> over{false};
+  turns.start(one, /*independent=*/true, /*may_wait=*/false);
+  std::thread thread([&] {
+    const auto begin_then_end = [&](Turns::Tally& begins, Turns::Tally& ends) {
+      turns.start(begins, /*independent=*/true, /*may_wait=*/false);
+      turns.end_started(ends, /*independent=*/true);
+      for (int i = 0; i < 100; ++i) (void)over.load(std::memory_order_relaxed);
+    };
+    while (!over) {
+      begin_then_end(other, one);
+      begin_then_end(one, other);
+    }
+  });
+  int missed = 0;
+  for (int i = 0; i < 400'000; ++i) missed += turns.alone(0) ? 1 : 0;
+  over = true;
+  thread.join();
+  CHECK_EQ(missed, 0);
+}
+
+// An op has begun before anybody can see that it has.
+TEST(turns_act_between_the_ops_that_threads_count) {
+  Turns turns([] {});
+  std::atomic<bool> over{false}, runs{false};
+  long plain = 0, ops = 0, acts = 0;
+  std::thread thread([&] {
+    LateStores stores;
+    Turns::Tally& mine = turns.open_tally();
+    for (; !over.load(std::memory_order_relaxed); ++ops) {
+      stores();
+      turns.start(mine, /*independent=*/true, /*may_wait=*/false);
+      ++plain;
+      turns.end_started(mine, /*independent=*/true);
+      runs.store(true, std::memory_order_relaxed);
+    }
+  });
+  while (!runs) std::this_thread::yield();
+  const auto try_to = [&](Patience) {
+    acts += turns.between_ops([&plain] { ++plain; }) ? 1 : 0;
+    return true;
+  };
+  for (int i = 0; i < 100'000; ++i) {
+    CHECK(turns.begin(try_to, [] { return true; }, /*fits_alone=*/false));
+    turns.end();
+    for (int pause = 0; pause < 1000; ++pause) (void)over.load(std::memory_order_relaxed);
+  }
+  over = true;
+  thread.join();
+  CHECK(acts > 0);
+  CHECK_EQ(plain, ops + acts);
 }
 
 // What runs may never end: an op out of memory is one after ten seconds.

@@ -1676,6 +1676,42 @@ TEST(engine_has_a_time_for_each_lane) {
   rig.check();
 }
 
+// A thread's frame, by which it came to own a part of the lock, is gone with the thread.
+TEST(engine_forgets_the_frame_of_a_lane_that_is_closed) {
+  Rig rig(3);
+  StorageRef storage = rig.make(1);
+  std::thread([&rig, &storage] {
+    const lms::Lane lane = rig.engine->open_lane();
+    const std::unique_ptr<Engine::Frame> frame(new Engine::Frame(lane));
+    fake::Scope scope;
+    for (int i = 0; i < 500; ++i) {
+      rig.enter(frame.get(), {{&storage, Access::kRead}});
+      rig.engine->leave(*frame);
+    }
+    rig.engine->close_lane(lane);
+  }).join();
+  rig.use(&storage);
+  CHECK_EQ(rig.engine->stats(0).used, 501);
+  rig.check();
+}
+
+// Nobody says when such a frame goes.
+TEST(engine_frames_of_no_lane_own_nothing) {
+  Rig rig(3);
+  StorageRef storage = rig.make(1);
+  std::thread([&rig, &storage] {
+    const std::unique_ptr<Engine::Frame> frame(new Engine::Frame);
+    fake::Scope scope;
+    for (int i = 0; i < 500; ++i) {
+      rig.enter(frame.get(), {{&storage, Access::kRead}});
+      rig.engine->leave(*frame);
+    }
+  }).join();
+  rig.use(&storage);
+  CHECK_EQ(rig.engine->stats(0).used, 501);
+  rig.check();
+}
+
 TEST(engine_asks_for_the_cost) {
   Rig rig(2);
   StorageRef old = rig.make(1), young = rig.make(2);

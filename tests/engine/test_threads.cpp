@@ -2,6 +2,7 @@
 // Threads that run ops, evict and let storages die at the same time. Worth most under TSan.
 // Options: threads, steps, seed.
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -56,6 +57,9 @@ class Worker {
  public:
   Worker(Common* common, std::size_t index, std::uint64_t seed)
       : c_(*common), random_(seed), stream_(stream(index + 1)) {}
+  ~Worker() { c_.engine.close_lane(lane_); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   void run(long steps) {
     for (long i = 0; i < steps && c_.device.failure().empty(); ++i) {
@@ -66,6 +70,20 @@ class Worker {
       c_.device.run(random_.below(8));
     }
     while (!own_.empty()) drop_();
+  }
+  // Nothing but ops on one device, so that it comes to own that part of the lock.
+  void run_ops(long count) {
+    const Tensor tensor = any_shared_();
+    const Use use{tensor.storage.get(), Access::kRead, stream_};
+    for (long i = 0; i < count && c_.device.failure().empty(); ++i) {
+      fake::Scope scope;
+      c_.engine.enter(frame_, &use, 1, nullptr, "", tensor.storage->device);
+      ++tensor.storage->held;
+      launch_(tensor, Access::kRead, 0);
+      --tensor.storage->held;
+      c_.engine.leave(frame_);
+      c_.device.run(2);
+    }
   }
 
  private:
@@ -182,7 +200,7 @@ class Worker {
     }
     if (mine != nullptr) uses.push_back({mine->storage.get(), access, stream_});
     const bool one = mine == nullptr || mine->storage->device == input.storage->device;
-    Engine::Frame frame;
+    Engine::Frame& frame = frame_;
     try {
       c_.engine.enter(frame, uses.data(), uses.size(), nullptr, "", one ? told_device_(input) : -1);
     } catch (const fake::OutOfMemory&) {
@@ -233,8 +251,22 @@ class Worker {
   Common& c_;
   Random random_;
   lms::Stream stream_;
+  const lms::Lane lane_ = c_.engine.open_lane();
+  Engine::Frame frame_{lane_};
   std::vector<Tensor> own_;
 };
+
+void make_shared_tensors(Common* common) {
+  for (std::size_t i = 0; i < kShared; ++i) {
+    Tensor tensor{common->backend.create(kBytes, stream(0), static_cast<int>(i % 2)),
+                  common->tags++, nullptr};
+    void* ptr = tensor.storage->ptr;
+    const std::uint64_t tag = tensor.tag;
+    common->device.launch(stream(0), [ptr, tag] { fake::fill(ptr, kBytes, tag); });
+    tensor.written = common->device.record(stream(0));
+    common->shared.push_back(std::move(tensor));
+  }
+}
 
 }  // namespace
 
@@ -242,15 +274,7 @@ TEST(threads_share_one_engine) {
   const auto threads = static_cast<std::size_t>(harness::option("threads", 8));
   const long steps = harness::option("steps", 1000), seed = harness::option("seed", 1);
   Common common(static_cast<std::uint64_t>(seed), threads);
-  for (std::size_t i = 0; i < kShared; ++i) {
-    Tensor tensor{common.backend.create(kBytes, stream(0), static_cast<int>(i % 2)), common.tags++,
-                  nullptr};
-    void* ptr = tensor.storage->ptr;
-    const std::uint64_t tag = tensor.tag;
-    common.device.launch(stream(0), [ptr, tag] { fake::fill(ptr, kBytes, tag); });
-    tensor.written = common.device.record(stream(0));
-    common.shared.push_back(std::move(tensor));
-  }
+  make_shared_tensors(&common);
   std::vector<std::thread> running;
   for (std::size_t i = 0; i < threads; ++i) {
     running.emplace_back([&common, i, seed, steps] {
@@ -278,6 +302,35 @@ TEST(threads_share_one_engine) {
   common.device.drain();
   common.pool.trim();
   CHECK_EQ(common.pool.stats().reserved, 0u);
+}
+
+// Each owns the part of a device for as long as no other, nor one that takes the whole, comes by.
+TEST(threads_take_what_another_owns) {
+  constexpr long kOps = 5000;
+  Common common(1, 2);
+  make_shared_tensors(&common);
+  common.device.drain();
+  std::atomic<int> running{2};
+  std::vector<std::thread> workers;
+  for (std::size_t i = 0; i < 2; ++i) {
+    workers.emplace_back([&common, &running, i] {
+      Worker(&common, i, i).run_ops(kOps);
+      --running;
+    });
+  }
+  for (int i = 0; running > 0; ++i) {
+    {
+      fake::Scope scope;
+      common.engine.evict_all(i % 2, lms::Sizes::kAny);
+      common.engine.census(i % 2);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (std::thread& worker : workers) worker.join();
+  common.device.drain();
+  CHECK_EQ(common.device.failure(), "");
+  CHECK_EQ(common.engine.stats(0).used + common.engine.stats(1).used, 2 * kOps);
+  CHECK(common.backend.counts.outs > 0);
 }
 
 // What the thread sanitizer holds all cases here to: no two locks in both orders. With reversed=1

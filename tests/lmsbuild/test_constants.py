@@ -13,7 +13,7 @@ RUNTIME = Path(__file__).parents[2] / "lms"
 PLACES = ("core/*.[hc]*", "tensorflow/csrc/*.[hc]*", "pytorch/**/*.[hc]*", "plugin/csrc/*.[hc]*")
 # Neither larger nor smaller would do: marks of no value, layouts, and what upstream has.
 FIXED = {
-    "core/crowd.h": ("kBegun",),
+    "core/crowd.h": ("kBegun", "kExpedited", "kRegisterExpedited"),
     "core/demand.h": ("kUnknown",),
     "core/host_memory.cpp": ("kBits", "kReserved"),
     "core/host_memory.h": ("kAnyNode",),
@@ -21,7 +21,7 @@ FIXED = {
     "core/reclaim.h": ("kRoutes",),
     "core/rhythm.h": ("kUnknown",),
     "core/turns.cpp": ("kLooks",),
-    "core/turns.h": ("kBegun", "kDependent", "kEnded"),
+    "core/turns.h": ("kDependent",),
     "core/victims.cpp": ("kNever",),
     "plugin/csrc/Allocator.cpp": (
         *("kMinBlock", "kSmall", "kSmallSegment", "kMinLarge", "kRoundLarge", "kExabyte"),

@@ -55,12 +55,16 @@ namespace {
 // A thread's ops are a lane.
 struct ThreadFrame {
   ThreadFrame() = default;
-  ~ThreadFrame() { engine.close_lane(lane); }
+  ~ThreadFrame() {
+    engine.close_lane(lane);
+    turns.close_tally(tally);
+  }
   ThreadFrame(const ThreadFrame&) = delete;
   ThreadFrame& operator=(const ThreadFrame&) = delete;
 
   ::lms::Engine& engine = state().engine;
   ::lms::Turns& turns = c10::cuda::lms::turns();
+  ::lms::Turns::Tally& tally = turns.open_tally();
   const ::lms::Lane lane = engine.open_lane();
   ::lms::Engine::Frame frame{lane};
   int depth = 0;
@@ -131,7 +135,7 @@ bool may_wait_at_bar(const ThreadFrame& mine) {
 }
 
 void start(ThreadFrame* mine, bool independent) {
-  mine->turns.start(independent, may_wait_at_bar(*mine));
+  mine->turns.start(mine->tally, independent, may_wait_at_bar(*mine));
   mine->started = true;
   mine->independent = independent;
 }
@@ -139,7 +143,7 @@ void start(ThreadFrame* mine, bool independent) {
 void end(ThreadFrame* mine) {
   if (mine->started) {
     mine->started = false;
-    mine->turns.end_started(mine->independent);
+    mine->turns.end_started(mine->tally, mine->independent);
   }
 }
 
