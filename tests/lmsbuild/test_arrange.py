@@ -679,6 +679,19 @@ def test_not_clean_is_refused_and_another_branch_named(tool: Tool) -> None:
     assert "switch to that first" in tool("apply", "--continue", code=8)["message"]
 
 
+def meanwhile(tool: Tool, monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> None:
+    """Have another lmsbuild do that between the next look at the checkout and its lock."""
+    begin = CheckoutTransaction.begin
+
+    def late(*given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(CheckoutTransaction, "begin", begin)
+        code, _, err = lmsbuild_processes.run(name, "v1.0", *words, *tool.into)
+        assert code == 0, err
+        return begin(*given, **more)
+
+    monkeypatch.setattr(CheckoutTransaction, "begin", late)
+
+
 @pytest.mark.parametrize(
     ("words", "other"), [(("reorder", "4", "--before", "2"), "pop"), (("undo",), "push")]
 )
@@ -688,18 +701,26 @@ def test_a_command_that_ended_meanwhile(
     """A checkout is looked at without the lock, and when that is had it may be another one."""
     if other == "push":
         tool("apply", "--to", "2")
-    begin = CheckoutTransaction.begin
-
-    def late(*given: Any, **more: Any) -> Any:
-        monkeypatch.setattr(CheckoutTransaction, "begin", begin)
-        code, _, err = lmsbuild_processes.run(other, "v1.0", *tool.into)
-        assert code == 0, err
-        return begin(*given, **more)
-
-    monkeypatch.setattr(CheckoutTransaction, "begin", late)
+    meanwhile(tool, monkeypatch, other)
     message = tool(*words, code=16)["message"]
     assert "it moved to another commit meanwhile; run the command again" in message
     assert tool.clean
+
+
+@pytest.mark.parametrize("words", ["drop 3", "reorder 3 --before 2", "undo"])
+def test_a_command_that_moved_no_commit_meanwhile(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """What is popped is arranged beside HEAD, which stays."""
+    tool("apply", "--to", "1")
+    tool("drop", "3")
+    head = plain_git(tool.checkout, "rev-parse", "HEAD")
+    meanwhile(tool, monkeypatch, "drop", "2")
+    message = tool(*words.split(), code=16)["message"]
+    assert "another lmsbuild worked on it meanwhile; run the command again" in message
+    assert plain_git(tool.checkout, "rev-parse", "HEAD") == head
+    tool("push", "--all")
+    assert tool.subjects[1:] == ["Call the engine", "Count it twice"]
 
 
 def test_an_edited_patch_file_is_not_pushed(tool: Tool) -> None:

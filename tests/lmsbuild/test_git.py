@@ -38,7 +38,7 @@ from lmsbuild.base.git import (
 from lmsbuild.base.transaction import Journal
 from lmsbuild.checkout.apply import apply, undo
 from lmsbuild.checkout.checkout import fetch
-from lmsbuild.checkout.switch import CheckoutTransaction, state_of
+from lmsbuild.checkout.switch import CheckoutTransaction, Seen, state_of
 from lmsbuild.series.scratch import scratch
 
 
@@ -192,7 +192,7 @@ def test_transaction_is_free_while_a_reader_runs(
     """The process that reads does not hold the lock of a transaction that is over."""
     user = checkout_git(clone)
     assert user is not None
-    with CheckoutTransaction.on(user, "one", since=user.tip()) as transaction:
+    with CheckoutTransaction.on(user, "one", since=Seen.of(user)) as transaction:
         assert transaction.user.tip()
         reader = transaction.user.git.cat_file_all
         assert reader is not None

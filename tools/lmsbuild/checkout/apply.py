@@ -31,6 +31,7 @@ from lmsbuild.checkout.notes import OUR_REFS
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
+    Seen,
     check_none_unfinished,
     check_unchanged,
     last_of,
@@ -118,7 +119,7 @@ def _show(failure: LmsbuildError, console: Console) -> None:
 
 def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Applied:
     user = open_checkout(target, path)
-    since = user.tip()
+    since = Seen.of(user)
     check_none_unfinished(user)
     check_nothing_under_way(user)
     check_none_popped(user, f"{target.label} cannot be applied")
@@ -334,7 +335,7 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
     user's lie on it.
     """
     checkout.hold(user.path)
-    since = user.tip()
+    since = Seen.of(user)
     check_none_unfinished(user)
     last = last_of(user)
     if last is None:

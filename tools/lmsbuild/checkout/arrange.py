@@ -39,8 +39,8 @@ from lmsbuild.checkout.picking import (
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
+    Seen,
     check_none_unfinished,
-    check_still_at,
     check_unchanged,
     recorded,
 )
@@ -77,6 +77,7 @@ class Stack:
     base: str
     on: list[Step]
     popped: list[Step]
+    seen: Seen
 
     @property
     def tip(self) -> str:
@@ -143,7 +144,7 @@ class Arranged:
 def open_stack(target: Target, path: Path) -> Stack:
     """The patches of the checkout at `path`. Raises TreeStateError when it is not fit."""
     user = open_checkout(target, path)
-    tip = user.tip()
+    since = Seen.of(user)
     check_none_unfinished(user)
     check_nothing_under_way(user)
     base, off = _base(target, user)
@@ -154,7 +155,7 @@ def open_stack(target: Target, path: Path) -> Stack:
             "a merge; rebase into a line of commits (`git rebase`)"
         )
     found = stacked(target, user, base, off)
-    check_still_at(user, tip)
+    since.check(user)
     return found
 
 
@@ -167,7 +168,7 @@ def stacked(target: Target, user: Repository, base: str, off: Sequence[Step]) ->
         for at, each in enumerate(commits)
     ]
     off = [replace(s, name=named(target, at, s.patch.subject)) for at, s in enumerate(off, len(on))]
-    return Stack(target, user, base, on, off)
+    return Stack(target, user, base, on, off, Seen.of(user))
 
 
 def _base(target: Target, user: Repository) -> tuple[str, list[Step]]:
@@ -319,7 +320,7 @@ def arrange(
     if way.tip == tip and not way.wanted and not plan.changes and plan.popped == stack.popped:
         return _arranged(stack.target, user, way)
     with console.task(way.title):
-        with _transaction(user, way, tip) as transaction:
+        with _transaction(user, way, stack.seen) as transaction:
             if not plan.changes:
                 check_clean(user, transaction.shadow)
             _go_on(transaction, stack.target, way, tip, plan.laid)
@@ -367,7 +368,7 @@ def _arranged(
 
 
 @contextmanager
-def _transaction(user: Repository, way: Arranging, since: str) -> Iterator[CheckoutTransaction]:
+def _transaction(user: Repository, way: Arranging, since: Seen) -> Iterator[CheckoutTransaction]:
     with CheckoutTransaction.on(user, way.command, since=since, tag=way.label) as transaction:
         yield transaction
 
@@ -558,7 +559,7 @@ def abort(path: Path, console: Console) -> Arranged:
 
 def _resumed(
     path: Path, console: Console
-) -> contextlib.AbstractContextManager[tuple[Repository, Target, Arranging, str]]:
+) -> contextlib.AbstractContextManager[tuple[Repository, Target, Arranging, Seen]]:
     idle, begin = "no patch needs a person", "begin with `lmsbuild apply`, push or reorder"
     return picking.resumed(path, arranging.under_way, idle, begin, console)
 

@@ -20,7 +20,7 @@ from lmsbuild.base.project import Project, find_project, full_path
 from lmsbuild.checkout.checkout import hold
 from lmsbuild.checkout.layout import bring
 from lmsbuild.checkout.shadow import Shadow
-from lmsbuild.checkout.switch import CheckoutTransaction, check_none_unfinished
+from lmsbuild.checkout.switch import CheckoutTransaction, Seen, check_none_unfinished
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.merge import BEFORE
 from lmsbuild.series.scratch import Scratch
@@ -65,13 +65,13 @@ def resumed(
     idle: str,
     begin: str,
     console: Console,
-) -> Iterator[tuple[Repository, Target, W, str]]:
-    """What is under way in the checkout at `path`, and the commit that this is; `idle` is why
+) -> Iterator[tuple[Repository, Target, W, Seen]]:
+    """What is under way in the checkout at `path`, and where that stands; `idle` is why
     nothing may be, `begin` how one begins. Raises UsageError, TreeStateError."""
     hold(path)
     user = checkout_git(path)
     assert user is not None
-    since = user.tip()
+    since = Seen.of(user)
     check_none_unfinished(user)
     way = under_way(user)
     if way is None:

@@ -56,7 +56,7 @@ from lmsbuild.checkout.porting import Port, Ported
 from lmsbuild.checkout.replay import Origin
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.source import is_repository
-from lmsbuild.checkout.switch import CheckoutTransaction, check_none_unfinished, recorded
+from lmsbuild.checkout.switch import CheckoutTransaction, Seen, check_none_unfinished, recorded
 from lmsbuild.series.merge import UPSTREAMS
 from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, is_empty
 from lmsbuild.series.scratch import scratch
@@ -102,14 +102,15 @@ def begin(
         new = with_commit(new, upstreams_commit(new, origin.source, clone))
         fetch(new, origin.source, path, console, origin.reference)
     user = open_checkout(new, path)
-    tip = user.tip()
+    since = Seen.of(user)
+    tip = since.head
     check_none_unfinished(user)
     check_nothing_under_way(user)
     new = with_commit(new, checked_out(new, user, clone, into))
     series = series_of(target)
     with (
         console.task(f"porting {target.label} to {new.tag_name}"),
-        _transaction(user, target, new.tag_name, tip) as transaction,
+        _transaction(user, target, new.tag_name, since) as transaction,
     ):
         check_clean(user, transaction.shadow)
         port = Port(
@@ -178,7 +179,7 @@ def abort(path: Path, console: Console) -> Aborted:
 
 @contextmanager
 def _transaction(
-    user: Repository, target: Target, tag: str, since: str
+    user: Repository, target: Target, tag: str, since: Seen
 ) -> Iterator[CheckoutTransaction]:
     command = f"port {target.label} {tag}"
     with CheckoutTransaction.on(user, command, since=since, tag=target.label) as transaction:
@@ -187,7 +188,7 @@ def _transaction(
 
 def _resumed(
     path: Path, console: Console
-) -> contextlib.AbstractContextManager[tuple[Repository, Target, Port, str]]:
+) -> contextlib.AbstractContextManager[tuple[Repository, Target, Port, Seen]]:
     idle, begin = "no port is under way", "begin with `lmsbuild port FROM TO`"
     return picking.resumed(path, porting.under_way, idle, begin, console)
 

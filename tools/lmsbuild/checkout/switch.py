@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -45,12 +46,30 @@ def recorded(user: Repository, name: str) -> str:
     return found if found != NOTHING else resolve(user, f"refs/lmsbuild/{name}")
 
 
-def check_still_at(user: Repository, since: str) -> None:
-    if resolve(user, "HEAD") != since:
-        raise BusyError(
-            f"{user.path} was not changed because it moved to another commit meanwhile; run the "
-            "command again"
-        )
+@dataclass(frozen=True)
+class Seen:
+    """Where a checkout stands. Each command of ours that changes it changes one of these, even
+    where HEAD stays because only what is popped is arranged."""
+
+    head: str
+    refs: tuple[str, ...]
+    notes: dict[str, str | None]
+
+    @classmethod
+    def of(cls, user: Repository) -> Seen:
+        refs = tuple(recorded(user, name) for name in OUR_REFS)
+        notes = {path.name: fingerprint(path) for path in state_of(user).glob("*.json")}
+        return cls(user.tip(), refs, notes)
+
+    def check(self, user: Repository) -> None:
+        """Raise BusyError when the checkout stands elsewhere now."""
+        now = Seen.of(user)
+        if now != self:
+            moved = now.head != self.head
+            what = "it moved to another commit" if moved else "another lmsbuild worked on it"
+            raise BusyError(
+                f"{user.path} was not changed because {what} meanwhile; run the command again"
+            )
 
 
 def check_none_unfinished(user: Repository) -> None:
@@ -66,13 +85,12 @@ class CheckoutTransaction(FileTransaction):
     @classmethod
     @contextmanager
     def on(
-        cls, user: Repository, command: str, *, since: str, **data: object
+        cls, user: Repository, command: str, *, since: Seen, **data: object
     ) -> Iterator[CheckoutTransaction]:
-        """`since` is the commit at which the checkout stood when it was looked at, without the
-        lock. Raises BusyError when it has moved since."""
+        """Raises BusyError when the checkout does not stand as it did `since` any more."""
         branch = user.branch()
         with cls.begin(user.path, state_of(user), command, branch=branch, **data) as transaction:
-            check_still_at(transaction.user, since)
+            since.check(transaction.user)
             transaction.shadow = Shadow(transaction.user, transaction.work / "shadow")
             with transaction.user, contextlib.closing(transaction.shadow):
                 yield transaction
