@@ -389,6 +389,18 @@ def test_what_goes_from_one_patch_to_another(freshly: Tool) -> None:
     assert again.after() == series.after()
 
 
+def test_what_is_saved_while_one_patch_is_refreshed_is_kept(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool.edit("line5 = 5", "line5 = 6")
+    meanwhile(tool, monkeypatch, lambda: tool.edit("line5 = 6", "line5 = 7"))
+    message = tool("refresh", "--patch", "1", code=8)["message"]
+    assert "core/alloc.cpp changed meanwhile; run the command again" in message
+    assert "line5 = 7" in tool.text()
+    tool("refresh", "--patch", "1")
+    assert "line5 = 7" in tool.text() and tool.clean
+
+
 def test_refresh_of_one_patch_with_nothing_changed(tool: Tool) -> None:
     assert "no file that git tracks" in tool("refresh", "--patch", "1", code=2)["message"]
 
@@ -679,14 +691,19 @@ def test_not_clean_is_refused_and_another_branch_named(tool: Tool) -> None:
     assert "switch to that first" in tool("apply", "--continue", code=8)["message"]
 
 
-def meanwhile(tool: Tool, monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> None:
-    """Have another lmsbuild do that between the next look at the checkout and its lock."""
+def meanwhile(tool: Tool, monkeypatch: pytest.MonkeyPatch, other: str | Callable[[], None]) -> None:
+    """Have another lmsbuild, or `other` itself, come between the next look at the checkout and its
+    lock."""
     begin = CheckoutTransaction.begin
 
     def late(*given: Any, **more: Any) -> Any:
         monkeypatch.setattr(CheckoutTransaction, "begin", begin)
-        code, _, err = lmsbuild_processes.run(name, "v1.0", *words, *tool.into)
-        assert code == 0, err
+        if isinstance(other, str):
+            name, *words = other.split()
+            code, _, err = lmsbuild_processes.run(name, "v1.0", *words, *tool.into)
+            assert code == 0, err
+        else:
+            other()
         return begin(*given, **more)
 
     monkeypatch.setattr(CheckoutTransaction, "begin", late)
@@ -715,7 +732,7 @@ def test_a_command_that_moved_no_commit_meanwhile(
     tool("apply", "--to", "1")
     tool("drop", "3")
     head = plain_git(tool.checkout, "rev-parse", "HEAD")
-    meanwhile(tool, monkeypatch, "drop", "2")
+    meanwhile(tool, monkeypatch, "drop 2")
     message = tool(*words.split(), code=16)["message"]
     assert "another lmsbuild worked on it meanwhile; run the command again" in message
     assert plain_git(tool.checkout, "rev-parse", "HEAD") == head

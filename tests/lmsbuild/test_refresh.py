@@ -300,6 +300,32 @@ def test_refresh_reads_what_is_there_when_it_writes(
     assert not verify(world.target, console).problems
 
 
+@pytest.mark.parametrize("what", ["lms/core/engine.cpp", "a patch", "tag.toml"])
+def test_what_is_saved_meanwhile_is_kept(
+    world: World, applied: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """After it was read, and before it is written anew."""
+    plain_git(applied, "reset", "-q", "--hard", "HEAD~1")  # the last hook goes
+    world.commit(applied, {"core/lms/engine.cpp": "int engine() { return 2; }\n"}, "Return 2")
+    world.commit(applied, {"core/alloc.h": "#pragma once\nint more();\n"}, "Declare more")
+    last = patch_files(world.target.tag_patches)[-1]
+    found = {"a patch": last, "tag.toml": world.tag_file}.get(what, world.project.root / what)
+    before = snapshot(world)
+    stage = FileTransaction._stage
+
+    def late(self: FileTransaction) -> None:
+        with found.open("a") as file:
+            file.write("# mine\n")
+        stage(self)
+
+    monkeypatch.setattr(FileTransaction, "_stage", late)
+    with pytest.raises(TreeStateError, match=f"{found.name} changed meanwhile; run the command"):
+        refresh(world.target, applied)
+    assert found.read_text().endswith("# mine\n")
+    changed = {name for name, content in snapshot(world).items() if content != before[name]}
+    assert changed <= {f"alpha/v1.0/{found.name}"}
+
+
 def test_refresh_after_refresh(world: World, applied: Path) -> None:
     for number in range(2):
         world.commit(applied, {"core/alloc.h": f"// {number}\n"}, f"Change {number}")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lmsbuild_kill import snapshot
@@ -20,9 +21,10 @@ from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import LmsbuildError, TreeStateError
 from lmsbuild.base.git import checkout_git
-from lmsbuild.base.transaction import abort
+from lmsbuild.base.transaction import SWITCHING, abort
 from lmsbuild.checkout.apply import apply, undo
 from lmsbuild.checkout.refresh import refresh
+from lmsbuild.checkout.switch import CheckoutTransaction
 from lmsbuild.series.series import series_of
 
 pytestmark = pytest.mark.default
@@ -224,6 +226,69 @@ def test_another_git_at_work(world: World, console: Console) -> None:
     with pytest.raises(TreeStateError, match=r"index\.lock exists"):
         apply(world.target, clone, console)
     assert snapshot(clone) == before
+
+
+# Somebody at work beside us ----------------------------------------------------------------------
+
+
+def beside(
+    monkeypatch: pytest.MonkeyPatch, name: str, edit: Callable[[], object], phase: str = ""
+) -> None:
+    """Make `edit` where a transaction calls its method `name`, with `phase` if given."""
+    real = getattr(CheckoutTransaction, name)
+
+    def edited(self: CheckoutTransaction, *given: Any, **more: Any) -> Any:
+        found = real(self, *given, **more) if phase else None
+        if not phase or given == (phase,):
+            monkeypatch.setattr(CheckoutTransaction, name, real)
+            edit()
+        return found if phase else real(self, *given, **more)
+
+    monkeypatch.setattr(CheckoutTransaction, name, edited)
+
+
+@pytest.mark.parametrize("name", ["core/alloc.cpp", "python/windows.py", "python/lms.py"])
+@pytest.mark.parametrize("when", ["_stage", "claim", "phase"])
+def test_a_file_that_is_saved_meanwhile_is_kept(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch, when: str, name: str
+) -> None:
+    """After it was looked at, after its copy was made, or in the middle of the switch; the last
+    one is no file yet."""
+    clone = world.clone()
+    before = snapshot(clone)
+    phase = SWITCHING if when == "phase" else ""
+    beside(monkeypatch, when, lambda: write(clone, {name: "mine\n"}), phase)
+    with pytest.raises(TreeStateError, match=f"{name} changed meanwhile; run the command again"):
+        apply(world.target, clone, console)
+    assert (clone / name).read_text() == "mine\n"
+    plain_git(clone, "clean", "-fdq")
+    plain_git(clone, "checkout", "-q", ".")
+    assert {**snapshot(clone), "index file": ""} == {**before, "index file": ""}
+
+
+def test_what_is_staged_meanwhile_is_kept(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = world.clone()
+    write(clone, {"mine.generated": "mine\n"})
+    add = ("add", "-f", "mine.generated")
+    beside(monkeypatch, "move_refs", lambda: plain_git(clone, *add))
+    with pytest.raises(TreeStateError, match="index changed meanwhile; run the command again"):
+        apply(world.target, clone, console)
+    assert plain_git(clone, "status", "--porcelain") == "A  mine.generated"
+
+
+def test_undo_keeps_a_file_that_is_saved_meanwhile(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = world.clone()
+    apply(world.target, clone, console)
+    user = checkout_git(clone)
+    assert user is not None
+    beside(monkeypatch, "_stage", lambda: write(clone, {"core/alloc.cpp": "mine\n"}))
+    with pytest.raises(TreeStateError, match=r"core/alloc\.cpp changed meanwhile"):
+        undo(user, console)
+    assert plain_git(clone, "status", "--porcelain") == "M core/alloc.cpp"
 
 
 # Machines that fail ------------------------------------------------------------------------------

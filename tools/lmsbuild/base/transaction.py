@@ -3,7 +3,8 @@
 
 A transaction keeps its state in a folder of its own: `lock`, `work` (the running one: a versioned
 journal, the new contents, copies of the old ones) and `last` (the last finished one, for undo).
-Whatever can fail happens before the switch. The switch only renames; while the journal says
+Whatever can fail happens before the switch, but for one thing: a file that somebody saves is never
+replaced, so each is looked at again right before. The switch only renames; while the journal says
 `switching`, every file is as it was before or as it is after, and `abort` can tell which.
 """
 
@@ -262,6 +263,7 @@ class FileTransaction:
         self.journal = journal
         self.descriptor = descriptor  # of the lock
         self._contents: dict[tuple[str, bool], Content | None] = {}
+        self._expected: dict[tuple[str, bool], str | None] = {}  # fingerprints
 
     @property
     def work(self) -> Path:
@@ -335,6 +337,11 @@ class FileTransaction:
 
     # What a transaction changes.
 
+    def expect(self, path: str, found: str | None, *, beside: bool = False) -> None:
+        """`path` had this fingerprint when it was looked at: what has been saved there since is not
+        replaced."""
+        self._expected[path, beside] = found
+
     def put(self, path: str, content: Content) -> None:
         """`path` (below the root, `/` as separator) is to have this content."""
         self._contents[path, False] = content
@@ -354,9 +361,15 @@ class FileTransaction:
         self._stage()
         try:
             self.claim()
-            self._check_before()
+            for step in self.journal.steps:
+                self._check_before(step)
             self.phase(SWITCHING)
             for number, step in enumerate(self.journal.steps):
+                try:
+                    self._check_before(step)
+                except BaseException:
+                    del self.journal.steps[number:]  # of which nothing is to be taken back
+                    raise
                 self._forward(number, step)
             self.settle()
             self.phase(FINISHED)
@@ -491,6 +504,8 @@ class FileTransaction:
             step.before = fingerprint(target)
             if step.before == step.after:
                 continue
+            if step.before != self._expected.get((path, beside), step.before):
+                raise self._changed(step)
             if step.before == "other":
                 raise TreeStateError(
                     f"{target} cannot be replaced because it is no file; move it away"
@@ -506,13 +521,16 @@ class FileTransaction:
         self.journal.folders = made
         self.journal.save(self.work)
 
-    def _check_before(self) -> None:
-        for step in self.journal.steps:
-            if fingerprint(self._target(step)) != step.before:
-                raise TreeStateError(
-                    f"{self.root} was not changed because {step.path} changed meanwhile; run the "
-                    "command again"
-                )
+    def _check_before(self, step: Step) -> None:
+        if fingerprint(self._target(step)) != step.before:
+            raise self._changed(step)
+
+    def _changed(self, step: Step) -> TreeStateError:
+        return TreeStateError(
+            f"{self.root} was not changed because {step.path} changed meanwhile; run the command "
+            "again",
+            files=[step.path],
+        )
 
     def _forward(self, number: int, step: Step) -> None:
         target = self._target(step)
@@ -580,6 +598,7 @@ def put_back(transaction: FileTransaction, last: Journal) -> None:
                 f"`lmsbuild {last.command}` cannot be taken back because the kept copy of "
                 f"{step.path} is damaged; restore the file with git"
             )
+        transaction.expect(step.path, step.after)
         if content:
             transaction.put(step.path, content)
         else:

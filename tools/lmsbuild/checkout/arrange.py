@@ -128,7 +128,7 @@ class Plan:
     popped: list[Step]
     gone: list[PatchState] = field(default_factory=list)  # what is in neither, or in another
     changes: str = ""  # a patch: what the files have, which is a part of the plan
-    laid: list[str] = field(default_factory=list)  # those files
+    laid: dict[str, str | None] = field(default_factory=dict)  # fingerprints of those files
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,9 @@ def arrange(
         with _transaction(user, way, stack.seen) as transaction:
             if not plan.changes:
                 check_clean(user, transaction.shadow)
-            _go_on(transaction, stack.target, way, tip, plan.laid)
+            for path, found in plan.laid.items():
+                transaction.expect(path, found)
+            _go_on(transaction, stack.target, way, tip, list(plan.laid))
         return _end(stack.target, user, way)
 
 

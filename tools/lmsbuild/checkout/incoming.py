@@ -20,6 +20,7 @@ from pathlib import Path
 from lmsbuild.base.errors import FileError, GitError, PatchError, TreeStateError, UsageError
 from lmsbuild.base.filenames import is_utf8
 from lmsbuild.base.git import Entry, Repository, entries
+from lmsbuild.base.transaction import fingerprint
 from lmsbuild.checkout.arrange import Plan, Stack, inserted, named
 from lmsbuild.checkout.arranging import Step
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
@@ -225,6 +226,8 @@ def with_changes(stack: Stack, at: int) -> Plan:
             "add` what belongs to the patch, remove the rest or have git ignore it",
             files=untracked,
         )
+    # Before their contents are read: what is saved since is noticed.
+    found = {entry[3:]: fingerprint(user.path / entry[3:]) for entry in changes}
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
         shadow = Shadow(user, Path(name))
         try:
@@ -243,7 +246,8 @@ def with_changes(stack: Stack, at: int) -> Plan:
         )
     text = content.decode(errors="surrogateescape")
     plan = inserted(stack, at, [Step(stack.on[at].name, text, fold=True)])
-    return Plan(plan.on, plan.popped, changes=text, laid=[raw.path for raw in raws])
+    laid = {raw.path: found.get(raw.path) for raw in raws}
+    return Plan(plan.on, plan.popped, changes=text, laid=laid)
 
 
 def _tree_of_files(user: Repository, shadow: Shadow) -> str:

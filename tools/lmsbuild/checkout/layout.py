@@ -87,7 +87,7 @@ def switch(
             transaction.put(path, Content(contents[path], int(entry.mode, 8)))
     for path, content in layout.files.items():
         if path not in laid:
-            check_unchanged(transaction.user, changes[path])
+            transaction.expect(path, check_unchanged(transaction.user, changes[path]))
         transaction.put(path, content)
     transaction.put_index(list(changes.values()), layout.sides)
 

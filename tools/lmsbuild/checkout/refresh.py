@@ -17,7 +17,7 @@ from lmsbuild.base.git import EMAIL, NAME, Entry
 from lmsbuild.base.hashing import git_blob, sha256_bytes
 from lmsbuild.base.project import full_path
 from lmsbuild.base.refusals import Refusals
-from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction
+from lmsbuild.base.transaction import PROJECT_STATE, Content, FileTransaction, fingerprint
 from lmsbuild.checkout import made
 from lmsbuild.checkout.checkout import in_work_folder, standing_in
 from lmsbuild.checkout.edits import REFRESHED, Line, changes_of, earlier, read_checkout, same_series
@@ -122,6 +122,8 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
     command = f"refresh {target.tag_name}"
     with FileTransaction.begin(root, root / PROJECT_STATE, command) as transaction:
         target = resolve(target.project, target.label)  # as it is now that nobody else writes
+        for path in _taken_from(target):
+            transaction.expect(path.relative_to(root).as_posix(), fingerprint(path))
         plan, line = _plan(target, source)
         done = _refreshed(target, source, plan)
         changes = plan.changed()
@@ -141,6 +143,12 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
         # A clone may be read-only.
         repository.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)
     return done
+
+
+def _taken_from(target: Target) -> list[Path]:
+    """The files of the project that a refresh reads and may write anew."""
+    patches = (*patch_files(target.runtime_patches), *patch_files(target.tag_patches))
+    return [*runtime_files(target).values(), *patches, target.project.root / target.file]
 
 
 def _stale_elsewhere(target: Target) -> list[str]:

@@ -113,7 +113,7 @@ class CheckoutTransaction(FileTransaction):
         for change in changes:
             if self._is_sparse(change):
                 continue
-            check_unchanged(self.user, change)
+            self.expect(change.path, check_unchanged(self.user, change))
             if change.after.mode == _NO_MODE:
                 self.remove(change.path)
             else:
@@ -127,6 +127,7 @@ class CheckoutTransaction(FileTransaction):
         conflict, as git has them: base, ours and theirs, each as far as there is one."""
         index = self.work / "index"
         shutil.copy2(self.user.file("index"), index)
+        self.expect("index", fingerprint(index), beside=True)
         git = self.shadow.over(index).git
         sparse = [change.path for change in changes if self._is_sparse(change)]
         lines = (f"{c.after.mode} {c.after.blob}\t{c.path}\0" for c in changes)
@@ -255,8 +256,8 @@ class CheckoutTransaction(FileTransaction):
             lock.unlink(missing_ok=True)
 
 
-def check_unchanged(user: Repository, change: Raw) -> None:
-    """Raise TreeStateError unless the file is as the checkout's commit has it.
+def check_unchanged(user: Repository, change: Raw) -> str | None:
+    """The file's fingerprint. Raises TreeStateError unless it is as the checkout's commit has it.
 
     A form that the user's own settings give it (line ends, filters) is no change.
     """
@@ -264,7 +265,7 @@ def check_unchanged(user: Repository, change: Raw) -> None:
     if change.before.mode == _NO_MODE:
         for place in [path, *path.parents]:
             if place == user.path:
-                return
+                return None
             if os.path.lexists(place) and (place == path or place.is_symlink() or place.is_file()):
                 name = place.relative_to(user.path)
                 raise TreeStateError(
@@ -272,24 +273,27 @@ def check_unchanged(user: Repository, change: Raw) -> None:
                     f"a new file ({change.path}) and git does not track it; move it away",
                     file=str(name),
                 )
-        return
-    if _blob_there(user, change) != change.before.blob:
+        return None
+    found = fingerprint(path)  # before its content is read: what is saved since is noticed
+    if _blob_there(user, change, found) != change.before.blob:
         raise TreeStateError(
             f"the series cannot be applied because {change.path} in {user.path} is not as its "
-            "commit has it (git was told to overlook that); put it back, or commit it",
+            "commit has it (git was told to overlook that, or it was saved just now); put it back, "
+            "or commit it",
             file=change.path,
         )
+    return found
 
 
-def _blob_there(user: Repository, change: Raw) -> str:
-    """The blob of the file as it is, in the form that the commit has it in; "" for none."""
+def _blob_there(user: Repository, change: Raw, found: str | None) -> str:
+    """The blob of the file, which has the fingerprint `found`, in the form that the commit has it
+    in; "" for none."""
     path = user.path / change.path
+    if found is None or found == "other":
+        return ""
     try:
-        now = fingerprint(path)
-        if now and now.startswith("link:"):
+        if found.startswith("link:"):
             return git_blob(os.fsencode(path.readlink()))
-        if now is None or now == "other":
-            return ""
         blob = git_blob(path.read_bytes())
     except FileNotFoundError:  # it went since
         return ""
