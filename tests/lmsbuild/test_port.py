@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import lmsbuild_processes
 import pytest
 from lmsbuild_drift import commit, commit_called, make_drift
 from lmsbuild_kill import Killer, snapshot
@@ -33,6 +34,8 @@ from test_arrange import check_marks
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import SuiteError
+from lmsbuild.checkout import port
+from lmsbuild.checkout.newtag import record
 from lmsbuild.checkout.verify import verify
 from lmsbuild.places.environment import TEST_TOOLS
 from lmsbuild.series.patchstate import NOT_REACHED
@@ -302,6 +305,34 @@ def test_skip_leaves_the_patch_out(porting: Porting) -> None:
     # Upstream's build does not list the runtime without that patch, which `verify` tells.
     patches = [patch.subject for patch in series_of(porting.target("v1.3")).patches]
     assert patches[1:] == ["Show it in Python"]
+
+
+class Stopped(BaseException):
+    pass
+
+
+def test_nothing_goes_between_a_port_and_its_end(
+    porting: Porting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tag is written down as the last step, be it after a kill, of what is still there."""
+    checkout = conflict(porting)
+    into = ("--into", str(checkout))
+    abort: list[tuple[int, str, str]] = []
+
+    def late(*given: Any) -> list[str]:
+        abort.append(lmsbuild_processes.run("port", "--abort", *into))
+        if len(abort) == 1:
+            raise Stopped
+        return record(*given)
+
+    monkeypatch.setattr(port, "record", late)
+    with pytest.raises(Stopped):
+        run(["port", "--skip", *into])
+    assert states(porting.run("port", "--continue", *into)) == ["applied", "skipped", "applied"]
+    for code, _, err in abort:
+        assert code == 16 and "`lmsbuild port alpha:v1.0 v1.3` (process" in err
+    assert plain_git(checkout, "log", "-1", "--format=%s") == "Show it in Python"
+    assert series_of(porting.target("v1.3")).patches
 
 
 def test_the_clone_may_be_gone_since(porting: Porting) -> None:

@@ -128,19 +128,21 @@ def begin(
             todo=[patch.name for patch in series.patches],
         )
         _go_on(transaction, target, series, port)
-    return _end(target, user, port, console)
+        return _end(target, user, port, console)
 
 
 def go_on(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
     """What the user made of the conflict becomes the commit of its patch; then as `begin`. With
     `wheels` the index is asked for the official ones at the end, however the port began."""
-    with _resumed(path, console) as (user, target, port, since):
+    with (
+        _resumed(path, console) as (user, target, port, since),
+        _transaction(user, target, port.tag, since) as transaction,
+    ):
         port.wheels |= wheels
         if port.stopped:
             series = _series(target, port)
-            with _transaction(user, target, port.tag, since) as transaction:
-                _take_resolved(transaction, port, series)
-                _go_on(transaction, target, series, port)
+            _take_resolved(transaction, port, series)
+            _go_on(transaction, target, series, port)
         return _end(target, user, port, console)
 
 
@@ -159,7 +161,7 @@ def skip(path: Path, console: Console, *, wheels: bool = False) -> Outcome:
             laid = port.laid
             _take(port, SKIPPED)
             _go_on(transaction, target, series, port, laid)
-        return _end(target, user, port, console)
+            return _end(target, user, port, console)
 
 
 def abort(path: Path, console: Console) -> Aborted:
@@ -309,7 +311,8 @@ def _at(port: Port) -> Stop:
 
 
 def _end(target: Target, user: Repository, port: Port, console: Console) -> Outcome:
-    """Say what needs a person, or write the tag down. Raises PatchError."""
+    """Say what needs a person, or write the tag down, while the checkout is locked: no --abort goes
+    between. Raises PatchError."""
     new = with_commit(new_tag(target, port.tag), port.commit)
     if port.stopped is not None:
         raise _stop(user, port)
