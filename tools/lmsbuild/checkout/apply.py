@@ -31,10 +31,9 @@ from lmsbuild.checkout.notes import OUR_REFS
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
-    Seen,
-    check_none_unfinished,
     check_unchanged,
     last_of,
+    looking,
     recorded,
     resolve,
 )
@@ -119,21 +118,13 @@ def _show(failure: LmsbuildError, console: Console) -> None:
 
 def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Applied:
     user = open_checkout(target, path)
-    since = Seen.of(user)
-    check_none_unfinished(user)
-    check_nothing_under_way(user)
-    check_none_popped(user, f"{target.label} cannot be applied")
-    series = series_of(target)
-    _check_not_empty(target, series.patches)
-    if dry_run or _has_all(series, user):
-        with (
-            tempfile.TemporaryDirectory(prefix="lmsbuild-") as name,
-            contextlib.closing(Shadow(user, Path(name))) as shadow,
-        ):
-            plan, tip = _prepare(target, user, series, shadow)
-            for change in changed(shadow.repository, plan.start, tip):
-                check_unchanged(user, change)
-        return _applied(path, plan, plan.start)
+    with looking(user) as since:
+        check_nothing_under_way(user)
+        check_none_popped(user, f"{target.label} cannot be applied")
+        series = series_of(target)
+        _check_not_empty(target, series.patches)
+        if dry_run or _has_all(series, user):
+            return _as_it_would_be(target, user, series, path)
     with (
         console.task(f"applying the series of {target.label}"),
         CheckoutTransaction.on(
@@ -150,6 +141,17 @@ def _apply(target: Target, path: Path, console: Console, *, dry_run: bool) -> Ap
         shadow.hand_over()
         transaction.commit()
     return _applied(path, plan, tip)
+
+
+def _as_it_would_be(target: Target, user: Repository, series: Series, path: Path) -> Applied:
+    with (
+        tempfile.TemporaryDirectory(prefix="lmsbuild-") as name,
+        contextlib.closing(Shadow(user, Path(name))) as shadow,
+    ):
+        plan, tip = _prepare(target, user, series, shadow)
+        for change in changed(shadow.repository, plan.start, tip):
+            check_unchanged(user, change)
+    return _applied(path, plan, plan.start)
 
 
 def _applied(path: Path, plan: _Plan, head: str) -> Applied:
@@ -335,16 +337,15 @@ def undo(user: Repository, console: Console, *, dry_run: bool = False) -> Undone
     user's lie on it.
     """
     checkout.hold(user.path)
-    since = Seen.of(user)
-    check_none_unfinished(user)
-    last = last_of(user)
-    if last is None:
-        raise TreeStateError(
-            f"nothing can be taken back because no command that changes {user.path} finished there "
-            "since the last undo; `lmsbuild status` says where it stands, and `git reflog` there "
-            "which commit each command left"
-        )
-    check_undo(user, last)
+    with looking(user) as since:
+        last = last_of(user)
+        if last is None:
+            raise TreeStateError(
+                f"nothing can be taken back because no command that changes {user.path} finished "
+                "there since the last undo; `lmsbuild status` says where it stands, and `git "
+                "reflog` there which commit each command left"
+            )
+        check_undo(user, last)
     start, head = str(last.data["start"]), str(last.data["head"])
     if dry_run:
         return Undone(user.path, last.command, start)

@@ -40,8 +40,8 @@ from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.switch import (
     CheckoutTransaction,
     Seen,
-    check_none_unfinished,
     check_unchanged,
+    looking,
     recorded,
 )
 from lmsbuild.series.format import commit_patch, file_name, mail_of
@@ -144,19 +144,16 @@ class Arranged:
 def open_stack(target: Target, path: Path) -> Stack:
     """The patches of the checkout at `path`. Raises TreeStateError when it is not fit."""
     user = open_checkout(target, path)
-    since = Seen.of(user)
-    check_none_unfinished(user)
-    check_nothing_under_way(user)
-    base, off = _base(target, user)
-    merge = next(user.iter_commits(f"{base}..HEAD", merges=True, max_count=1), None)
-    if merge is not None:
-        raise TreeStateError(
-            f"the patches of {user.path} cannot be arranged because commit {merge.hexsha[:12]} is "
-            "a merge; rebase into a line of commits (`git rebase`)"
-        )
-    found = stacked(target, user, base, off)
-    since.check(user)
-    return found
+    with looking(user):
+        check_nothing_under_way(user)
+        base, off = _base(target, user)
+        merge = next(user.iter_commits(f"{base}..HEAD", merges=True, max_count=1), None)
+        if merge is not None:
+            raise TreeStateError(
+                f"the patches of {user.path} cannot be arranged because commit "
+                f"{merge.hexsha[:12]} is a merge; rebase into a line of commits (`git rebase`)"
+            )
+        return stacked(target, user, base, off)
 
 
 def stacked(target: Target, user: Repository, base: str, off: Sequence[Step]) -> Stack:
@@ -315,7 +312,8 @@ def arrange(
         done=[*plan.gone, *(PatchState(step.name, APPLIED) for step in stack.on[:kept])],
     )
     if dry_run:
-        _foresee(stack, way, plan)
+        with looking(user, stack.seen):
+            _foresee(stack, way, plan)
         return _arranged(stack.target, user, way, dry_run=True)
     if way.tip == tip and not way.wanted and not plan.changes and plan.popped == stack.popped:
         return _arranged(stack.target, user, way)

@@ -22,7 +22,7 @@ from lmsbuild.base.refusals import Refusals
 from lmsbuild.checkout import made
 from lmsbuild.checkout.arranging import check_none_popped
 from lmsbuild.checkout.checkout import check_clean, check_nothing_under_way, hold, is_framework
-from lmsbuild.checkout.switch import check_none_unfinished, recorded
+from lmsbuild.checkout.switch import looking, recorded
 from lmsbuild.series.format import fetch_blobs, format_patches, mail_of
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.series import FileChange, Patch, check_preimage, patch_files
@@ -170,7 +170,11 @@ def read_checkout(target: Target, path: Path, runtime_subject: str) -> Line:
             f"{target.framework_name}; run `lmsbuild apply {target.tag_name}` and commit there"
         )
     user.tip()  # before what is missing is told as something else
-    check_none_unfinished(user)
+    with looking(user):
+        return _read(target, user, runtime_subject)
+
+
+def _read(target: Target, user: Repository, runtime_subject: str) -> Line:
     check_nothing_under_way(user)
     check_none_popped(user, f"{user.path} cannot be refreshed from")
     refusals = Refusals(TreeStateError)

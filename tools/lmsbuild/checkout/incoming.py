@@ -24,6 +24,7 @@ from lmsbuild.base.transaction import fingerprint
 from lmsbuild.checkout.arrange import Plan, Stack, inserted, named
 from lmsbuild.checkout.arranging import Step
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
+from lmsbuild.checkout.switch import looking
 from lmsbuild.series.format import mail_of, patch_bytes
 from lmsbuild.series.mail import Mail, of_parts
 from lmsbuild.series.scratch import Scratch, scratch
@@ -217,6 +218,14 @@ def with_changes(stack: Stack, at: int) -> Plan:
     """What is changed and not committed, as a part of the patch at `at`. Raises UsageError when
     there is nothing."""
     inserted(stack, at, [])  # says why not, if so
+    with looking(stack.user, stack.seen):
+        text, laid = _changes(stack, at)
+    plan = inserted(stack, at, [Step(stack.on[at].name, text, fold=True)])
+    return Plan(plan.on, plan.popped, changes=text, laid=laid)
+
+
+def _changes(stack: Stack, at: int) -> tuple[str, dict[str, str | None]]:
+    """What is not committed as a patch, and the fingerprints of its files."""
     user = stack.user
     changes = user.variant(as_user=True).changes()
     untracked = [entry[3:] for entry in changes if entry.startswith("??")]
@@ -244,10 +253,8 @@ def with_changes(stack: Stack, at: int) -> Plan:
             f"nothing can be put into {stack.on[at].name} because no file that git tracks is "
             f"changed in {user.path}; edit there first (`git add` new files)"
         )
-    text = content.decode(errors="surrogateescape")
-    plan = inserted(stack, at, [Step(stack.on[at].name, text, fold=True)])
     laid = {raw.path: found.get(raw.path) for raw in raws}
-    return Plan(plan.on, plan.popped, changes=text, laid=laid)
+    return content.decode(errors="surrogateescape"), laid
 
 
 def _tree_of_files(user: Repository, shadow: Shadow) -> str:

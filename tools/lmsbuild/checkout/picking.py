@@ -20,7 +20,7 @@ from lmsbuild.base.project import Project, find_project, full_path
 from lmsbuild.checkout.checkout import hold
 from lmsbuild.checkout.layout import bring
 from lmsbuild.checkout.shadow import Shadow
-from lmsbuild.checkout.switch import CheckoutTransaction, Seen, check_none_unfinished
+from lmsbuild.checkout.switch import CheckoutTransaction, Seen, looking
 from lmsbuild.series.mail import Mail
 from lmsbuild.series.merge import BEFORE
 from lmsbuild.series.scratch import Scratch
@@ -71,16 +71,15 @@ def resumed(
     hold(path)
     user = checkout_git(path)
     assert user is not None
-    since = Seen.of(user)
-    check_none_unfinished(user)
-    way = under_way(user)
-    if way is None:
-        raise UsageError(f"nothing can be gone on with in {path} because {idle}; {begin}")
-    if user.branch() != way.branch:
-        raise TreeStateError(
-            f"{way.what} in {path} cannot go on because {user.branch()} is checked out, and it was "
-            f"begun on {way.branch}; switch to that first"
-        )
+    with looking(user) as since:
+        way = under_way(user)
+        if way is None:
+            raise UsageError(f"nothing can be gone on with in {path} because {idle}; {begin}")
+        if user.branch() != way.branch:
+            raise TreeStateError(
+                f"{way.what} in {path} cannot go on because {user.branch()} is checked out, and it "
+                f"was begun on {way.branch}; switch to that first"
+            )
     target = resolve(find_project(), way.label)
     with user, console.task(way.title):
         yield user, target, way, since

@@ -56,7 +56,7 @@ from lmsbuild.checkout.porting import Port, Ported
 from lmsbuild.checkout.replay import Origin
 from lmsbuild.checkout.shadow import Shadow, bring_blobs
 from lmsbuild.checkout.source import is_repository
-from lmsbuild.checkout.switch import CheckoutTransaction, Seen, check_none_unfinished, recorded
+from lmsbuild.checkout.switch import CheckoutTransaction, Seen, looking, recorded
 from lmsbuild.series.merge import UPSTREAMS
 from lmsbuild.series.patchstate import APPLIED, EMPTY, UPSTREAM, is_empty
 from lmsbuild.series.scratch import scratch
@@ -102,12 +102,11 @@ def begin(
         new = with_commit(new, upstreams_commit(new, origin.source, clone))
         fetch(new, origin.source, path, console, origin.reference)
     user = open_checkout(new, path)
-    since = Seen.of(user)
+    with looking(user) as since:
+        check_nothing_under_way(user)
+        new = with_commit(new, checked_out(new, user, clone, into))
+        series = series_of(target)
     tip = since.head
-    check_none_unfinished(user)
-    check_nothing_under_way(user)
-    new = with_commit(new, checked_out(new, user, clone, into))
-    series = series_of(target)
     with (
         console.task(f"porting {target.label} to {new.tag_name}"),
         _transaction(user, target, new.tag_name, since) as transaction,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lmsbuild.base.errors import BusyError, GitError, TreeStateError, UnfinishedError
+from lmsbuild.base.errors import BusyError, GitError, LmsbuildError, TreeStateError, UnfinishedError
 from lmsbuild.base.git import NOTHING, Entry, Raw, Repository, checkout_git
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import SWITCHING, Content, FileTransaction, Journal, fingerprint
@@ -68,13 +68,28 @@ class Seen:
             moved = now.head != self.head
             what = "it moved to another commit" if moved else "another lmsbuild worked on it"
             raise BusyError(
-                f"{user.path} was not changed because {what} meanwhile; run the command again"
+                f"{user.path} cannot be worked on because {what} meanwhile; run the command again"
             )
 
 
-def check_none_unfinished(user: Repository) -> None:
-    """Raises UnfinishedError, or BusyError while a command switches the checkout."""
-    CheckoutTransaction.check_none_unfinished(user.path, state_of(user))
+@contextmanager
+def looking(user: Repository, since: Seen | None = None) -> Iterator[Seen]:
+    """A look at a checkout without its lock, which goes on with one `since` if given. What is found
+    while a command of ours changes it is no result, and no reason to refuse: raises BusyError then,
+    and UnfinishedError where one was stopped in the middle of that."""
+    seen = since or Seen.of(user)
+
+    def check() -> None:
+        CheckoutTransaction.check_none_unfinished(user.path, state_of(user))
+        seen.check(user)
+
+    check()
+    try:
+        yield seen
+    except (LmsbuildError, OSError):
+        check()
+        raise
+    check()
 
 
 class CheckoutTransaction(FileTransaction):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import WheelError
-from lmsbuild.base.git import checkout_git, open_at
+from lmsbuild.base.git import Repository, checkout_git, open_at
 from lmsbuild.base.hashing import (
     sha256_value,
 )
 from lmsbuild.checkout.checkout import overlooked
+from lmsbuild.checkout.switch import looking
 from lmsbuild.series.series import Series, series_of
 from lmsbuild.tags.download import header_wheel, official_wheel
 from lmsbuild.tags.frameworks import Target
@@ -67,6 +68,24 @@ def _tools(target: Target) -> dict[str, str]:
 def gather(target: Target, tree: Path, python: str, console: Console, compiler: Compiler) -> Inputs:
     series = series_of(target)
     checkout = checkout_git(tree) or open_at(tree)
+    with looking(checkout):
+        tree_id = _checked(target, tree, series, checkout, console)
+    return Inputs(
+        target=target,
+        tree=tree.resolve(),
+        series=series,
+        python=python,
+        wheel=official_wheel(target, python, console),
+        headers={h.project: header_wheel(h, target, console) for h in target.variant.headers},
+        compiler=compiler,
+        tree_id=tree_id,
+    )
+
+
+def _checked(
+    target: Target, tree: Path, series: Series, checkout: Repository, console: Console
+) -> str:
+    """What the tree is. Raises WheelError when it is not the series'."""
     if series.applied(checkout) != len(series.patches):
         raise WheelError(
             f"no wheel can be made of {tree} because the series of {target.label} is not applied "
@@ -81,15 +100,6 @@ def gather(target: Target, tree: Path, python: str, console: Console, compiler: 
     changes = checkout.changes()
     if changes:
         console.warn(f"the wheel is made with what is not committed in {tree} ({changes[0][3:]})")
-    return Inputs(
-        target=target,
-        tree=tree.resolve(),
-        series=series,
-        python=python,
-        wheel=official_wheel(target, python, console),
-        headers={h.project: header_wheel(h, target, console) for h in target.variant.headers},
-        compiler=compiler,
-        tree_id=sha256_value(
-            [checkout.tree_id("HEAD").hex(), changes, checkout.git.text("diff", "HEAD")]
-        ),
+    return sha256_value(
+        [checkout.tree_id("HEAD").hex(), changes, checkout.git.text("diff", "HEAD")]
     )
