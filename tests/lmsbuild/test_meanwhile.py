@@ -17,9 +17,11 @@ from lmsbuild_world import World
 
 from lmsbuild.__main__ import run
 from lmsbuild.base.console import Console
+from lmsbuild.base.git import Repository
 from lmsbuild.base.transaction import hold
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.switch import CheckoutTransaction
+from lmsbuild.upkeep import status
 
 pytestmark = pytest.mark.default
 BUSY = 16
@@ -118,3 +120,23 @@ def test_what_another_has_half_done_is_no_reason_to_refuse(
     assert code == BUSY, printed
     assert message in json.loads(printed)["error"]["message"]
     assert now == [snapshot(clone)]
+
+
+def test_status_tells_one_who_began_while_it_looked(
+    clone: Path, at_work: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And takes what that has half done for no change of the user's."""
+    changes = status._users_changes
+
+    def begun(user: Repository) -> list[str]:
+        patch.undo()
+        switching(clone, at_work)
+        return changes(user)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(status, "_users_changes", begun)
+        capsys.readouterr()
+        assert run(["status", "v1.0", "--into", str(clone), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["checkouts"]
+    assert found["running"]["command"] == " ".join(DROP) and not found["unfinished"]
+    assert found["next"].startswith("wait for `lmsbuild drop v1.0 1` (process ")

@@ -316,24 +316,35 @@ class FileTransaction:
     def check_none_unfinished(cls, root: Path, state: Path) -> None:
         """Raise UnfinishedError for a transaction that was stopped in the middle of its switch,
         BusyError for one that is there. Takes no lock."""
-        found = cls.stopped(root, state, halfway=True)
-        if found:
-            found.check_complete()
+        found = cls.pending(root, state)
+        if found and not found.complete():
+            found = cls.stopped(root, state)
+            if found:
+                found.check_complete()
 
     @classmethod
-    def stopped(cls: type[Self], root: Path, state: Path, *, halfway: bool = False) -> Self | None:
-        """The transaction that was stopped before its end, or only one that was stopped `halfway`
-        in its switch, seen without the lock. Raises BusyError for one that runs."""
+    def stopped(cls: type[Self], root: Path, state: Path) -> Self | None:
+        """The transaction that was stopped before its end, seen without the lock. Raises BusyError
+        while somebody is at work."""
+        holder, found = cls.look(root, state)
+        if holder and holder.alive:
+            raise _busy(root, holder)
+        return found
+
+    @classmethod
+    def look(cls: type[Self], root: Path, state: Path) -> tuple[Holder | None, Self | None]:
+        """Who is at work, and the transaction that was stopped before its end, if nobody who lives
+        is. Takes no lock."""
         seen = None
-        while (found := cls.pending(root, state)) and not (halfway and found.complete()):
-            # The same before and after a moment at which nobody who lives held the lock: stopped.
-            if found.journal == seen:
-                return found
+        while True:
             holder = holder_of(state / "lock")
             if holder and holder.alive:
-                raise _busy(root, holder)
+                return holder, None
+            found = cls.pending(root, state)
+            # The same before and after a moment at which nobody who lives held the lock: stopped.
+            if found is None or found.journal == seen:
+                return holder, found
             seen = found.journal
-        return None
 
     # What a transaction changes.
 

@@ -30,7 +30,6 @@ from lmsbuild.base.transaction import (
     FileTransaction,
     Holder,
     Journal,
-    holder_of,
 )
 from lmsbuild.checkout import checkout, porting
 from lmsbuild.checkout.apply import check_undo, is_own, user_commits
@@ -228,13 +227,12 @@ def status(project: Project, tag: str | None, into: Path | None) -> Status:
 
 def project_status(project: Project) -> ProjectStatus:
     root, state = project.root, project.root / PROJECT_STATE
-    running = holder_of(state / "lock")
-    pending = None if running else FileTransaction.pending(root, state)
+    running, stopped = FileTransaction.look(root, state)
     last = FileTransaction.last(root, state)
     return ProjectStatus(
         path=root,
         running=running,
-        unfinished=_unfinished(pending),
+        unfinished=_unfinished(stopped),
         undo=last.command if last else None,
         wheels=[folder for folder in wheel_folders(project) if abandon(folder, dry_run=True)],
         fetches=[
@@ -249,10 +247,6 @@ def wheel_folders(project: Project) -> list[Path]:
 
 def checkout_status(place: Place) -> CheckoutStatus:
     target, user = place.target, place.user
-    state = state_of(user)
-    running = holder_of(state / "lock")
-    pending = None if running else CheckoutTransaction.pending(user.path, state)
-    unfinished = _unfinished(pending)
     series = series_of(target, whole=False)
     own = is_own(target, user)
     applied = recorded(user, "applied")
@@ -269,7 +263,12 @@ def checkout_status(place: Place) -> CheckoutStatus:
     if port is not None:
         patches = of_port(port)
     last = last_of(user)
-    changes = [] if unfinished and unfinished.state == HALF else _users_changes(user)
+    changes = _users_changes(user)
+    # At last, so that what one who began meanwhile has half done is not told as the user's.
+    running, stopped = CheckoutTransaction.look(user.path, state_of(user))
+    unfinished = _unfinished(stopped)
+    if unfinished and unfinished.state == HALF:
+        changes = []
     what = under_way(user)
     damage = _refusal(series.check) if other else None
     lost = None if damage else _refusal(lambda: check_whole(target, series))
