@@ -16,9 +16,11 @@ from lmsbuild_kill import snapshot
 from lmsbuild_world import World
 
 from lmsbuild.__main__ import run
+from lmsbuild.base import use
 from lmsbuild.base.console import Console
-from lmsbuild.base.git import Repository
+from lmsbuild.base.git import Repository, repository
 from lmsbuild.base.transaction import hold
+from lmsbuild.checkout import checkout
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.switch import CheckoutTransaction
 from lmsbuild.upkeep import status
@@ -140,3 +142,51 @@ def test_status_tells_one_who_began_while_it_looked(
     (found,) = json.loads(capsys.readouterr().out)["checkouts"]
     assert found["running"]["command"] == " ".join(DROP) and not found["unfinished"]
     assert found["next"].startswith("wait for `lmsbuild drop v1.0 1` (process ")
+
+
+@pytest.mark.parametrize("command", ["abort", "status"])
+def test_a_checkout_that_clean_would_remove(
+    world: World, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """It is no damaged one. Who may have to go on with it keeps it; who only looks does not."""
+    assert run(["fetch", "v1.0"]) == 0
+    use.let_go()
+    codes: list[int] = []
+    opened = repository._opened
+
+    def late(*given: Any) -> Repository:
+        patch.undo()
+        codes.append(lmsbuild_processes.run("clean", "--all")[0])
+        return opened(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repository, "_opened", late)
+        capsys.readouterr()
+        assert run([command, "--json"]) == 0, capsys.readouterr().err
+    told = json.loads(capsys.readouterr().out)
+    kept = command == "abort"
+    assert codes == [BUSY if kept else 0]
+    assert (world.target.work / "source").exists() == kept
+    assert not told.get("damaged")
+    use.let_go()
+
+
+def test_abort_beside_another_that_cleans_up(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = world.target.work / ".lmsbuild-new-source-killed"
+    left.mkdir(parents=True)
+    leftovers = checkout.leftovers
+
+    def listed(folder: Path) -> list[Path]:
+        found = leftovers(folder)
+        if found:
+            assert lmsbuild_processes.run("clean")[0] == 0
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkout, "leftovers", listed)
+        capsys.readouterr()
+        assert run(["abort", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["aborted"] == []
+    use.let_go()

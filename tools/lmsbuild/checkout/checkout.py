@@ -252,6 +252,8 @@ def abandon(target: Target, *, dry_run: bool = False) -> list[Path]:
 def _abandoned(left: Path, *, dry_run: bool) -> bool:
     try:
         with _lock(lock_of(left)).acquire(timeout=0):
+            if not left.exists():
+                return False  # `clean` was there first
             if not dry_run:
                 shutil.rmtree(left)
             return True

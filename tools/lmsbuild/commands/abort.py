@@ -50,6 +50,9 @@ def command(*, tag: str | None, into: Path | None, dry_run: bool, console: Conso
     is never overwritten: it is named, and nothing is done.
     """
     project = find_project()
+    supported = [checkout.default_path(target, None) for target in targets(project)]
+    for path in () if dry_run else (*supported, *project.work.glob("*/source")):
+        checkout.hold(path)  # before it is looked at, so that `clean` leaves it
     kinds: list[tuple[type[FileTransaction], Path, Path]] = [
         (CheckoutTransaction, place.user.path, state_of(place.user))
         for place in places(project, tag, into)

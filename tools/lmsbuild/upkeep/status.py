@@ -183,9 +183,14 @@ def _goes_to(place: Place, spec: str | None) -> bool:
 
 
 def _place(target: Target, path: Path) -> Place | None:
-    # Not a repository that the folder only lies in.
-    user = checkout_git(path) if has_git(path) else None
-    return Place(target, user) if user is not None and is_framework(target, path) else None
+    try:
+        # Not a repository that the folder only lies in.
+        user = checkout_git(path) if has_git(path) else None
+        return Place(target, user) if user is not None and is_framework(target, path) else None
+    except (FileError, GitError, TreeStateError):
+        if has_git(path):
+            raise
+        return None  # `clean` has removed it just now
 
 
 def _fitting(found: list[Place]) -> Place:
@@ -221,7 +226,8 @@ def status(project: Project, tag: str | None, into: Path | None) -> Status:
         except (FileError, GitError, TreeStateError) as error:
             if into is not None:
                 raise
-            damaged.append(error.message)
+            if has_git(place.user.path):
+                damaged.append(error.message)
     return Status(project_status(project), checkouts, damaged)
 
 
