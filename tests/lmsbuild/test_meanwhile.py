@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lmsbuild_processes
 import pytest
@@ -18,15 +18,18 @@ from lmsbuild_world import World
 from lmsbuild.__main__ import run
 from lmsbuild.base import use
 from lmsbuild.base.console import Console
+from lmsbuild.base.errors import BusyError
 from lmsbuild.base.git import Repository, repository
 from lmsbuild.base.transaction import hold
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.switch import CheckoutTransaction
 from lmsbuild.upkeep import status
+from lmsbuild.wheel import inputs
+from lmsbuild.wheel.toolchain import Compiler
 
 pytestmark = pytest.mark.default
-BUSY = 16
+BUSY = BusyError.exit_code
 DROP = ("drop", "v1.0", "1")
 COMMANDS = [
     ("apply", "--dry-run"),
@@ -142,6 +145,22 @@ def test_status_tells_one_who_began_while_it_looked(
     (found,) = json.loads(capsys.readouterr().out)["checkouts"]
     assert found["running"]["command"] == " ".join(DROP) and not found["unfinished"]
     assert found["next"].startswith("wait for `lmsbuild drop v1.0 1` (process ")
+
+
+def test_no_wheel_is_made_of_what_is_half_switched(
+    world: World, clone: Path, at_work: ExitStack, console: Console
+) -> None:
+    overlooked = checkout.overlooked
+
+    def begun(user: Repository) -> list[str]:
+        patch.undo()
+        switching(clone, at_work)
+        return overlooked(user)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "overlooked", begun)
+        with pytest.raises(BusyError, match=r"`lmsbuild drop v1\.0 1` \(process "):
+            inputs.gather(world.target, clone, "3.11", console, cast("Compiler", None))
 
 
 @pytest.mark.parametrize("command", ["abort", "status"])
