@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import lmsbuild_processes
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from lmsbuild.__main__ import run
 from lmsbuild.base import log
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import (
+    BusyError,
     ConfigError,
     ConflictError,
     MismatchError,
@@ -25,10 +27,10 @@ from lmsbuild.base.errors import (
     UnfinishedError,
     UsageError,
 )
-from lmsbuild.base.git import Git, open_at
+from lmsbuild.base.git import Git, Repository, open_at
 from lmsbuild.base.hashing import git_blob
 from lmsbuild.base.transaction import PROJECT_STATE, FileTransaction, Step, undo_files
-from lmsbuild.checkout import made
+from lmsbuild.checkout import made, switch
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.checkout import fetch
 from lmsbuild.checkout.refresh import RUNTIME_SUBJECT, refresh, runtime_patch
@@ -324,6 +326,24 @@ def test_what_is_saved_meanwhile_is_kept(
     assert found.read_text().endswith("# mine\n")
     changed = {name for name, content in snapshot(world).items() if content != before[name]}
     assert changed <= {f"alpha/v1.0/{found.name}"}
+
+
+def test_what_was_refreshed_is_noted_before_another_refreshes(
+    world: World, applied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the note would be of commits that the patch files have no more."""
+    world.commit(applied, {"core/alloc.h": "#pragma once\nint more();\n"}, "Declare more")
+    codes: list[int] = []
+    recorded = switch.recorded
+
+    def late(user: Repository, name: str) -> str:
+        words = ("refresh", "v1.0", "--from", str(applied))
+        codes.append(lmsbuild_processes.run(*words)[0])
+        return recorded(user, name)
+
+    monkeypatch.setattr("lmsbuild.checkout.refresh.recorded", late)
+    refresh(world.target, applied)
+    assert codes == [BusyError.exit_code]
 
 
 def test_refresh_after_refresh(world: World, applied: Path) -> None:

@@ -136,12 +136,12 @@ def refresh(target: Target, source: Path | None, *, dry_run: bool = False) -> Re
         if changes:
             transaction.commit()
         made.note(target.project, plan.made)
+        if line is not None and recorded(line.repository, REFRESHED) != line.tip:
+            repository = line.repository
+            # A clone may be read-only.
+            repository.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)
     if target.runtime_patches in {path.parent for path in changes}:
         done = replace(done, notes=[*done.notes, *_stale_elsewhere(target)])
-    if line is not None and recorded(line.repository, REFRESHED) != line.tip:
-        repository = line.repository
-        # A clone may be read-only.
-        repository.git.run("update-ref", f"{REFS}{REFRESHED}", line.tip, check=False)
     return done
 
 
