@@ -199,4 +199,17 @@ class BiasedMutex {
   int in_row_ = 0;        // so often before
 };
 
+class BiasedLock {
+ public:
+  BiasedLock(BiasedMutex& mutex, BiasedMutex::Hand* hand)
+      : mutex_(mutex), locked_by_(mutex.lock(hand)) {}
+  ~BiasedLock() { mutex_.unlock(locked_by_); }
+  BiasedLock(const BiasedLock&) = delete;
+  BiasedLock& operator=(const BiasedLock&) = delete;
+
+ private:
+  BiasedMutex& mutex_;
+  BiasedMutex::Hand* const locked_by_;
+};
+
 }  // namespace lms

@@ -329,9 +329,8 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device)
   count_op_(frame, part);
   // All that the op has queued on a stream is over when the mark is, so it is the end of each use
   // there. What is below the minimum size moves so rarely that no mark is set for it.
-  const Device* marked = nullptr;  // a device, and a stream of it that has `mark`
+  Device* marked = nullptr;  // a device, and a stream of it that its mark is on
   Stream stream = nullptr;
-  MarkPtr mark;
   for (const Frame::Pin& pin : frame.pins_) {
     Entry* entry = pin.entry;
     if (entry->bytes < min_bytes_) {
@@ -340,11 +339,11 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device)
       if (marked != entry->on || pin.stream != stream) {
         marked = entry->on;
         stream = pin.stream;
-        mark = mark_(marked->index, stream, frame.bytes_);
+        mark_(marked->index, stream, frame.bytes_, &marked->mark);
       }
       if (StreamUse* use = entry->streams.find(stream)) {
-        if (use->last != mark) use->last = mark;
-        use->unmarked = !mark;
+        if (use->last != marked->mark) use->last = marked->mark;
+        use->unmarked = !marked->mark;
       }
     }
     unpin_(entry, frame.lane_);
@@ -421,11 +420,11 @@ void Engine::used_at_once_(Entry* entry, Stream stream) {
 
 // Null, so that all that is queued is waited for, where it cannot be set: frames are left in
 // destructors.
-MarkPtr Engine::mark_(int device, Stream stream, std::size_t bytes) {
+void Engine::mark_(int device, Stream stream, std::size_t bytes, MarkPtr* mark) {
   try {
-    return backend_.mark(device, stream, bytes);
+    backend_.mark(device, stream, bytes, mark);
   } catch (...) {
-    return nullptr;
+    mark->reset();
   }
 }
 
@@ -450,7 +449,8 @@ void Engine::begin_to_move_() {
         if (!use.unmarked) continue;
         auto found = marks.find(use.stream);
         if (found == marks.end()) {
-          found = marks.emplace(use.stream, mark_(on->index, use.stream, kAnyBytes)).first;
+          found = marks.emplace(use.stream, nullptr).first;
+          mark_(on->index, use.stream, kAnyBytes, &found->second);
         }
         use.last = found->second;
         use.unmarked = false;
@@ -503,14 +503,15 @@ Lane Engine::open_lane() {
   return static_cast<Lane>(lane_count_++);
 }
 
-void Engine::close_lane(Lane lane) {
+void Engine::close_lane(Frame& frame) {
   const EngineLock lock(mutex_);
+  const Lane lane = std::exchange(frame.lane_, 0);
   for (auto& on : devices_) {
     if (!on->lanes[lane].open) continue;
     on->lanes[lane].open = false;
     --on->open_lanes;
   }
-  mutex_.disown_parts();  // its frame is about to go
+  mutex_.disown_parts();  // the frame is about to go
   closed_lanes_.push_back(lane);
 }
 

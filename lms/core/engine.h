@@ -135,10 +135,11 @@ class Backend {
   // The host waits for all that memory owes to streams, whoever has it.
   virtual void finish_owed() {}
 
-  // What is after all work queued so far on `stream`, where an op ends that has used `bytes`. Null
-  // where that cannot be told: uses are then not known to end before anything that is queued; or
-  // where nothing has ever moved: it is then asked for when something is about to.
-  virtual MarkPtr mark(int, Stream, std::size_t) { return nullptr; }
+  // `mark` becomes what is after all work queued so far on `stream`, where an op ends that has used
+  // `bytes`. Null where that cannot be told: uses are then not known to end before anything that is
+  // queued; or where nothing has ever moved: it is then asked for when something is about to. Ops
+  // that use little share one, so mostly it is what `mark` is from the op before.
+  virtual void mark(int, Stream, std::size_t, MarkPtr* mark) { mark->reset(); }
 
   // Something is about to move, for the first time.
   virtual void begin_to_move() {}
@@ -472,7 +473,8 @@ class Engine {
   // closed used last grows old with the others' ops, as does what one used that runs no op for
   // long.
   Lane open_lane();
-  void close_lane(Lane lane);
+  // That of a frame, which is of lane 0 from then on.
+  void close_lane(Frame& frame);
 
   // Brings a storage in ahead of its use, and leaves it idle. Whether it is resident now.
   bool page_in(Key key, Stream stream, Reclaim reclaim);
@@ -591,6 +593,7 @@ class Engine {
     std::uint64_t order = 0;      // how many came to be idle
     std::vector<LaneTime> lanes;  // of each
     std::size_t open_lanes = 0;   // that have run an op here
+    MarkPtr mark;                 // that the last op set, or shares
     List clean;                   // storages with a host copy, and what is dead of them
     IdleLists idle;
     PinCounts pins;
@@ -669,7 +672,7 @@ class Engine {
   void found_at_(Entry* entry, const Extent& extent);
   void moved_to_(Entry* entry, const Extent& extent);
   void size_(Entry* entry, std::size_t bytes);
-  MarkPtr mark_(int device, Stream stream, std::size_t bytes);
+  void mark_(int device, Stream stream, std::size_t bytes, MarkPtr* mark);
   static void forget_last_uses_(Entry* entry);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);
   std::size_t drop_copies_(std::size_t bytes);

@@ -783,10 +783,10 @@ void Backend::refill(lms::Key key, lms::HostRange host, lms::Stream user, lms::F
 
 void Backend::join(lms::Stream user, const lms::FencePtr& arrival) { device_.wait(user, arrival); }
 
-lms::MarkPtr Backend::mark(int device, lms::Stream user, std::size_t) {
+void Backend::mark(int device, lms::Stream user, std::size_t, lms::MarkPtr* mark) {
   if (before_mark) before_mark(device);
   if (fail_mark > 0 && --fail_mark == 0) throw BackendError();
-  return moves ? device_.record(user) : nullptr;
+  *mark = moves ? device_.record(user) : nullptr;
 }
 
 }  // namespace fake

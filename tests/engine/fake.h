@@ -282,7 +282,7 @@ class Backend final : public lms::Backend {
               lms::FencePtr* arrival) override;
   void join(lms::Stream stream, const lms::FencePtr& arrival) override;
   void begin_to_move() override { moves = true; }
-  lms::MarkPtr mark(int device, lms::Stream stream, std::size_t bytes) override;
+  void mark(int device, lms::Stream stream, std::size_t bytes, lms::MarkPtr* mark) override;
   lms::Marks owed_to_others(const lms::Extent& at) override;
   void before_host_growth(std::size_t bytes, int device) override {
     if (before_growth) before_growth(bytes, device);

@@ -57,7 +57,7 @@ class Worker {
  public:
   Worker(Common* common, std::size_t index, std::uint64_t seed)
       : c_(*common), random_(seed), stream_(stream(index + 1)) {}
-  ~Worker() { c_.engine.close_lane(lane_); }
+  ~Worker() { c_.engine.close_lane(frame_); }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
@@ -251,8 +251,7 @@ class Worker {
   Common& c_;
   Random random_;
   lms::Stream stream_;
-  const lms::Lane lane_ = c_.engine.open_lane();
-  Engine::Frame frame_{lane_};
+  Engine::Frame frame_{c_.engine.open_lane()};
   std::vector<Tensor> own_;
 };
 

@@ -677,12 +677,13 @@ void Backend::finish_owed() {
 }
 
 // Costs nothing while nothing has ever moved: the engine asks for it when something is about to.
-::lms::MarkPtr Backend::mark(int device, ::lms::Stream stream, size_t bytes) {
+void Backend::mark(int device, ::lms::Stream stream, size_t bytes, ::lms::MarkPtr* mark) {
   const auto index = static_cast<DeviceIndex>(device);
   if (!has_moved_ && usable(index, stream_of(stream))) {
-    return nullptr;
+    mark->reset();
+  } else {
+    mark_after(index, stream_of(stream), bytes, mark);
   }
-  return mark_after(index, stream_of(stream), bytes);
 }
 
 }  // namespace c10::cuda::lms

@@ -80,7 +80,7 @@ class Backend final : public ::lms::Backend {
   void finish_owed() override;
   void begin_to_move() override;
   void before_host_growth(size_t bytes, int device) override;
-  ::lms::MarkPtr mark(int device, ::lms::Stream stream, size_t bytes) override;
+  void mark(int device, ::lms::Stream stream, size_t bytes, ::lms::MarkPtr* mark) override;
 
  private:
   struct HostContext;

@@ -2,9 +2,11 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/lms/AllocatorHook.h>
 #include <c10/cuda/lms/Fences.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/compat/cuda.h>
+#include <c10/cuda/lms/core/crowd.h>
 
 #include <algorithm>
 #include <array>
@@ -184,10 +186,10 @@ class EventMark;
 
 // A stream, as far as its marks are concerned.
 struct Line {
-  std::mutex mutex;  // also around what records: a mark is after all that was queued before its
-                     // number was given away
-  std::uint64_t last = 0;           // number of the last mark
-  size_t used = 0;                  // bytes that ops have used since
+  ::lms::BiasedMutex mutex;  // also around what records: a mark is after all that was queued before
+                             // its number was given away
+  std::uint64_t last = 0;    // number of the last mark
+  size_t used = 0;           // bytes that ops have used since
   size_t bytes_per_mark = 0;        // of its device
   std::shared_ptr<EventMark> next;  // where somebody has asked for it
   bool external = false;
@@ -196,17 +198,69 @@ struct Line {
 
 // Leaked, as the fences are: so many as there were streams. The default stream of each device has
 // the same handle.
-Line& line_of(DeviceIndex device, cudaStream_t stream) {
-  static auto* mutex = new std::mutex;
-  static auto* lines = new std::map<std::pair<DeviceIndex, cudaStream_t>, Line>;
-  thread_local std::pair<DeviceIndex, cudaStream_t> last{-1, nullptr};
-  thread_local Line* line = nullptr;
-  if (line == nullptr || last != std::make_pair(device, stream)) {
-    const std::lock_guard<std::mutex> lock(*mutex);
-    last = {device, stream};
-    line = &(*lines)[last];
+struct Lines {
+  std::mutex mutex;
+  std::map<std::pair<DeviceIndex, cudaStream_t>, Line> lines;
+
+  static Lines& all() {
+    static auto* all = new Lines;
+    return *all;
   }
-  return *line;
+};
+
+// What a thread has of its own, with nothing to make.
+struct LineOfThread {
+  std::pair<DeviceIndex, cudaStream_t> of{-1, nullptr};  // the last that it looked for
+  Line* line = nullptr;
+  ::lms::BiasedMutex::Hand* hand = nullptr;
+  bool ends = false;  // the thread: it has a hand no more
+};
+
+LineOfThread& line_of_thread() {
+  thread_local LineOfThread mine;
+  return mine;
+}
+
+Line& line_of(DeviceIndex device, cudaStream_t stream) {
+  LineOfThread& mine = line_of_thread();
+  if (mine.line == nullptr || mine.of != std::make_pair(device, stream)) {
+    Lines& all = Lines::all();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    mine.of = {device, stream};
+    mine.line = &all.lines[mine.of];
+  }
+  return *mine.line;
+}
+
+// By which this thread comes to own the mutexes of lines, until it ends.
+struct LineHand {
+  LineHand() { line_of_thread().hand = &hand; }
+  ~LineHand() {
+    line_of_thread().hand = nullptr;
+    line_of_thread().ends = true;
+    if (in_child()) {  // a thread of the parent may have had one of these
+      return;
+    }
+    Lines& all = Lines::all();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    for (auto& one : all.lines) {
+      const std::lock_guard<::lms::BiasedMutex> line(one.second.mutex);
+      one.second.mutex.disown();
+    }
+  }
+  LineHand(const LineHand&) = delete;
+  LineHand& operator=(const LineHand&) = delete;
+
+  ::lms::BiasedMutex::Hand hand;
+};
+
+::lms::BiasedMutex::Hand* line_hand() {
+  LineOfThread& mine = line_of_thread();
+  if (C10_UNLIKELY(mine.hand == nullptr && !mine.ends)) {
+    thread_local LineHand hand;
+    (void)hand;
+  }
+  return mine.hand;
 }
 
 // After an error of the context nothing runs on it any more, so the work of every fence is over;
@@ -257,7 +311,7 @@ class EventMark final : public ::lms::Mark {
   // Sets it where nobody has yet.
   cudaEvent_t event() {
     if (!set_) {
-      const std::lock_guard<std::mutex> lock(line_.mutex);
+      const std::lock_guard<::lms::BiasedMutex> lock(line_.mutex);
       if (!set_) {  // then it is the next
         record();
         line_.next.reset();
@@ -318,7 +372,7 @@ MarkPtr set_on(DeviceIndex device, cudaStream_t stream, Line& line) {
 // the stream itself has been made to wait for.
 void mark_if_external(DeviceIndex device, cudaStream_t stream) {
   Line& line = line_of(device, stream);
-  const std::lock_guard<std::mutex> lock(line.mutex);
+  const std::lock_guard<::lms::BiasedMutex> lock(line.mutex);
   if (line.external) {
     set_on(device, stream, line);
   }
@@ -396,7 +450,7 @@ void add_up(WaitLog* log) {
 // What kind of stream has the handle now.
 void know(DeviceIndex device, cudaStream_t handle, bool external) {
   Line& line = line_of(device, handle);
-  const std::lock_guard<std::mutex> lock(line.mutex);
+  const std::lock_guard<::lms::BiasedMutex> lock(line.mutex);
   if (external == line.external) {
     return;
   }
@@ -539,7 +593,7 @@ bool program_owns(DeviceIndex device, cudaStream_t stream) {
     return false;
   }
   Line& line = line_of(device, stream);
-  const std::lock_guard<std::mutex> lock(line.mutex);
+  const std::lock_guard<::lms::BiasedMutex> lock(line.mutex);
   return line.external;
 }
 
@@ -566,7 +620,7 @@ void mark_external_streams() noexcept {
 MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
   Line& line = line_of(device, stream);
   {
-    const std::lock_guard<std::mutex> lock(line.mutex);
+    const std::lock_guard<::lms::BiasedMutex> lock(line.mutex);
     if (C10_LIKELY(!line.external) || is_current(device, stream)) {
       return set_on(device, stream, line);
     }
@@ -575,7 +629,7 @@ MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
     }
   }
   const cudaStream_t in = first_stream(device, Way::kIn);
-  const std::lock_guard<std::mutex> lock(line.mutex);
+  const std::lock_guard<::lms::BiasedMutex> lock(line.mutex);
   if (!line.latest) {  // no op has used it. One of its own, as its numbers are compared
     const auto mark = next_of(device, stream, line);
     mark->record_on(in);
@@ -585,30 +639,34 @@ MarkPtr set_mark(DeviceIndex device, cudaStream_t stream) {
   return line.latest;
 }
 
-MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes) {
+void mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes, MarkPtr* mark) {
   Line& line = line_of(device, stream);
   {
-    const std::lock_guard<std::mutex> lock(line.mutex);
+    const ::lms::BiasedLock lock(line.mutex, line_hand());
     if (C10_LIKELY(!line.external)) {
       if (C10_UNLIKELY(line.bytes_per_mark == 0)) {
         line.bytes_per_mark = bytes_per_mark(device);
       }
       line.used += std::max(bytes, line.bytes_per_mark / kOpsPerMark);
-      if (line.used < line.bytes_per_mark) {
-        if (C10_UNLIKELY(!line.next)) {
-          line.next = next_of(device, stream, line);
-        }
-        return line.next;
+      if (line.used >= line.bytes_per_mark) {
+        *mark = capturing(stream) ? nullptr : set_on(device, stream, line);
+        return;
       }
-      return capturing(stream) ? nullptr : set_on(device, stream, line);
+      if (C10_UNLIKELY(!line.next)) {
+        line.next = next_of(device, stream, line);
+      }
+      if (*mark != line.next) {
+        *mark = line.next;
+      }
+      return;
     }
   }
-  return is_current(device, stream) && capturing(stream) ? nullptr : set_mark(device, stream);
+  *mark = is_current(device, stream) && capturing(stream) ? nullptr : set_mark(device, stream);
 }
 
 MarkPtr next_mark(DeviceIndex device, cudaStream_t stream) {
   Line& line = line_of(device, stream);
-  const std::lock_guard<std::mutex> lock(line.mutex);
+  const std::lock_guard<::lms::BiasedMutex> lock(line.mutex);
   if (C10_UNLIKELY(line.external)) {
     return line.latest;
   }

@@ -61,9 +61,9 @@ void mark_external_streams() noexcept;
 // After all work queued so far on `stream`, which is not being captured. Of a stream that is not
 // usable, the last one.
 MarkPtr set_mark(DeviceIndex device, cudaStream_t stream);
-// After the op that has just used `bytes` there; ops that use little share one, after the last of
-// them. Null where it would have to be set while the stream is captured.
-MarkPtr mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes);
+// `mark` becomes the one after the op that has just used `bytes` there; ops that use little share
+// one, after the last of them. Null where it would have to be set while the stream is captured.
+void mark_after(DeviceIndex device, cudaStream_t stream, size_t bytes, MarkPtr* mark);
 // The mark that comes next there: it will be after all work queued so far. Set by whoever sets the
 // next one or, before that, waits for it.
 MarkPtr next_mark(DeviceIndex device, cudaStream_t stream);

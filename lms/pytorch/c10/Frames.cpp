@@ -56,7 +56,7 @@ namespace {
 struct ThreadFrame {
   ThreadFrame() = default;
   ~ThreadFrame() {
-    engine.close_lane(lane);
+    engine.close_lane(frame);
     turns.close_tally(tally);
   }
   ThreadFrame(const ThreadFrame&) = delete;
