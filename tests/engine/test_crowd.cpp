@@ -62,11 +62,11 @@ TEST(crowd_looks_once) {
 
 // Each stores, passes its barrier and looks for what the other stored, both at once.
 TEST(barriers_show_one_what_the_other_stored) {
-  constexpr int kRounds = 100'000;
+  const int rounds = static_cast<int>(harness::option("rounds", 100'000));
   std::atomic<int> mine{0}, others{0}, round{0}, done{0};
   std::atomic<bool> other_saw{false};
   std::thread other([&] {
-    for (int i = 1; i <= kRounds; ++i) {
+    for (int i = 1; i <= rounds; ++i) {
       while (round.load() != i) {
       }
       others.store(i, std::memory_order_relaxed);
@@ -76,7 +76,7 @@ TEST(barriers_show_one_what_the_other_stored) {
     }
   });
   int neither = 0;
-  for (int i = 1; i <= kRounds; ++i) {
+  for (int i = 1; i <= rounds; ++i) {
     round.store(i);
     for (int spin = i % 64; spin > 0; --spin) (void)done.load(std::memory_order_relaxed);
     mine.store(i, std::memory_order_relaxed);

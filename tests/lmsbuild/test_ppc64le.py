@@ -36,6 +36,8 @@ LIBRARIES = ("ld64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so
 # Of the engine's cases those that are not only long; emulated they take eight times as long.
 ROUNDS = {"random_programs": ("seeds=4", "steps=1000"), "pool_random": ("seeds=2", "steps=1000"),
           "threads_share_one_engine": ("steps=200",),
+          "barriers_show_one_what_the_other_stored": ("rounds=10000",),
+          "turns_never_miss_one_that_runs": ("rounds=10000",),
           # In less host memory than QEMU_RESERVED_VA, and more than one victim's candidates.
           "reclaim_cost_of_many": ("large=500", "ops=500"),
           "victims_hole_is_optimal": ("instances=200",),
