@@ -621,7 +621,7 @@ TEST(turns_never_miss_one_that_runs) {
     }
   });
   int missed = 0;
-  const long rounds = harness::option("rounds", 400'000);
+  const long rounds = harness::option("rounds", 50'000);
   for (long i = 0; i < rounds; ++i) missed += turns.alone(0) ? 1 : 0;
   over = true;
   thread.join();

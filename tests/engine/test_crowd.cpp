@@ -62,7 +62,7 @@ TEST(crowd_looks_once) {
 
 // Each stores, passes its barrier and looks for what the other stored, both at once.
 TEST(barriers_show_one_what_the_other_stored) {
-  const int rounds = static_cast<int>(harness::option("rounds", 100'000));
+  const int rounds = static_cast<int>(harness::option("rounds", 20'000));
   std::atomic<int> mine{0}, others{0}, round{0}, done{0};
   std::atomic<bool> other_saw{false};
   std::thread other([&] {

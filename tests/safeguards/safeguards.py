@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,7 @@ def _find(safeguard: Safeguard, search: str, text: str) -> list[tuple[int, int]]
     return [p for p in everywhere if any(a <= p[0] and p[1] <= b for a, b in ranges)]
 
 
+@lru_cache(maxsize=8)  # of one file many safeguards are looked for
 def _functions(file: str, text: str) -> list[tuple[str, int, int]]:
     """Each function's and class's name, and the range of its lines in `text`."""
     starts = [0]
@@ -167,11 +169,17 @@ def _functions(file: str, text: str) -> list[tuple[str, int, int]]:
 
 
 def _occurrences(text: str, search: str) -> list[tuple[int, int]]:
-    solid = [(i, c) for i, c in enumerate(text) if not c.isspace()]
-    packed = "".join(c for _, c in solid)
+    places, packed = _packed(text)
     wanted = "".join(search.split())
     hits = [hit.start() for hit in re.finditer(f"(?={re.escape(wanted)})", packed)]
-    return [(solid[hit][0], solid[hit + len(wanted) - 1][0] + 1) for hit in hits]
+    return [(places[hit], places[hit + len(wanted) - 1] + 1) for hit in hits]
+
+
+@lru_cache(maxsize=8)
+def _packed(text: str) -> tuple[list[int], str]:
+    """What is no space, and where in `text` it is."""
+    places = [place for place, character in enumerate(text) if not character.isspace()]
+    return places, "".join(text[place] for place in places)
 
 
 def _advice(
