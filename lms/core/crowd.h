@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#ifdef __linux__
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <thread>
 
@@ -61,42 +53,12 @@ class Crowd {
 
 namespace detail {
 
-// A barrier that every thread of the process passes, as Linux has it since 4.14. The numbers are
-// those of its <linux/membarrier.h>, which some machines that build this have in an older version.
-template <class Unused = void>
-class ProcessBarrier {
- public:
-  // Until the library is loaded, and on other systems, it is not to be had.
-  static bool allowed() { return allowed_; }
-  // What a thread then does is not to be trusted without it.
-  static void pass() {
-    if (call_(kExpedited) == 0) return;
-    // In the child of a fork it may have to be asked for anew.
-    if (call_(kRegisterExpedited) == 0 && call_(kExpedited) == 0) return;
-    std::perror("Large Model Support: the system call membarrier, which was allowed before");
-    std::abort();
-  }
-
- private:
-  static constexpr int kExpedited = 1 << 3;
-  static constexpr int kRegisterExpedited = 1 << 4;
-
-  // 0, or -1 with errno.
-  static int call_(int command) {
-#ifdef __NR_membarrier
-    return static_cast<int>(syscall(__NR_membarrier, command, 0));
-#else
-    (void)command;
-    errno = ENOSYS;
-    return -1;
-#endif
-  }
-
-  static const bool allowed_;
-};
-
-template <class Unused>
-const bool ProcessBarrier<Unused>::allowed_ = call_(kRegisterExpedited) == 0;
+// A barrier that every thread of the process passes, as Linux has it since 4.14. Whether it can be
+// had is found out once, by the first who may need it: a process that never does asks for nothing.
+bool allow_process_barriers();
+extern std::atomic<bool> process_barriers;  // it was, and it can
+// What threads then do is not to be trusted without it: ends the process where it is refused.
+void pass_process_barrier();
 
 }  // namespace detail
 
@@ -105,7 +67,7 @@ const bool ProcessBarrier<Unused>::allowed_ = call_(kRegisterExpedited) == 0;
 // the heavy one. The light one is for who comes by at each op: where the system can do without it,
 // only the compiler sees it. A heavy one takes microseconds.
 inline void light_barrier() {
-  if (detail::ProcessBarrier<>::allowed()) {
+  if (detail::process_barriers.load(std::memory_order_relaxed)) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
   } else {
     __sync_synchronize();  // as atomic_thread_fence, which ThreadSanitizer does not accept
@@ -113,8 +75,8 @@ inline void light_barrier() {
 }
 
 inline void heavy_barrier() {
-  if (detail::ProcessBarrier<>::allowed()) {
-    detail::ProcessBarrier<>::pass();
+  if (detail::process_barriers.load(std::memory_order_relaxed)) {
+    detail::pass_process_barrier();
   } else {
     __sync_synchronize();
   }
@@ -176,7 +138,8 @@ class BiasedMutex {
     if (owner != nullptr && owner->thread_ != std::this_thread::get_id()) take_from_(owner);
     in_row_ = hand != nullptr && hand == last_ ? in_row_ + 1 : 0;
     last_ = hand;
-    if (in_row_ >= kRow) owner_.store(hand, std::memory_order_relaxed);
+    if (in_row_ >= kRow && detail::allow_process_barriers())
+      owner_.store(hand, std::memory_order_relaxed);
     return nullptr;
   }
 

@@ -1,12 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "turns.h"
 
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 
 #include "admission.h"
 
 namespace lms {
 namespace {
+
+// As the kernel's <linux/membarrier.h> has them, which some machines that build this have in an
+// older version.
+constexpr int kExpedited = 1 << 3;
+constexpr int kRegisterExpedited = 1 << 4;
+
+// 0, or -1 with errno.
+int membarrier(int command) {
+#ifdef __NR_membarrier
+  return static_cast<int>(syscall(__NR_membarrier, command, 0));
+#else
+  (void)command;
+  errno = ENOSYS;
+  return -1;
+#endif
+}
 
 constexpr std::uint64_t kLooks = UINT64_MAX;
 
@@ -17,6 +41,24 @@ constexpr Clock::Duration Turns::kDropTime;
 constexpr Clock::Duration Turns::kLook;
 constexpr int Turns::kPatientTries;
 constexpr Turns::Ops Turns::kDependent;
+
+std::atomic<bool> detail::process_barriers{false};
+
+bool detail::allow_process_barriers() {
+  static const bool allowed = [] {
+    process_barriers = membarrier(kRegisterExpedited) == 0;
+    return process_barriers.load();
+  }();
+  return allowed;
+}
+
+void detail::pass_process_barrier() {
+  if (membarrier(kExpedited) == 0) return;
+  // In the child of a fork it may have to be asked for anew.
+  if (membarrier(kRegisterExpedited) == 0 && membarrier(kExpedited) == 0) return;
+  std::perror("Large Model Support: the system call membarrier, which was allowed before");
+  std::abort();
+}
 
 // A kernel that lacks memory.
 struct Turns::Lacking {
@@ -55,6 +97,7 @@ Turns::~Turns() {
 }
 
 Turns::Tally& Turns::open_tally() {
+  detail::allow_process_barriers();
   for (Tally* tally = tallies_; tally != nullptr; tally = tally->next_) {
     if (!tally->taken_.exchange(true)) return *tally;
   }

@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -63,6 +74,7 @@ TEST(crowd_looks_once) {
 // Each stores, passes its barrier and looks for what the other stored, both at once.
 TEST(barriers_show_one_what_the_other_stored) {
   const int rounds = static_cast<int>(harness::option("rounds", 20'000));
+  lms::detail::allow_process_barriers();
   std::atomic<int> mine{0}, others{0}, round{0}, done{0};
   std::atomic<bool> other_saw{false};
   std::thread other([&] {
@@ -228,4 +240,55 @@ TEST(biased_mutex_is_not_taken_from_one_who_has_it_locked) {
   over = true;
   owner.join();
   CHECK_EQ(sum.load(), own + others);
+}
+
+// ---- a system without barriers of the process
+
+namespace {
+
+// From now on the system refuses them to this process. False where it cannot be told to.
+bool refuse_process_barriers() {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{sizeof(code) / sizeof(code[0]), code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// How a child process ends that runs this, as `waitpid` has it.
+template <class Act>
+int status_of_child(const Act& act) {
+  const pid_t child = fork();
+  if (child == 0) _exit(act());
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+}  // namespace
+
+TEST(biased_mutex_is_nobodys_own_without_barriers_of_the_process) {
+  const int status = status_of_child([] {
+    if (!refuse_process_barriers()) return 0;
+    BiasedMutex mutex;
+    BiasedMutex::Hand hand;
+    return lock_often(&mutex, &hand) ? 1 : 0;
+  });
+  CHECK_EQ(status, 0);
+}
+
+// What threads own by then could not be taken from them.
+TEST(a_process_ends_that_is_refused_its_barriers_later) {
+  const int status = status_of_child([] {
+    BiasedMutex mutex;
+    BiasedMutex::Hand hand;
+    if (!lock_often(&mutex, &hand) || !refuse_process_barriers()) return 1;
+    in_another_thread([&mutex] { mutex.lock(); });
+    return 0;
+  });
+  CHECK(status == 1 << 8 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
 }

@@ -105,7 +105,7 @@ size_t limit_headroom(size_t reserved) noexcept;
 void release_acquired();
 
 inline void release_if_outermost(const detail::Thread& mine) {
-  if (C10_UNLIKELY(mine.holds && mine.release_scopes == 0 && mine.engine_scopes == 0)) {
+  if (C10_UNLIKELY(mine.holds != nullptr && mine.release_scopes == 0 && mine.engine_scopes == 0)) {
     release_acquired();
   }
 }

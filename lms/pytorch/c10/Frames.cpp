@@ -23,19 +23,23 @@
 // What surrounds an op: its pins, and what is let go when no lock is held any more.
 namespace c10::cuda::lms {
 
-namespace {
-
 // References to storages that are let go when no lock is held.
 struct Acquired {
   std::vector<intrusive_ptr<StorageImpl>> strong;
   std::vector<StorageImpl*> weak;
 };
 
+namespace {
+
 thread_local detail::Thread thread_of_its_own;
 
+// No object of the thread's: one that is destroyed before may still let tensors go.
 Acquired& acquired() {
-  thread_local Acquired storages;
-  return storages;
+  detail::Thread& mine = detail::this_thread();
+  if (mine.holds == nullptr) {
+    mine.holds = new Acquired;
+  }
+  return *mine.holds;
 }
 
 }  // namespace
@@ -52,9 +56,9 @@ namespace {
 
 }  // namespace
 
-// A thread's ops are a lane.
+// A thread's ops are a lane, up to what it runs when it `ends`.
 struct ThreadFrame {
-  ThreadFrame() = default;
+  explicit ThreadFrame(bool ends) : lane(ends ? 0 : engine.open_lane()) {}
   ~ThreadFrame() {
     engine.close_lane(frame);
     turns.close_tally(tally);
@@ -65,7 +69,7 @@ struct ThreadFrame {
   ::lms::Engine& engine = state().engine;
   ::lms::Turns& turns = c10::cuda::lms::turns();
   ::lms::Turns::Tally& tally = turns.open_tally();
-  const ::lms::Lane lane = engine.open_lane();
+  const ::lms::Lane lane;
   ::lms::Engine::Frame frame{lane};
   int depth = 0;
   bool started = false;      // counts among the ops that run: its pins may be in others' way
@@ -79,9 +83,22 @@ struct ThreadFrame {
 namespace {
 
 ThreadFrame& make_frame(detail::Thread& mine) {
-  thread_local ThreadFrame frame;
-  mine.frame = &frame;
-  return frame;
+  struct Own {
+    explicit Own(detail::Thread& thread) : mine(thread) {}
+    ~Own() {
+      mine.frame = nullptr;
+      mine.ends = true;
+    }
+    detail::Thread& mine;
+    ThreadFrame frame{/*ends=*/false};
+  };
+  if (C10_UNLIKELY(mine.ends)) {  // nobody tells when it is over: leaked
+    mine.frame = new ThreadFrame(/*ends=*/true);
+  } else {
+    thread_local Own own(mine);
+    mine.frame = &own.frame;
+  }
+  return *mine.frame;
 }
 
 ThreadFrame& frame_of(detail::Thread& mine) {
@@ -170,22 +187,18 @@ int fill_in_streams(Use* uses, size_t count, const F& f) {
 
 void keep_alive(intrusive_ptr<StorageImpl> storage) {
   acquired().strong.push_back(std::move(storage));
-  detail::this_thread().holds = true;
 }
 
-void drop_weak_later(StorageImpl* storage) {
-  acquired().weak.push_back(storage);
-  detail::this_thread().holds = true;
-}
+void drop_weak_later(StorageImpl* storage) { acquired().weak.push_back(storage); }
 
 void release_acquired() {
   detail::Thread& mine = detail::this_thread();
-  if (C10_UNLIKELY(std::exchange(mine.holds, false))) {
-    Acquired storages = std::exchange(acquired(), Acquired());
+  if (C10_UNLIKELY(mine.holds != nullptr)) {
+    const std::unique_ptr<Acquired> storages(std::exchange(mine.holds, nullptr));
     const bool before = std::exchange(mine.lets_go, true);
-    storages.strong.clear();
+    storages->strong.clear();
     mine.lets_go = before;
-    for (StorageImpl* storage : storages.weak) {
+    for (StorageImpl* storage : storages->weak) {
       drop_weak(storage);
     }
   }

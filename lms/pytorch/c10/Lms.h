@@ -24,6 +24,7 @@ namespace c10::cuda::lms {
 using ::lms::Access;
 using ::lms::Use;  // its key is a StorageImpl
 
+struct Acquired;
 struct ThreadFrame;
 
 namespace detail {
@@ -36,9 +37,10 @@ struct Thread {
   int growth_scopes = 0;
   int shortage_scopes = 0;
   int sparing_scopes = 0;        // of them
-  bool holds = false;            // there are storages to let go
+  Acquired* holds = nullptr;     // storages to let go
   bool lets_go = false;          // and they are being let go
   ThreadFrame* frame = nullptr;  // of its ops, from the first on
+  bool ends = false;             // what it has that must be destroyed is gone
 };
 C10_CUDA_API Thread& this_thread() noexcept;
 
