@@ -108,7 +108,7 @@ Turns::Tally& Turns::open_tally() {
   return *made;
 }
 
-Turns::Count Turns::count_() {
+Turns::Count Turns::count_() const {
   if (tallies_ != nullptr) heavy_barrier();
   Count count;
   count.ended = total_(ended_, &Tally::ended_);

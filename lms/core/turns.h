@@ -122,7 +122,7 @@ class Turns {
   }
   bool barred() const { return barred_.load(); }
   // Whether one runs that is independent. Not for a pool in which any was not started.
-  bool independent_run() {
+  bool independent_run() const {
     const Count now = count_();
     return now.running() > now.dependent();
   }
@@ -137,11 +137,11 @@ class Turns {
   // one within the other.
   bool wait(const std::function<bool()>& take, Lack lack, int own, bool fits_alone, int holds = 0);
   // Whether none has begun but these.
-  bool alone(int own) { return count_().running() <= static_cast<Ops>(own); }
+  bool alone(int own) const { return count_().running() <= static_cast<Ops>(own); }
   // Whether a thread holds memory that is not waiting for some. Of this one's there are so many.
   bool others_hold(int holds) const { return holds_.load() > waiting_holds_.load() + holds; }
   // How many have ended. One that is alone, and finds as many as before, was alone meanwhile.
-  std::uint64_t ended() { return count_().ended; }
+  std::uint64_t ended() const { return count_().ended; }
 
  private:
   struct Lacking;
@@ -162,7 +162,7 @@ class Turns {
   };
   // Each that runs meanwhile is among those that run. For who has told before that he will look:
   // what begins or ends later sees that.
-  Count count_();
+  Count count_() const;
   Ops total_(const std::atomic<Ops>& others, std::atomic<Ops> Tally::* of_tally) const;
 
   // It has been counted: it waits, or whoever acts between ops has seen it.
