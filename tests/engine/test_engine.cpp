@@ -82,6 +82,14 @@ struct Rig {
     if (old.key != nullptr) engine->overwrote(&old);
     engine->leave(frame);
   }
+  // Ops of one frame, more than it takes for its thread to own a lock.
+  void use_often(Engine::Frame* frame, StorageRef* storage) {
+    fake::Scope scope;
+    for (int i = 0; i < 500; ++i) {
+      enter(frame, {{storage, Access::kRead}});
+      engine->leave(*frame);
+    }
+  }
   // One whose kernel is `work`.
   template <class Work>
   void run_op(StorageRef* storage, lms::Stream on, const Work& work) {
@@ -1683,16 +1691,9 @@ TEST(engine_forgets_the_frame_of_a_lane_that_is_closed) {
   std::thread([&rig, &storage] {
     const lms::Lane lane = rig.engine->open_lane();
     const std::unique_ptr<Engine::Frame> frame(new Engine::Frame(lane));
-    fake::Scope scope;
-    for (int i = 0; i < 500; ++i) {
-      rig.enter(frame.get(), {{&storage, Access::kRead}});
-      rig.engine->leave(*frame);
-    }
+    rig.use_often(frame.get(), &storage);
     rig.engine->close_lane(*frame);
-    for (int i = 0; i < 500; ++i) {  // as what ends with the thread may do
-      rig.enter(frame.get(), {{&storage, Access::kRead}});
-      rig.engine->leave(*frame);
-    }
+    rig.use_often(frame.get(), &storage);  // as what ends with the thread may do
   }).join();
   rig.use(&storage);
   CHECK_EQ(rig.engine->stats(0).used, 1001);
@@ -1705,11 +1706,7 @@ TEST(engine_frames_of_no_lane_own_nothing) {
   StorageRef storage = rig.make(1);
   std::thread([&rig, &storage] {
     const std::unique_ptr<Engine::Frame> frame(new Engine::Frame);
-    fake::Scope scope;
-    for (int i = 0; i < 500; ++i) {
-      rig.enter(frame.get(), {{&storage, Access::kRead}});
-      rig.engine->leave(*frame);
-    }
+    rig.use_often(frame.get(), &storage);
   }).join();
   rig.use(&storage);
   CHECK_EQ(rig.engine->stats(0).used, 501);

@@ -19,7 +19,7 @@ from lmsbuild.__main__ import run
 from lmsbuild.base import use
 from lmsbuild.base.console import Console
 from lmsbuild.base.errors import BusyError
-from lmsbuild.base.git import Repository, repository
+from lmsbuild.base.git import repository
 from lmsbuild.base.transaction import hold
 from lmsbuild.checkout import checkout
 from lmsbuild.checkout.apply import apply
@@ -94,6 +94,20 @@ def begins(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
     monkeypatch.setattr(CheckoutTransaction, "check_none_unfinished", checked)
 
 
+def begins_within(
+    patch: pytest.MonkeyPatch, place: object, name: str, other: Callable[[], object]
+) -> None:
+    """Have `other` begin right before what has this name there next does its work."""
+    original = getattr(place, name)
+
+    def late(*given: Any) -> Any:
+        patch.undo()
+        other()
+        return original(*given)
+
+    patch.setattr(place, name, late)
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
     ("other", "message"),
@@ -131,15 +145,8 @@ def test_status_tells_one_who_began_while_it_looked(
     clone: Path, at_work: ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And takes what that has half done for no change of the user's."""
-    changes = status._users_changes
-
-    def begun(user: Repository) -> list[str]:
-        patch.undo()
-        switching(clone, at_work)
-        return changes(user)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(status, "_users_changes", begun)
+        begins_within(patch, status, "_users_changes", lambda: switching(clone, at_work))
         capsys.readouterr()
         assert run(["status", "v1.0", "--into", str(clone), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["checkouts"]
@@ -150,15 +157,8 @@ def test_status_tells_one_who_began_while_it_looked(
 def test_no_wheel_is_made_of_what_is_half_switched(
     world: World, clone: Path, at_work: ExitStack, console: Console
 ) -> None:
-    overlooked = checkout.overlooked
-
-    def begun(user: Repository) -> list[str]:
-        patch.undo()
-        switching(clone, at_work)
-        return overlooked(user)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inputs, "overlooked", begun)
+        begins_within(patch, inputs, "overlooked", lambda: switching(clone, at_work))
         with pytest.raises(BusyError, match=r"`lmsbuild drop v1\.0 1` \(process "):
             inputs.gather(world.target, clone, "3.11", console, cast("Compiler", None))
 
@@ -171,15 +171,12 @@ def test_a_checkout_that_clean_would_remove(
     assert run(["fetch", "v1.0"]) == 0
     use.let_go()
     codes: list[int] = []
-    opened = repository._opened
 
-    def late(*given: Any) -> Repository:
-        patch.undo()
+    def clean() -> None:
         codes.append(lmsbuild_processes.run("clean", "--all")[0])
-        return opened(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repository, "_opened", late)
+        begins_within(patch, repository, "_opened", clean)
         capsys.readouterr()
         assert run([command, "--json"]) == 0, capsys.readouterr().err
     told = json.loads(capsys.readouterr().out)
