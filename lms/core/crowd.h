@@ -7,6 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include "types.h"
+
 // For what threads do at the same time.
 namespace lms {
 
@@ -67,7 +69,7 @@ void pass_process_barrier();
 // the heavy one. The light one is for who comes by at each op: where the system can do without it,
 // only the compiler sees it. A heavy one takes microseconds.
 inline void light_barrier() {
-  if (detail::process_barriers.load(std::memory_order_relaxed)) {
+  if (LMS_LIKELY(detail::process_barriers.load(std::memory_order_relaxed))) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
   } else {
     __sync_synchronize();  // as atomic_thread_fence, which ThreadSanitizer does not accept
@@ -103,10 +105,12 @@ class BiasedMutex {
 
   // Of this thread; null: it cannot own the mutex. Returns what `unlock` is to be given.
   Hand* lock(Hand* hand) {
-    if (hand == nullptr || owner_.load(std::memory_order_relaxed) != hand) return lock_(hand);
+    if (LMS_UNLIKELY(hand == nullptr || owner_.load(std::memory_order_relaxed) != hand)) {
+      return lock_(hand);
+    }
     hand->locked_.store(true, std::memory_order_relaxed);
     light_barrier();  // who takes it from this thread sees that it is locked, or is seen
-    if (owner_.load(std::memory_order_relaxed) == hand) return hand;
+    if (LMS_LIKELY(owner_.load(std::memory_order_relaxed) == hand)) return hand;
     hand->locked_.store(false, std::memory_order_relaxed);
     return lock_(hand);
   }

@@ -83,7 +83,7 @@ struct Engine::Entry {
 };
 
 inline void Engine::List::put(Link* link) {
-  if (ends_.previous == link) return;
+  if (LMS_UNLIKELY(ends_.previous == link)) return;
   take(link);
   link->previous = ends_.previous;
   link->next = &ends_;
@@ -92,7 +92,7 @@ inline void Engine::List::put(Link* link) {
 }
 
 inline void Engine::List::take(Link* link) {
-  if (link->next == nullptr) return;
+  if (LMS_UNLIKELY(link->next == nullptr)) return;
   link->previous->next = link->next;
   link->next->previous = link->previous;
   link->previous = link->next = nullptr;
@@ -125,14 +125,14 @@ class Engine::Held {
  public:
   Held(Engine& engine, Device* on, Frame* frame)
       : engine_(engine), part_(on == nullptr ? nullptr : &on->part) {
-    if (part_ != nullptr) {
+    if (LMS_LIKELY(part_ != nullptr)) {
       locked_by_ = part_->lock(frame == nullptr || frame->lane_ == 0 ? nullptr : &frame->hand_);
     } else {
       engine_.mutex_.lock();
     }
   }
   ~Held() {
-    if (part_ != nullptr) {
+    if (LMS_LIKELY(part_ != nullptr)) {
       part_->unlock(locked_by_);
     } else {
       engine_.mutex_.unlock();
@@ -159,7 +159,7 @@ class Engine::Held {
 // The device whose part is enough for an op that uses, or makes, so many of `device`: where it has
 // pinned nothing of others, and needs no more than what ops of that device change.
 inline Engine::Device* Engine::part_of_(const Frame* frame, std::size_t count, int device) {
-  if (predictor_ || chaos_ || mutex_.is_mine()) return nullptr;
+  if (LMS_UNLIKELY(predictor_ || chaos_ || mutex_.is_mine())) return nullptr;
   if (frame == nullptr || frame->empty()) return known_(device);
   const bool same = !frame->several_ && (count == 0 || frame->device_->index == device);
   return same ? frame->device_ : nullptr;
@@ -167,8 +167,10 @@ inline Engine::Device* Engine::part_of_(const Frame* frame, std::size_t count, i
 
 inline void Engine::Frame::add_(Entry* entry, Stream stream) {
   pins_.push_back({entry, stream});
-  several_ = several_ || (device_ != nullptr && device_ != entry->on);
-  device_ = entry->on;
+  if (LMS_UNLIKELY(device_ != entry->on)) {
+    several_ = several_ || device_ != nullptr;
+    device_ = entry->on;
+  }
 }
 
 inline void Engine::Frame::clear_() {
@@ -192,6 +194,10 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
   OpUse first_use;  // of most ops there are no others
   std::vector<OpUse> others;
   OpUse* of = &first_use;
+  if (part != nullptr) {
+    first_use.on = part;
+    first_use.paged_in_before = part->stats.paged_in_bytes;
+  }
   bool all_there = true;
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) look_ahead_(part, uses[i + kAhead].key);
@@ -204,21 +210,21 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
     const Access access = uses[i].access;
     const bool looks = access != Access::kHold && access != Access::kInPlace;
     if (looks && access != Access::kRead) entry->written = true;
-    if (of->on != entry->on) of = use_of_(*entry->on, &first_use, &others);
+    if (LMS_UNLIKELY(of->on != entry->on)) of = use_of_(*entry->on, &first_use, &others);
     if (entry->pins == 1 && looks && bytes >= min_bytes_) {
       ++of->count;
       of->bytes += bytes;
     }
-    if (looks && extent.place == Place::kDevice) {
-      note_use_(entry);
-      use_resident_(entry, access, uses[i].stream);
-    } else {
+    if (LMS_UNLIKELY(!looks || extent.place != Place::kDevice)) {
       all_there = false;
+      continue;
     }
+    note_use_(entry);
+    use_resident_(entry, access, uses[i].stream);
   }
   first_use.on->pins.note_peaks();
   for (const OpUse& use : others) use.on->pins.note_peaks();
-  if (!all_there) {
+  if (LMS_UNLIKELY(!all_there)) {
     held.widen();
     first_use.paged_in_before = first_use.on->stats.paged_in_bytes;
     bring_in_operands_(&frame.pins_[first], uses, count, old);
@@ -242,7 +248,7 @@ Engine::OpUse* Engine::use_of_(Device& on, OpUse* first, std::vector<OpUse>* oth
   return use;
 }
 
-inline void Engine::tell_use_(const OpUse& use, const char* op) {
+LMS_ALWAYS_INLINE void Engine::tell_use_(const OpUse& use, const char* op) {
   Device& on = *use.on;
   on.stats.used += static_cast<std::int64_t>(use.count);
   on.stats.used_bytes += static_cast<std::int64_t>(use.bytes);
@@ -333,9 +339,9 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device)
   Stream stream = nullptr;
   for (const Frame::Pin& pin : frame.pins_) {
     Entry* entry = pin.entry;
-    if (entry->bytes < min_bytes_) {
+    if (LMS_UNLIKELY(entry->bytes < min_bytes_)) {
       forget_last_uses_(entry);
-    } else if (!entry->dead) {
+    } else if (LMS_LIKELY(!entry->dead)) {
       if (marked != entry->on || pin.stream != stream) {
         marked = entry->on;
         stream = pin.stream;
@@ -346,7 +352,7 @@ void Engine::leave(Frame& frame, const Use* made, std::size_t count, int device)
         use->unmarked = !marked->mark;
       }
     }
-    unpin_(entry, frame.lane_);
+    end_pin_(entry, frame.lane_);
   }
   Device* const last = frame.device_;
   frame.clear_();
@@ -462,7 +468,7 @@ void Engine::begin_to_move_() {
 // An op that runs others for long, as one written in Python may, pins everything once, and nothing
 // that has died.
 inline void Engine::maybe_trim_(Frame* frame) {
-  if (frame->pins_.size() > 2 * frame->trimmed_ + kPinsBeforeTrim) trim_(frame);
+  if (LMS_UNLIKELY(frame->pins_.size() > 2 * frame->trimmed_ + kPinsBeforeTrim)) trim_(frame);
 }
 
 void Engine::trim_(Frame* frame) {
@@ -613,8 +619,8 @@ std::uint64_t Engine::age_(const Entry* entry) const {
 }
 
 // What is too small moves so rarely that its rhythm is not worth the memory.
-inline void Engine::note_use_(Entry* entry) {
-  if (entry->bytes < min_bytes_) return;
+LMS_ALWAYS_INLINE void Engine::note_use_(Entry* entry) {
+  if (LMS_UNLIKELY(entry->bytes < min_bytes_)) return;
   Device& on = *entry->on;
   const Rhythm::Said said = entry->rhythm.use(on.clock);
   if (said == Rhythm::Said::kRight) ++on.stats.predicted;
@@ -886,7 +892,7 @@ bool Engine::bring_in_(Entry* entry, Access access, Stream stream, Reclaim recla
 inline void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
   use_on_(entry, stream);
   if (access == Access::kRead) return;
-  if (entry->copied) backend_.join(stream, entry->copied);
+  if (LMS_UNLIKELY(entry->copied)) backend_.join(stream, entry->copied);
   drop_copy_(entry);
 }
 
@@ -895,7 +901,7 @@ inline void Engine::use_resident_(Entry* entry, Access access, Stream stream) {
 // it lets it go.
 inline void Engine::use_on_(Entry* entry, Stream stream) {
   StreamUse* use = entry->streams.find(stream);
-  if (use == nullptr || use->unordered) order_use_(entry, stream, use);
+  if (LMS_UNLIKELY(use == nullptr || use->unordered)) order_use_(entry, stream, use);
 }
 
 void Engine::order_use_(Entry* entry, Stream stream, StreamUse* use) {
@@ -907,7 +913,7 @@ void Engine::order_use_(Entry* entry, Stream stream, StreamUse* use) {
 
 // Where that is not where it was, it is new, or was given other memory by its user.
 inline void Engine::found_at_(Entry* entry, const Extent& extent) {
-  if (entry->ptr != extent.ptr) moved_to_(entry, extent);
+  if (LMS_UNLIKELY(entry->ptr != extent.ptr)) moved_to_(entry, extent);
 }
 
 void Engine::moved_to_(Entry* entry, const Extent& extent) {
@@ -1052,7 +1058,7 @@ inline Engine::Entry*& Engine::recent_(Device& on, Key key) {
 
 inline Engine::Entry* Engine::find_on_(Device& on, Key key) {
   Entry*& recent = recent_(on, key);
-  if (recent != nullptr && recent->key == key) return recent;
+  if (LMS_LIKELY(recent != nullptr && recent->key == key)) return recent;
   const auto it = on.entries.find(key);
   return it == on.entries.end() ? nullptr : recent = it->second;
 }
@@ -1192,7 +1198,10 @@ inline void Engine::maybe_purge_(Device& on) {
 }
 
 inline void Engine::size_(Entry* entry, std::size_t bytes) {
-  if (entry->bytes == bytes) return;
+  if (LMS_UNLIKELY(entry->bytes != bytes)) resize_(entry, bytes);
+}
+
+void Engine::resize_(Entry* entry, std::size_t bytes) {
   entry->bytes = bytes;
   entry->size_class = 0;
   for (const std::size_t most : size_classes_) entry->size_class += bytes > most ? 1 : 0;
@@ -1237,7 +1246,7 @@ std::vector<Engine::Entry*> Engine::idle_on_(Device& on, Sizes sizes) {
 }
 
 inline void Engine::tell_candidate_(Entry* entry) {
-  if (!tells_candidates_) return;
+  if (LMS_LIKELY(!tells_candidates_)) return;
   backend_.set_candidate(entry->key, entry->idle.next != nullptr && evictable_(entry));
 }
 
@@ -1248,13 +1257,13 @@ Extent Engine::pin_(Entry* entry) {
 }
 
 // The peaks are left to the caller.
-inline Extent Engine::begin_pin_(Entry* entry) {
-  const bool first = entry->pins++ == 0;
+LMS_ALWAYS_INLINE Extent Engine::begin_pin_(Entry* entry) {
+  const bool first = LMS_LIKELY(entry->pins++ == 0);
   if (first) {
-    if (entry->foreseen) idleness_over_(entry, /*evicted=*/false);
+    if (LMS_UNLIKELY(entry->foreseen)) idleness_over_(entry, /*evicted=*/false);
     tell_candidate_(entry);
     // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
-    if (entry->guarded) disarm_(entry);
+    if (LMS_UNLIKELY(entry->guarded)) disarm_(entry);
   }
   const Extent extent = backend_.locate(entry->key);
   found_at_(entry, extent);
@@ -1265,21 +1274,25 @@ inline Extent Engine::begin_pin_(Entry* entry) {
   return extent;
 }
 
-inline void Engine::unpin_(Entry* entry, Lane lane) {
-  if (--entry->pins > 0) return;
+void Engine::unpin_(Entry* entry, Lane lane) { end_pin_(entry, lane); }
+
+// Each operand of each op comes by here.
+LMS_ALWAYS_INLINE void Engine::end_pin_(Entry* entry, Lane lane) {
+  if (LMS_UNLIKELY(--entry->pins > 0)) return;
   entry->in_place = false;
   entry->on->pins.end(entry->size_class, entry->bytes);
-  if (entry->dead) {
+  if (LMS_UNLIKELY(entry->dead)) {
     delete entry;
     return;
   }
-  if (entry->written && entry->bytes < min_bytes_) {  // perhaps the op has given it more
+  if (LMS_UNLIKELY(entry->written &&
+                   entry->bytes < min_bytes_)) {  // perhaps the op has given it more
     size_(entry, backend_.bytes_of(entry->key));
   }
   entry->written = false;
   if (entry->copy) watch_writes_(entry);
   push_idle_(entry, lane);
-  if (predictor_) page_out_ahead_(entry);
+  if (LMS_UNLIKELY(predictor_ != nullptr)) page_out_ahead_(entry);
 }
 
 // Of one that no op uses any more.

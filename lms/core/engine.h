@@ -649,6 +649,7 @@ class Engine {
   Extent pin_(Entry* entry);
   Extent begin_pin_(Entry* entry);
   void unpin_(Entry* entry, Lane lane = 0);
+  void end_pin_(Entry* entry, Lane lane);
   void watch_writes_(Entry* entry);
   bool bring_in_(Entry* entry, Access access, Stream stream, Reclaim reclaim = Reclaim::kAllowed,
                  Overwritten* old = nullptr);
@@ -672,6 +673,7 @@ class Engine {
   void found_at_(Entry* entry, const Extent& extent);
   void moved_to_(Entry* entry, const Extent& extent);
   void size_(Entry* entry, std::size_t bytes);
+  void resize_(Entry* entry, std::size_t bytes);
   void mark_(int device, Stream stream, std::size_t bytes, MarkPtr* mark);
   static void forget_last_uses_(Entry* entry);
   void keep_resident_(Key key, Stream stream, bool Entry::* mark);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "types.h"
+
 namespace lms {
 
 // When a storage is used next, by when it was used before. What a loop keeps for long, as
@@ -25,7 +27,7 @@ class Rhythm {
   enum class Said : std::uint8_t { kNothing, kRight, kWrong };
 
   // It is used. Several uses in one op are one.
-  Said use(std::uint64_t now) {
+  LMS_ALWAYS_INLINE Said use(std::uint64_t now) {
     Said said = Said::kNothing;
     if (last_ != kUnknown && now > last_) said = add_(now - last_);
     last_ = now;
@@ -35,7 +37,7 @@ class Rhythm {
   // In how many ops it is used; kUnknown when its gaps do not repeat, or it should have been.
   std::uint64_t until_next(std::uint64_t now) const {
     if (period_ == 0) return kUnknown;
-    const std::uint64_t gap = gaps_[gaps_.size() - period_];
+    const std::uint64_t gap = ago_(period_ - 1U);
     const std::uint64_t since = now - last_;
     if (since <= gap) return gap - since;
     return alike_(since, gap) ? 0 : kUnknown;
@@ -48,31 +50,40 @@ class Rhythm {
 
   // An iteration may have a few ops more than the one before: one that lacked room begins anew.
   static bool alike_(std::uint64_t a, std::uint64_t b) {
+    if (LMS_LIKELY(a == b)) return true;
     const std::uint64_t more = std::max(a, b), less = std::min(a, b);
     return more - less <= 1 + more / 8;
   }
 
-  Said add_(std::uint64_t gap) {
-    gaps_.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(gap, UINT32_MAX)));
-    if (gaps_.size() > kKept) gaps_.erase(gaps_.begin(), gaps_.begin() + kKept / 2);
+  LMS_ALWAYS_INLINE Said add_(std::uint64_t gap) {
+    const auto last = static_cast<std::uint32_t>(std::min<std::uint64_t>(gap, UINT32_MAX));
     const bool said = period_ != 0;
-    if (said && alike_(gaps_.back(), gaps_[gaps_.size() - 1 - period_])) return Said::kRight;
-    period_ = find_();
+    const bool right = said && alike_(last, ago_(period_ - 1U));
+    if (LMS_UNLIKELY(gaps_.size() < kKept)) {
+      gaps_.push_back(last);
+    } else {
+      gaps_[next_] = last;
+    }
+    next_ = static_cast<std::uint8_t>((next_ + 1U) % kKept);
+    kept_ = static_cast<std::uint8_t>(kept_ == kKept ? kKept / 2 + 1 : kept_ + 1U);
+    if (LMS_LIKELY(right)) return Said::kRight;
+    look_for_period_();
     return said ? Said::kWrong : Said::kNothing;
   }
+
+  // The last gap, or the one so many before it.
+  std::uint32_t ago_(std::size_t gaps) const { return gaps_[(next_ - 1 - gaps) % kKept]; }
 
   // How many of the last gaps, one after the other, are as they were a period before.
   std::size_t repeats_(std::size_t period) const {
     std::size_t count = 0;
-    for (std::size_t i = gaps_.size(); i-- > period; ++count) {
-      if (!alike_(gaps_[i], gaps_[i - period])) break;
-    }
+    while (count + period < kept_ && alike_(ago_(count), ago_(count + period))) ++count;
     return count;
   }
 
   // The one that repeats for longest, and of all its gaps at least; else 0. Of several the
   // shortest.
-  std::size_t find_() const {
+  __attribute__((noinline)) void look_for_period_() {
     std::size_t best = 0, most = 0;
     for (std::size_t period = 1; period <= kLongestPeriod; ++period) {
       const std::size_t repeats = repeats_(period);
@@ -81,12 +92,14 @@ class Rhythm {
         most = repeats;
       }
     }
-    return best;
+    period_ = static_cast<std::uint8_t>(best);
   }
 
-  std::vector<std::uint32_t> gaps_;  // the last of them
+  std::vector<std::uint32_t> gaps_;  // the last of them, in a ring once it has kKept
   std::uint64_t last_ = kUnknown;
-  std::size_t period_ = 0;  // 0: none is known
+  std::uint8_t period_ = 0;  // 0: none is known
+  std::uint8_t next_ = 0;    // where the next gap comes to be
+  std::uint8_t kept_ = 0;    // of the last gaps; none before them is looked at
 };
 
 }  // namespace lms

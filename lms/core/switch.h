@@ -65,7 +65,7 @@ class Switch {
   // To be called when an op is over or a storage has died: turns off what is disabled, when nothing
   // is out any more.
   void retire() {
-    if (state_.load(std::memory_order_relaxed) == State::kDisabling) retire_();
+    if (LMS_UNLIKELY(state_.load(std::memory_order_relaxed) == State::kDisabling)) retire_();
   }
 
   // While it lives, it is neither turned on nor off.

@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "crowd.h"
+#include "types.h"
 
 namespace lms {
 
@@ -97,7 +98,7 @@ class Turns {
   // it `may_wait`, so that those that run come to an end; but not while one runs that is not
   // `independent`, as in Reservation: that may wait for this one.
   void start(Tally& mine, bool independent, bool may_wait) {
-    if (may_wait && barred_.load()) wait_at_bar_();
+    if (LMS_UNLIKELY(may_wait && barred_.load())) wait_at_bar_();
     mine.begun_.store(mine.begun_.load(std::memory_order_relaxed) + op_(!independent),
                       std::memory_order_relaxed);
     light_barrier();
@@ -105,7 +106,7 @@ class Turns {
   }
   // The same of one whose end another thread may tell.
   void start(bool independent, bool may_wait) {
-    if (may_wait && barred_.load()) wait_at_bar_();
+    if (LMS_UNLIKELY(may_wait && barred_.load())) wait_at_bar_();
     begun_ += op_(!independent);
     has_begun_(!independent);
   }
@@ -167,11 +168,11 @@ class Turns {
 
   // It has been counted: it waits, or whoever acts between ops has seen it.
   void has_begun_(bool dependent) {
-    if (between_ops_.load()) std::lock_guard<std::mutex> over(between_);
-    if (dependent && barred_.load()) tell_bar_();
+    if (LMS_UNLIKELY(between_ops_.load())) std::lock_guard<std::mutex> over(between_);
+    if (LMS_UNLIKELY(dependent && barred_.load())) tell_bar_();
   }
   void has_ended_() {
-    if (waiting_.load() > 0) tell_waiting_();
+    if (LMS_UNLIKELY(waiting_.load() > 0)) tell_waiting_();
     if (let_go_) let_go_();
   }
   void wait_at_bar_();

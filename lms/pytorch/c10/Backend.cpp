@@ -283,9 +283,14 @@ C10_NOINLINE bool may_manage_under_lock(const StorageImpl& storage) noexcept {
 // only what is foreign under the lock, too, is.
 bool manageable(const StorageImpl* storage) noexcept {
   const Glance seen = glance(*storage);
+  if (resident(seen.pointer())) {
+    detail::block_deleter.store(seen.pointer().get_deleter(), std::memory_order_relaxed);
+  }
   return Backend::may_manage(seen.pointer()) ||
          (seen.device().is_cuda() && may_manage_under_lock(*storage));
 }
+
+std::atomic<DeleterFnPtr> detail::block_deleter{nullptr};
 
 bool Backend::record_stream(const DataPtr& pointer, CUDAStream stream) {
   auto* host = pointer.cast_context<HostContext>(&release_host_context);
@@ -680,7 +685,9 @@ void Backend::finish_owed() {
 void Backend::mark(int device, ::lms::Stream stream, size_t bytes, ::lms::MarkPtr* mark) {
   const auto index = static_cast<DeviceIndex>(device);
   if (!has_moved_ && usable(index, stream_of(stream))) {
-    mark->reset();
+    if (*mark) {  // a null one is left alone: who reads what was just written to waits
+      mark->reset();
+    }
   } else {
     mark_after(index, stream_of(stream), bytes, mark);
   }

@@ -148,17 +148,17 @@ bool may_wait() { return !in_engine() && !holds_interpreter() && !has_standstill
 
 // Nor does one wait that holds what those that bar the way wait for.
 bool may_wait_at_bar(const ThreadFrame& mine) {
-  return mine.turns.barred() && *mine.holds == 0 && may_wait();
+  return C10_UNLIKELY(mine.turns.barred()) && *mine.holds == 0 && may_wait();
 }
 
-void start(ThreadFrame* mine, bool independent) {
+C10_ALWAYS_INLINE void start(ThreadFrame* mine, bool independent) {
   mine->turns.start(mine->tally, independent, may_wait_at_bar(*mine));
   mine->started = true;
   mine->independent = independent;
 }
 
-void end(ThreadFrame* mine) {
-  if (mine->started) {
+C10_ALWAYS_INLINE void end(ThreadFrame* mine) {
+  if (C10_LIKELY(mine->started)) {
     mine->started = false;
     mine->turns.end_started(mine->tally, mine->independent);
   }
@@ -274,7 +274,7 @@ void Hold::release(bool within_try) noexcept {
 }
 
 OpGuard::OpGuard(bool independent, detail::Thread& mine) : thread_(mine), mine_(frame_of(mine)) {
-  if (++mine_.depth == 1 && !mine_.started) {
+  if (C10_LIKELY(++mine_.depth == 1 && !mine_.started)) {
     mine_.independent = independent;
   }
 }
@@ -296,19 +296,19 @@ OpGuard::~OpGuard() {
   mark_external_streams();
   EngineScope scope(thread_);
   try {
-    if (mine.depth > 1) {
+    if (C10_UNLIKELY(mine.depth > 1)) {
       for (size_t i = 0; i < result_count_; ++i) {
         mine.engine.note(&mine.frame, results_[i].key, results_[i].stream, mine.lane,
                          device_of_results_);
       }
-    } else if (!mine.frame.empty() || result_count_ > 0) {
+    } else if (C10_LIKELY(!mine.frame.empty() || result_count_ > 0)) {
       mine.engine.leave(mine.frame, results_, result_count_, device_of_results_);
       detail::lms_switch.retire();
     }
   } catch (const std::exception& error) {  // chaos mode could not evict: the op itself succeeded
     TORCH_WARN("Large Model Support: ", error.what());
   }
-  if (--mine.depth > 0) {
+  if (C10_UNLIKELY(--mine.depth > 0)) {
     return;
   }
   mine.waited = false;
@@ -320,7 +320,7 @@ OpGuard::~OpGuard() {
 
 void OpGuard::enter(Use* uses, size_t count, const char* op) {
   ThreadFrame& mine = mine_;
-  if (!mine.started && !mine.in_turn) {
+  if (C10_LIKELY(!mine.started && !mine.in_turn)) {
     start(&mine, mine.independent);
   }
   bool captured = mine.for_graph;

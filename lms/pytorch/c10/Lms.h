@@ -174,6 +174,10 @@ C10_CUDA_API void hold_for_graph(bool hold);
 C10_CUDA_API void abandon_capture();
 // Whether the engine can manage this storage at all. Reads the storage only.
 C10_CUDA_API bool manageable(const StorageImpl* storage) noexcept;
+namespace detail {
+// What last deleted a block of the allocator for one of which `manageable` said so; null: for none.
+C10_CUDA_API extern std::atomic<DeleterFnPtr> block_deleter;
+}  // namespace detail
 
 // Enabling waits for the ops that run without pins, and throws when they still do after `patience`:
 // one of them may wait for this thread.

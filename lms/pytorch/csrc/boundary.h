@@ -71,7 +71,7 @@ C10_ALWAYS_INLINE Operands operands_of(const Call& call, const OpFacts& facts) {
 // Runs `step`. False when it found no room, if that is to be told.
 template <class Step>
 C10_ALWAYS_INLINE bool finds_room(Thread& mine, Room room, const Step& step) {
-  if (room == Room::kThrow) {
+  if (C10_UNLIKELY(room == Room::kThrow)) {
     step();
     return true;
   }
@@ -90,8 +90,8 @@ C10_ALWAYS_INLINE bool finds_room(Thread& mine, Room room, const Step& step) {
 template <class Attempt>
 C10_ALWAYS_INLINE void run_until_room(Thread& mine, Room first, const Attempt& attempt) {
   const auto again = [&attempt] { return attempt(Room::kTell); };
-  if (c10::cuda::lms::ShortageScope::active(mine) ||
-      !(attempt(first) || c10::cuda::lms::try_again(again))) {
+  if (C10_UNLIKELY(c10::cuda::lms::ShortageScope::active(mine) ||
+                   !(attempt(first) || c10::cuda::lms::try_again(again)))) {
     attempt(Room::kThrow);
   }
 }
@@ -144,17 +144,22 @@ class ResultSizes {
   template <class Call>
   ResultSizes(const Call& call, const OpFacts& facts) {
     if (facts.resizes) {
+      kept_ = std::make_unique<std::vector<Kept>>();
       call.each_written(facts, [this](const at::Tensor& tensor) {
         if (tensor.defined() && tensor.layout() == at::kStrided) {
           const auto sizes = tensor.sizes(), strides = tensor.strides();
-          kept_.push_back({tensor, {sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}});
+          kept_->push_back(
+              {tensor, {sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}});
         }
       });
     }
   }
 
   void put_back() const {
-    for (const Kept& kept : kept_) {
+    if (kept_ == nullptr) {
+      return;
+    }
+    for (const Kept& kept : *kept_) {
       if (!kept.tensor.sizes().equals(kept.sizes) || !kept.tensor.strides().equals(kept.strides)) {
         kept.tensor.unsafeGetTensorImpl()->set_sizes_and_strides(kept.sizes, kept.strides);
       }
@@ -166,7 +171,7 @@ class ResultSizes {
     at::Tensor tensor;
     c10::SmallVector<int64_t, 6> sizes, strides;
   };
-  std::vector<Kept> kept_;  // of most ops nothing
+  std::unique_ptr<std::vector<Kept>> kept_;  // of most ops null
 };
 
 // False when it found no room: for its operands, or in its kernel where that is to be told, too.
@@ -277,7 +282,8 @@ C10_ALWAYS_INLINE void run_whole(Call& call, const OpFacts& facts) {
   Operands operands = operands_of(call, facts);
   const ResultSizes sizes(call, facts);
   try {
-    if (c10::cuda::lms::ShortageScope::active(mine)) {  // what it is part of runs again
+    if (C10_UNLIKELY(
+            c10::cuda::lms::ShortageScope::active(mine))) {  // what it is part of runs again
       run_pinned(mine, call, facts, operands, Room::kThrow, Room::kThrow);
     } else if (repeatable(call, facts, operands)) {
       run_repeatable(mine, call, facts, operands, sizes);
@@ -360,7 +366,7 @@ at::Tensor make_known(const Make& make) {
 
 template <class Call>
 void at_boundary(Call& call) {
-  if (!c10::cuda::lms::active()) {
+  if (C10_UNLIKELY(!c10::cuda::lms::active())) {
     const c10::cuda::lms::UnpinnedOp unpinned;
     if (!c10::cuda::lms::active()) {
       call.run();
@@ -371,7 +377,7 @@ void at_boundary(Call& call) {
     }
   }
   const OpFacts& facts = call.facts();
-  if (facts.touches_nothing()) {
+  if (C10_UNLIKELY(facts.touches_nothing())) {
     call.run();
     return;
   }

@@ -5,7 +5,10 @@
 #include <ATen/core/ivalue.h>
 #include <c10/cuda/lms/Lms.h>
 #include <c10/cuda/lms/compat/cuda.h>
+#include <c10/cuda/lms/compat/storage.h>
 #include <torch/csrc/lms/compat/tensors.h>
+
+#include <atomic>
 
 namespace torch::lms {
 
@@ -15,10 +18,22 @@ namespace torch::lms {
 template <class F>
 void each_storage(const at::Tensor& tensor, const F& f);
 
+// Whether it is manageable, where that is to be seen at a glance: of nearly every one it is. A
+// glance without a call, as each operand of each op comes by here.
+C10_ALWAYS_INLINE bool looks_manageable(const c10::StorageImpl& storage) {
+  const c10::cuda::lms::Glance seen = c10::cuda::lms::glance(storage);
+  const c10::DataPtr& pointer = seen.pointer();
+  return pointer.device().is_cuda() && pointer.device().has_index() && pointer.get() != nullptr &&
+         pointer.get() == pointer.get_context() &&
+         pointer.get_deleter() ==
+             c10::cuda::lms::detail::block_deleter.load(std::memory_order_relaxed);
+}
+
 template <class F>
 C10_ALWAYS_INLINE void its_storage(const at::Tensor& tensor, const F& f) {
   auto* storage = storage_of(tensor);
-  if (storage != nullptr && c10::cuda::lms::manageable(storage)) {
+  if (storage != nullptr &&
+      (C10_LIKELY(looks_manageable(*storage)) || c10::cuda::lms::manageable(storage))) {
     f(tensor, storage);
   }
 }
@@ -44,7 +59,7 @@ C10_ALWAYS_INLINE void each_storage(const at::Tensor& tensor, const F& f) {
   if (C10_LIKELY(is_plain(tensor))) {
     its_storage(tensor, f);
   } else {
-    each_storage_of_any(tensor, f);
+    each_storage_of_any(tensor, F(f));  // of which a copy need be in memory alone
   }
 }
 
