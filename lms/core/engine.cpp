@@ -204,7 +204,7 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
     Entry* entry = track_(uses[i].key, part);
     // Before the pin: if it throws, nothing is left pinned.
     frame.add_(entry, uses[i].stream);
-    const Extent extent = begin_pin_(entry);
+    const Place place = begin_pin_(entry);
     const std::size_t bytes = entry->bytes;
     frame.bytes_ += bytes;
     const Access access = uses[i].access;
@@ -215,7 +215,7 @@ void Engine::enter(Frame& frame, const Use* uses, std::size_t count, Overwritten
       ++of->count;
       of->bytes += bytes;
     }
-    if (LMS_UNLIKELY(!looks || extent.place != Place::kDevice)) {
+    if (LMS_UNLIKELY(!looks || place != Place::kDevice)) {
       all_there = false;
       continue;
     }
@@ -1250,14 +1250,13 @@ inline void Engine::tell_candidate_(Entry* entry) {
   backend_.set_candidate(entry->key, entry->idle.next != nullptr && evictable_(entry));
 }
 
-Extent Engine::pin_(Entry* entry) {
-  const Extent extent = begin_pin_(entry);
+void Engine::pin_(Entry* entry) {
+  begin_pin_(entry);
   entry->on->pins.note_peaks();
-  return extent;
 }
 
-// The peaks are left to the caller.
-LMS_ALWAYS_INLINE Extent Engine::begin_pin_(Entry* entry) {
+// Where it is. The peaks are left to the caller.
+LMS_ALWAYS_INLINE Place Engine::begin_pin_(Entry* entry) {
   const bool first = LMS_LIKELY(entry->pins++ == 0);
   if (first) {
     if (LMS_UNLIKELY(entry->foreseen)) idleness_over_(entry, /*evicted=*/false);
@@ -1265,13 +1264,15 @@ LMS_ALWAYS_INLINE Extent Engine::begin_pin_(Entry* entry) {
     // While an op runs its schema tells the writes; the barrier watches what no op boundary sees.
     if (LMS_UNLIKELY(entry->guarded)) disarm_(entry);
   }
-  const Extent extent = backend_.locate(entry->key);
-  found_at_(entry, extent);
-  if (first) {
-    size_(entry, extent.bytes);
-    entry->on->pins.begin(entry->size_class, entry->bytes);
+  Place place = Place::kDevice;
+  if (LMS_UNLIKELY(!backend_.is_resident_at(entry->key, entry->ptr, entry->bytes))) {
+    const Extent extent = backend_.locate(entry->key);
+    found_at_(entry, extent);
+    if (first) size_(entry, extent.bytes);
+    place = extent.place;
   }
-  return extent;
+  if (first) entry->on->pins.begin(entry->size_class, entry->bytes);
+  return place;
 }
 
 void Engine::unpin_(Entry* entry, Lane lane) { end_pin_(entry, lane); }

@@ -74,8 +74,8 @@ using EngineLock = std::lock_guard<EngineMutex>;
 // What the engine asks of a framework and its device. Every call is made with the engine's lock
 // held; none may wait for a lock that can be held by a thread that waits for the engine's. For the
 // ops of two devices, of which each has the part of its own, two may be made at once of retain,
-// release, acquire, dead, locate, bytes_of, guard, unguard, join, owed_to_others, mark and
-// set_candidate.
+// release, acquire, dead, locate, is_resident_at, bytes_of, guard, unguard, join, owed_to_others,
+// mark and set_candidate.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -90,6 +90,11 @@ class Backend {
   virtual bool dead(Key key) = 0;
 
   virtual Extent locate(Key key) = 0;
+  // Whether that is on the device, at this address, with so many bytes: the same, for less.
+  virtual bool is_resident_at(Key key, const void* ptr, std::size_t bytes) {
+    const Extent at = locate(key);
+    return at.place == Place::kDevice && at.ptr == ptr && at.bytes == bytes;
+  }
   // Of its memory, wherever that is; also of one that is dead.
   virtual std::size_t bytes_of(Key key) = 0;
 
@@ -646,8 +651,8 @@ class Engine {
   void count_(Entry* entry, int device, Census* of);
   void unlink_(Entry* entry);
   void tell_candidate_(Entry* entry);
-  Extent pin_(Entry* entry);
-  Extent begin_pin_(Entry* entry);
+  void pin_(Entry* entry);
+  Place begin_pin_(Entry* entry);
   void unpin_(Entry* entry, Lane lane = 0);
   void end_pin_(Entry* entry, Lane lane);
   void watch_writes_(Entry* entry);

@@ -366,6 +366,16 @@ inline ::lms::Extent resident_at(const StorageImpl& storage) {
   return C10_LIKELY(resident(pointer)) ? resident_at(*storage) : locate_unusual_(storage);
 }
 
+bool Backend::is_resident_at(::lms::Key key, const void* ptr, size_t bytes) {
+  const StorageImpl& storage = *storage_of(key);
+  const DataPtr& pointer = pointer_of(storage);
+  if (C10_LIKELY(pointer.get() == ptr && ptr != nullptr && pointer.get_context() == ptr &&
+                 pointer.get_deleter() == detail::block_deleter.load(std::memory_order_relaxed))) {
+    return nbytes_of(storage) == bytes;
+  }
+  return ::lms::Backend::is_resident_at(key, ptr, bytes);
+}
+
 size_t Backend::bytes_of(::lms::Key key) { return nbytes_of(*storage_of(key)); }
 
 // Of one that is out, under the barrier, or not the engine's.

@@ -63,6 +63,7 @@ class Backend final : public ::lms::Backend {
   bool acquire(::lms::Key key) override;
   bool dead(::lms::Key key) override;
   ::lms::Extent locate(::lms::Key key) override;
+  bool is_resident_at(::lms::Key key, const void* ptr, size_t bytes) override;
   size_t bytes_of(::lms::Key key) override;
   void guard(::lms::Key key) override;
   bool unguard(::lms::Key key) override;

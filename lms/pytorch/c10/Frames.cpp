@@ -164,14 +164,24 @@ C10_ALWAYS_INLINE void end(ThreadFrame* mine) {
   }
 }
 
-// The current stream of each one's device, and f(stream) where it is another than the one before.
-// The device that all are of, or -1.
+// The current stream of the device that all are of; f(stream).
+template <class F>
+C10_ALWAYS_INLINE void fill_in_stream(Use* uses, size_t count, int device, const F& f) {
+  const ::lms::Stream stream = current_stream(device);
+  f(stream);
+  for (size_t i = 0; i < count; ++i) {
+    uses[i].stream = stream;
+  }
+}
+
+// The same of each one's device, where it is another than the one before. The device that all are
+// of, or -1.
 template <class F>
 int fill_in_streams(Use* uses, size_t count, const F& f) {
   int device = -1, changes = 0;
   ::lms::Stream stream = nullptr;  // current on `device`; mostly all are of one: to ask costs more
   for (size_t i = 0; i < count; ++i) {
-    const int its = glance(*static_cast<StorageImpl*>(uses[i].key)).device().index();
+    const int its = glance_at_device(*static_cast<StorageImpl*>(uses[i].key)).index();
     if (its != device) {
       device = its;
       ++changes;
@@ -220,7 +230,7 @@ void note(StorageImpl* storage) {
     return;
   }
   EngineScope scope;
-  const int device = glance(*storage).device().index();
+  const int device = glance_at_device(*storage).index();
   const ::lms::Stream stream = current_stream(device);
   state().engine.note(nullptr, storage, stream, mine.lane, device);
   if (C10_UNLIKELY(mine.for_graph)) {
@@ -318,15 +328,20 @@ OpGuard::~OpGuard() {
   }
 }
 
-void OpGuard::enter(Use* uses, size_t count, const char* op) {
+void OpGuard::enter(Use* uses, size_t count, const char* op, int device) {
   ThreadFrame& mine = mine_;
   if (C10_LIKELY(!mine.started && !mine.in_turn)) {
     start(&mine, mine.independent);
   }
   bool captured = mine.for_graph;
-  const int device = fill_in_streams(uses, count, [&captured](::lms::Stream stream) {
+  const auto look = [&captured](::lms::Stream stream) {
     captured = captured || capturing(static_cast<cudaStream_t>(stream));
-  });
+  };
+  if (C10_LIKELY(device >= 0)) {
+    fill_in_stream(uses, count, device, look);
+  } else {
+    device = fill_in_streams(uses, count, look);
+  }
   with_host_memory(
       [&] {  // what is pinned by then stays so, and is pinned once more
         EngineScope scope(thread_);

@@ -57,8 +57,9 @@ class C10_CUDA_API OpGuard {
   OpGuard& operator=(const OpGuard&) = delete;
 
   // Brings in what is out, for the op of that name: on the current stream, which this fills in.
-  // Throws OutOfMemoryError when it cannot be, with nothing lost.
-  void enter(Use* uses, size_t count, const char* op);
+  // Throws OutOfMemoryError when it cannot be, with nothing lost. `device`: that all are of; -1: of
+  // several, or the caller does not know.
+  void enter(Use* uses, size_t count, const char* op, int device = -1);
   // The op has run. Without this what it was to overwrite has its old bytes again in the end.
   void ran() {
     if (C10_UNLIKELY(overwritten_.key != nullptr)) {

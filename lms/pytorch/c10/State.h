@@ -38,7 +38,7 @@ inline ::lms::Stream current_stream(int device) {
 }
 
 inline ::lms::Stream stream_for(const StorageImpl* storage) {
-  return current_stream(glance(*storage).device().index());
+  return current_stream(glance_at_device(*storage).index());
 }
 
 // Thrown, in a GrowthScope, where an eviction lacks host memory that may come from the machine.

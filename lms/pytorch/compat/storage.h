@@ -34,6 +34,7 @@ const DataPtr& pointer_of(const StorageImpl& storage) noexcept;
 // it has, or had just now. The device is right. That a storage is not the engine's is to be asked
 // again under the lock.
 Glance glance(const StorageImpl& storage) noexcept;
+Device glance_at_device(const StorageImpl& storage) noexcept;
 // The old pointer's deleter does not run: its memory has a new owner.
 void replace_pointer(StorageImpl* storage, DataPtr&& pointer);
 // Frees its memory: it has no bytes from now on. False, and nothing is done, where its size is

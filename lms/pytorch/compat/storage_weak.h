@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace c10::cuda::lms {
 
@@ -49,11 +50,22 @@ __attribute__((no_sanitize_thread)) inline Glance glance(const StorageImpl& stor
   const auto* from = reinterpret_cast<const volatile Word*>(&pointer_of(storage));
   Glance seen;
   auto* to = reinterpret_cast<Word*>(seen.bytes);
-  to[0] = from[0];  // no loop: every operand comes by here, twice
+  to[0] = from[0];  // no loop: every operand comes by here
   to[1] = from[1];
   to[2] = from[2];
   to[3] = from[3];
   return seen;
+}
+
+// The last word alone.
+__attribute__((no_sanitize_thread)) inline Device glance_at_device(
+    const StorageImpl& storage) noexcept {
+  using Word [[gnu::may_alias]] = uintptr_t;
+  const Word last = reinterpret_cast<const volatile Word*>(&pointer_of(storage))[3];
+  Device device(kCUDA);
+  static_assert(sizeof(device) <= sizeof(last), "it is in one word");
+  std::memcpy(static_cast<void*>(&device), &last, sizeof(device));
+  return device;
 }
 
 }  // namespace c10::cuda::lms

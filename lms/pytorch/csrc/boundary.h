@@ -104,7 +104,8 @@ class Entered {
   C10_ALWAYS_INLINE bool enter(const OpFacts& facts, Operands& operands, Room room) {
     guard_.emplace(facts.independent, mine_);
     const bool entered = operands.empty() || finds_room(mine_, room, [&] {
-                           guard_->enter(operands.data(), operands.size(), facts.name.c_str());
+                           guard_->enter(operands.data(), operands.size(), facts.name.c_str(),
+                                         operands.one_device());
                          });
     if (!entered) {
       guard_.reset();

@@ -34,30 +34,48 @@ class Operands {
   using Access = c10::cuda::lms::Access;
 
   C10_ALWAYS_INLINE void add(c10::StorageImpl* storage, Access access) {
-    if (overwrites_) {  // copy_ from a view of itself reads what it writes
-      for (Use& use : uses_) {
-        if (use.key == storage && use.access == Access::kOverwrite) {
-          use.access = Access::kWrite;
-        }
-      }
+    if (C10_UNLIKELY(overwrites_)) {
+      read_what_is_overwritten(storage);
     }
-    overwrites_ = overwrites_ || access == Access::kOverwrite;
+    if (C10_UNLIKELY(access == Access::kOverwrite)) {
+      overwrites_ = true;
+    }
+    const int device = c10::cuda::lms::glance_at_device(*storage).index();
+    if (C10_UNLIKELY(device != device_)) {
+      several_devices_ = !empty();
+      device_ = device;
+    }
     uses_.emplace_back();  // field by field: a copy of the whole waits for its parts
     Use& use = uses_.back();
     use.key = storage;
     use.access = access;
   }
+  // So many will be added.
+  void reserve(size_t count) { uses_.reserve(count); }
 
   bool empty() const { return uses_.empty(); }
   size_t size() const { return uses_.size(); }
-  c10::Device device() const { return c10::cuda::lms::glance(*storage_of(uses_[0])).device(); }
+  c10::Device device() const { return c10::cuda::lms::glance_at_device(*storage_of(uses_[0])); }
+  // That all are of, or -1.
+  int one_device() const { return several_devices_ ? -1 : device_; }
   Use* data() { return uses_.data(); }
   const Use* begin() const { return uses_.begin(); }
   const Use* end() const { return uses_.end(); }
 
  private:
+  // As by a copy_ from a view of itself.
+  void read_what_is_overwritten(const c10::StorageImpl* storage) {
+    for (Use& use : uses_) {
+      if (use.key == storage && use.access == Access::kOverwrite) {
+        use.access = Access::kWrite;
+      }
+    }
+  }
+
   c10::SmallVector<Use, 16> uses_;
   bool overwrites_ = false;  // one of them is kOverwrite
+  bool several_devices_ = false;
+  int device_ = -1;  // of the last one
 };
 
 // Adds each storage that it is called with, of a tensor of which the op's facts say `announced`. No
