@@ -18,13 +18,12 @@ namespace torch::lms {
 template <class F>
 void each_storage(const at::Tensor& tensor, const F& f);
 
-// Whether it is manageable, where that is to be seen at a glance: of nearly every one it is. A
-// glance without a call, as each operand of each op comes by here.
+// Whether a glance shows a block of the allocator: of nearly every storage it does, and then there
+// is no call, as each operand of each op comes by here.
 C10_ALWAYS_INLINE bool looks_manageable(const c10::StorageImpl& storage) {
   const c10::cuda::lms::Glance seen = c10::cuda::lms::glance(storage);
   const c10::DataPtr& pointer = seen.pointer();
-  return pointer.device().is_cuda() && pointer.device().has_index() && pointer.get() != nullptr &&
-         pointer.get() == pointer.get_context() &&
+  return pointer.get() != nullptr && pointer.get() == pointer.get_context() &&
          pointer.get_deleter() ==
              c10::cuda::lms::detail::block_deleter.load(std::memory_order_relaxed);
 }
