@@ -23,18 +23,23 @@ void each_storage(const at::Tensor& tensor, const F& f);
 C10_ALWAYS_INLINE bool looks_manageable(const c10::StorageImpl& storage) {
   const c10::cuda::lms::Glance seen = c10::cuda::lms::glance(storage);
   const c10::DataPtr& pointer = seen.pointer();
-  return pointer.get() != nullptr && pointer.get() == pointer.get_context() &&
-         pointer.get_deleter() ==
-             c10::cuda::lms::detail::block_deleter.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(pointer.get() == nullptr || pointer.get() != pointer.get_context())) {
+    return false;
+  }
+  return pointer.get_deleter() ==
+         c10::cuda::lms::detail::block_deleter.load(std::memory_order_relaxed);
 }
 
 template <class F>
 C10_ALWAYS_INLINE void its_storage(const at::Tensor& tensor, const F& f) {
   auto* storage = storage_of(tensor);
-  if (storage != nullptr &&
-      (C10_LIKELY(looks_manageable(*storage)) || c10::cuda::lms::manageable(storage))) {
-    f(tensor, storage);
+  if (C10_UNLIKELY(storage == nullptr)) {
+    return;
   }
+  if (C10_UNLIKELY(!looks_manageable(*storage)) && !c10::cuda::lms::manageable(storage)) {
+    return;
+  }
+  f(tensor, storage);
 }
 
 template <class F>
