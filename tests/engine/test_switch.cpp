@@ -14,6 +14,7 @@
 #include "fake.h"
 #include "harness.h"
 #include "host_pool.h"
+#include "late_stores.h"
 #include "switch.h"
 
 namespace {
@@ -237,6 +238,64 @@ TEST(switch_keeps_chaos_for_when_it_is_on) {
 
 // Ops of several threads, with pins and without, while one thread turns it on and off and another
 // evicts. Evicting what an op relies on fails in the fake backend.
+// Once it is enabled no op runs without pins, though its count may come late to others.
+TEST(switch_sees_an_op_that_has_just_begun) {
+  Rig rig;
+  std::atomic<bool> over{false}, runs{false}, on{false};
+  long missed = 0, ops = 0;
+  const auto look = [&on] {
+    int seen = 0;
+    for (int i = 0; i < 3000; ++i) seen += on.load(std::memory_order_relaxed) ? 1 : 0;
+    return seen > 0;
+  };
+  std::thread thread([&] {
+    LateStores stores;
+    while (!over.load(std::memory_order_relaxed)) {
+      stores();
+      const UnpinnedOp op;
+      if (rig.lms_switch.active()) continue;
+      ++ops;
+      missed += look() ? 1 : 0;
+      runs.store(true, std::memory_order_relaxed);
+    }
+  });
+  while (!runs) std::this_thread::yield();
+  const long rounds = harness::option("rounds", 50'000);
+  for (long i = 0; i < rounds; ++i) {
+    CHECK(rig.lms_switch.enable(kLong));
+    on = true;
+    look();
+    on = false;
+    rig.lms_switch.disable();
+    for (int pause = 0; pause < 3; ++pause) look();
+  }
+  over = true;
+  thread.join();
+  CHECK(ops > 0);
+  CHECK_EQ(missed, 0);
+}
+
+// Of more threads than there are counters.
+TEST(switch_counts_the_ops_of_many_threads) {
+  Rig rig;
+  for (int i = 0; i < 50; ++i) {
+    std::atomic<bool> begun{false}, over{false};
+    std::thread longer([&] {
+      const UnpinnedOp outer, inner;
+      begun = true;
+      while (!over) std::this_thread::yield();
+    });
+    while (!begun) std::this_thread::yield();
+    std::thread([] { const UnpinnedOp op; }).join();
+    CHECK(!rig.lms_switch.enable(kNow));
+    over = true;
+    longer.join();
+    const UnpinnedOp mine;  // does not count for this thread itself
+    CHECK(rig.lms_switch.enable(kNow));
+    rig.lms_switch.disable();
+  }
+}
+
 TEST(switch_while_threads_run_ops) {
   const long threads = harness::option("threads", 3), steps = harness::option("steps", 2000);
   Rig rig(1, 8);

@@ -437,3 +437,42 @@ def test_what_is_pinned_together_comes_to_lie_side_by_side(program: Any, hold: s
         memory=64 * MIB,
     )
     assert "all have room" in out and (lms_device.is_dry or "[7.0, 8.0, 1.0, 2.0, 3.0]" in out)
+
+
+@pytest.mark.values
+def test_results_of_expanded_tensors_are_made_in_parts(program: Any) -> None:
+    """Their storages have hardly any bytes, while the results have many."""
+    code = """
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        one = [torch.full((1,), float(i), device="cuda").expand(4 << 20) for i in range(8)]
+        made = torch._foreach_add(one, 1.0)
+        print([x[7].item() for x in made] == [1.0 + i for i in range(8)])
+    """
+    assert "True" in program(code, memory=64 * MIB)
+
+
+@pytest.mark.skipif(
+    lms_device.torch_version() < (2, 6), reason="there nothing is copied on a write as yet"
+)
+@pytest.mark.values
+def test_a_lazy_clone_that_finds_no_room_leaves_its_source_alone(program: Any) -> None:
+    """c10 counts it as one less that shares the bytes before it finds that there is no room: a
+    second try would write to the source. The process ends at once, as that count stays wrong."""
+    code = """
+        import os, sys
+        import torch
+        torch.cuda.lms.enable(min_size=0)
+        def full(mib, value): return torch.full((mib << 18,), value, device="cuda")
+        x, source, y = full(4, 0.0), full(6, 1.0), full(4, 0.0)
+        written, z = full(2, 5.0), full(4, 0.0)
+        clone = torch._lazy_clone(source)
+        del x, y, z
+        try:
+            clone.view(3, -1).copy_(written)
+        except torch.OutOfMemoryError as error:
+            print("lazy clone" in str(error), (source == 1).all().item())
+        sys.stdout.flush()
+        os._exit(0)
+    """
+    assert "True True" in program(code, memory=22 * MIB, fresh=True)

@@ -102,7 +102,7 @@ class UnboxedCall {
   // The parts are boxed, as slices of lists are.
   template <class F>
   bool in_parts(size_t bytes, const F& f) {
-    if (bytes_of_storages() <= bytes || bytes_of_lists() <= bytes) {
+    if (bytes_of_lists() <= bytes) {
       return false;
     }
     Stack stack = boxed_arguments();
@@ -137,27 +137,15 @@ class UnboxedCall {
   const DispatchKeySet keys_;
 
  private:
-  // Of all tensors together, what `of(tensor)` is.
-  template <class Of>
-  size_t sum_of_lists(const Of& of) const {
+  // Of the device.
+  size_t bytes_of_lists() const {
     size_t bytes = 0;
     for (size_t i = 0; i < facts_.tensors.size(); ++i) {
       for (size_t j = 0; j < tensors_[i].count; ++j) {
-        bytes += of(tensors_[i].first[j]);
+        bytes += bytes_of_item(tensors_[i].first[j]);
       }
     }
     return bytes;
-  }
-
-  // Of the device.
-  size_t bytes_of_lists() const { return sum_of_lists(&bytes_of_item); }
-
-  // What the call would pin, at most: mostly that is enough, and it is sooner known.
-  size_t bytes_of_storages() const {
-    return sum_of_lists([](const at::Tensor& tensor) {
-      const auto* storage = is_plain(tensor) ? storage_of(tensor) : nullptr;
-      return storage != nullptr ? c10::cuda::lms::nbytes_of(*storage) : bytes_of_item(tensor);
-    });
   }
 
   const OpFacts& facts_;

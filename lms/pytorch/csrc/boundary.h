@@ -175,13 +175,32 @@ class ResultSizes {
   std::unique_ptr<std::vector<Kept>> kept_;  // of most ops null
 };
 
+// c10 counts a storage that it copies on a write as one less that shares the bytes, also where it
+// then finds no room for the copy. Another try would take the bytes for the storage's own.
+inline void check_runs_again(const Operands& operands) {
+  for (const auto& use : operands) {
+    const bool may_be_miscounted =
+        use.access != c10::cuda::lms::Access::kRead &&
+        c10::cuda::lms::shares_bytes(c10::cuda::lms::pointer_of(*storage_of(use)));
+    TORCH_CHECK_WITH(OutOfMemoryError, !may_be_miscounted,
+                     "CUDA out of memory in an operator that writes to a lazy clone. ",
+                     c10::cuda::lms::describe(operands.device().index()));
+  }
+}
+
 // False when it found no room: for its operands, or in its kernel where that is to be told, too.
 template <class Call>
 bool run_pinned(Thread& mine, Call& call, const OpFacts& facts, Operands& operands, Room room,
                 Room kernel) {
   Entered entered(mine);
-  return entered.enter(facts, operands, room) &&
-         finds_room(mine, kernel, [&] { entered.run(call, facts, operands); });
+  if (!entered.enter(facts, operands, room)) {
+    return false;
+  }
+  if (finds_room(mine, kernel, [&] { entered.run(call, facts, operands); })) {
+    return true;
+  }
+  check_runs_again(operands);
+  return false;
 }
 
 // Whether what the call is given for its results (out=) is `empty(0)`.

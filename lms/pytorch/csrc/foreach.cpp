@@ -68,10 +68,7 @@ c10::IValue slice(const c10::Argument& argument, const c10::IValue& value, size_
 
 }  // namespace
 
-size_t bytes_of_item(const at::Tensor& tensor) {
-  if (C10_LIKELY(is_plain(tensor))) {
-    return tensor.nbytes();
-  }
+size_t bytes_of_unusual_item(const at::Tensor& tensor) {
   size_t bytes = 0;
   each_storage(tensor, [&bytes](const at::Tensor&, c10::StorageImpl* storage) {
     bytes += c10::cuda::lms::nbytes_of(*storage);

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/stack.h>
+#include <torch/csrc/lms/compat/tensors.h>
 #include <torch/csrc/lms/op_facts.h>
 
 #include <cstdint>
@@ -11,8 +12,12 @@
 
 namespace torch::lms {
 
-// Of the device that an item of a list has.
-size_t bytes_of_item(const at::Tensor& tensor);
+// Of the device that an item of a list has. Of what is expanded more than its storage has: a result
+// will have as many.
+size_t bytes_of_unusual_item(const at::Tensor& tensor);
+inline size_t bytes_of_item(const at::Tensor& tensor) {
+  return C10_LIKELY(is_plain(tensor)) ? tensor.nbytes() : bytes_of_unusual_item(tensor);
+}
 
 // What a call does when its operands find no room together: it tells, once all that is idle has
 // left or, sparing that, before; or it throws.
