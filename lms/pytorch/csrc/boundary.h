@@ -181,7 +181,7 @@ inline void check_runs_again(const Operands& operands) {
   for (const auto& use : operands) {
     const bool may_be_miscounted =
         use.access != c10::cuda::lms::Access::kRead &&
-        c10::cuda::lms::shares_bytes(c10::cuda::lms::pointer_of(*storage_of(use)));
+        c10::cuda::lms::shares_bytes(c10::cuda::lms::glance(*storage_of(use)).pointer());
     TORCH_CHECK_WITH(OutOfMemoryError, !may_be_miscounted,
                      "CUDA out of memory in an operator that writes to a lazy clone. ",
                      c10::cuda::lms::describe(operands.device().index()));
