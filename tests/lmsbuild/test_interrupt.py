@@ -99,6 +99,7 @@ POOL = """
 from concurrent.futures import ThreadPoolExecutor
 from lmsbuild.base import interrupt, log
 interrupt.install()
+interrupt.insist()
 try:
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):
@@ -134,6 +135,39 @@ def test_no_thread_starts_another_process(tmp_path: Path, script: str) -> None:
     assert len(list(folder.iterdir())) == 2
     for file in folder.iterdir():
         assert not psutil.pid_exists(int(file.name))
+
+
+UNHEARD = """
+import signal, sys, threading, time
+from lmsbuild.base import interrupt
+
+def take():
+    time.sleep(0.2)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(20)
+
+interrupt.install()
+interrupt.insist()
+try:
+    threading.Thread(target=take, daemon=True).start()
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+except interrupt.Interrupted as error:
+    interrupt.finish()
+    interrupt.uninstall()
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_signal_that_does_not_wake_the_main_thread() -> None:
+    """As one that comes just before it sleeps: here another thread takes it."""
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
+    done = subprocess.run(
+        [sys.executable, "-c", UNHEARD], env=env, capture_output=True, text=True, check=False,
+        timeout=15,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (143, "")
 
 
 def test_no_traceback_however_early(world: World) -> None:
@@ -197,6 +231,7 @@ class Thing:
         signal.raise_signal(signal.SIGTERM)
 
 interrupt.install()
+interrupt.insist()
 try:
     thing = Thing()
     del thing  # what is raised in there is dropped

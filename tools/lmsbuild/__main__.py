@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     gc.set_threshold(_ALLOCATIONS)
     try:
         _open_streams()
+        interrupt.insist()
         code = run(sys.argv[1:] if arguments is None else arguments)
         code = _flush(code)
     except interrupt.Interrupted as error:  # during an import, or while a message was written

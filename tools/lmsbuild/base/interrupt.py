@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -26,6 +27,8 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 _number = 0  # the signal that came
 _stopped: list[Any] = []  # child processes told to end
+_repeater: threading.Thread | None = None
+_bell = -1  # the end of its pipe that is written to
 
 
 class Interrupted(KeyboardInterrupt):
@@ -45,8 +48,37 @@ def install() -> None:
             signal.signal(number, _handle)
 
 
+def insist() -> None:
+    """Repeat each signal until its handler has run. Python runs it in the main thread alone, and a
+    signal that comes just as that thread goes to sleep for a lock does not wake it."""
+    global _repeater, _bell
+    with contextlib.suppress(OSError, RuntimeError):  # no more files, or threads
+        ear, _bell = os.pipe()
+        os.set_blocking(_bell, False)  # as set_wakeup_fd asks
+        thread = threading.Thread(target=_repeat, args=(ear,), daemon=True)
+        thread.start()
+        _repeater = thread
+        signal.set_wakeup_fd(_bell, warn_on_full_buffer=False)
+
+
+def _repeat(ear: int) -> None:
+    main = threading.main_thread().ident
+    while numbers := os.read(ear, 64):
+        time.sleep(_AGAIN_SECONDS)
+        for number in set(numbers):
+            if main is not None and signal.getsignal(number) is _handle:
+                signal.pthread_kill(main, number)  # which rings again
+    os.close(ear)
+
+
 def uninstall() -> None:
-    global _number
+    global _number, _repeater
+    if _repeater is not None:
+        # Waited for: what it sent after this would end the process.
+        signal.set_wakeup_fd(-1)
+        os.close(_bell)
+        _repeater.join()
+        _repeater = None
     _number = 0
     sys.unraisablehook = sys.__unraisablehook__
     for number in CODES:
@@ -81,17 +113,9 @@ def _unraisable(dropped: sys.UnraisableHookArgs) -> None:
     """What came while an object was destroyed is dropped there: it comes again, outside."""
     if not isinstance(dropped.exc_value, Interrupted):
         sys.__unraisablehook__(dropped)
-    elif _number:
+    elif _number and _repeater is not None:
         signal.signal(_number, _handle)
-        again = threading.Timer(_AGAIN_SECONDS, _repeat)
-        again.daemon = True
-        again.start()
-
-
-def _repeat() -> None:
-    ident = threading.main_thread().ident
-    if _number and ident is not None:
-        signal.pthread_kill(ident, _number)
+        os.write(_bell, bytes([_number]))
 
 
 def came() -> Interrupted | None:
