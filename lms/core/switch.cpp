@@ -2,6 +2,7 @@
 #include "switch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <thread>
 
 namespace lms {
@@ -20,39 +21,43 @@ struct alignas(64) Stripe {
 };
 Stripe stripes[kStripes];
 
-struct Mine {
-  int stripe = -1;
+}  // namespace
+
+struct UnpinnedOp::Mine {
+  Stripe* stripe = nullptr;
   int count = 0;  // of this thread's own: ops nest
 };
-thread_local Mine mine;
 
-Mine& this_thread() {
+namespace {
+
+thread_local UnpinnedOp::Mine thread_of_its_own;
+
+UnpinnedOp::Mine& this_thread() {
   static std::atomic<unsigned> next{0};
-  if (mine.stripe < 0) mine.stripe = static_cast<int>(next.fetch_add(1) % kStripes);
+  UnpinnedOp::Mine& mine = thread_of_its_own;
+  if (LMS_UNLIKELY(mine.stripe == nullptr)) mine.stripe = &stripes[next.fetch_add(1) % kStripes];
   return mine;
 }
 
 bool others_run() {
-  const Mine& me = this_thread();
-  for (int i = 0; i < kStripes; ++i) {
-    if (stripes[i].count.load() > (i == me.stripe ? me.count : 0)) return true;
-  }
-  return false;
+  const UnpinnedOp::Mine& mine = this_thread();
+  return std::any_of(std::begin(stripes), std::end(stripes), [&mine](const Stripe& stripe) {
+    return stripe.count.load() > (&stripe == mine.stripe ? mine.count : 0);
+  });
 }
 
 }  // namespace
 
 // The count is seen before the switch is asked again, and the other way round in `enable`: one of
 // the two sees the other (both are sequentially consistent).
-UnpinnedOp::UnpinnedOp() noexcept {
-  Mine& me = this_thread();
-  ++me.count;
-  stripes[me.stripe].count.fetch_add(1);
+UnpinnedOp::UnpinnedOp() noexcept : mine_(this_thread()) {
+  ++mine_.count;
+  mine_.stripe->count.fetch_add(1);
 }
 
 UnpinnedOp::~UnpinnedOp() {
-  stripes[mine.stripe].count.fetch_sub(1);
-  --mine.count;
+  mine_.stripe->count.fetch_sub(1);
+  --mine_.count;
 }
 
 bool wait_for_unpinned_ops(std::chrono::milliseconds patience) {
@@ -69,13 +74,19 @@ void Switch::attach(Engine& engine, Owner& owner) {
   owner_ = &owner;
 }
 
+void Switch::to_(State state) noexcept {
+  const State before = state_.exchange(state);
+  if (before == State::kOff && state != State::kOff) begin_pinning();
+  if (before != State::kOff && state == State::kOff) end_pinning();
+}
+
 bool Switch::enable(std::chrono::milliseconds patience) {
   const std::lock_guard<std::mutex> switching(switching_);
   if (enabled()) return true;
   ever_active_ = true;
   {
     const EngineLock lock(engine_->mutex());
-    state_ = State::kEnabling;
+    to_(State::kEnabling);
   }
   try {
     // What ops without pins use must not be evicted, nor what their kernels use, on streams that
@@ -91,7 +102,7 @@ bool Switch::enable(std::chrono::milliseconds patience) {
     throw;
   }
   const EngineLock lock(engine_->mutex());
-  state_ = State::kOn;
+  to_(State::kOn);
   reclaiming_ = true;
   engine_->set_chaos(chaos_);
   return true;
@@ -106,7 +117,7 @@ void Switch::disable() {
 void Switch::disable_() {
   {
     const EngineLock lock(engine_->mutex());
-    state_ = State::kDisabling;
+    to_(State::kDisabling);
     engine_->set_chaos(false);
   }
   owner_->bring_in();
@@ -119,7 +130,7 @@ void Switch::retire_() {
   engine_->wait_for_copies();  // no op joins them from now on
   engine_->drop_copies();      // nothing looks after a write barrier from now on
   reclaiming_ = false;
-  state_ = State::kOff;
+  to_(State::kOff);
 }
 
 bool Switch::set_chaos(bool chaos) {

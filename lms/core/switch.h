@@ -51,7 +51,7 @@ class Switch {
 
   State state() const noexcept { return state_.load(); }
   // Whether ops must pin. To be asked again under an UnpinnedOp before one runs without.
-  bool active() const noexcept { return state_.load() != State::kOff; }
+  bool active() const noexcept { return pinning_.load() > 0; }
   bool enabled() const noexcept { return state_.load(std::memory_order_relaxed) == State::kOn; }
   // Whether storages may be evicted. False while enabling, unless it never came to be off.
   bool reclaiming() const noexcept { return reclaiming_.load(std::memory_order_relaxed); }
@@ -68,6 +68,10 @@ class Switch {
     if (LMS_UNLIKELY(state_.load(std::memory_order_relaxed) == State::kDisabling)) retire_();
   }
 
+  // From one to the other ops must pin, whatever the state is. They are counted.
+  void begin_pinning() noexcept { ++pinning_; }
+  void end_pinning() noexcept { --pinning_; }
+
   // While it lives, it is neither turned on nor off.
   std::unique_lock<std::mutex> hold() { return std::unique_lock<std::mutex>(switching_); }
 
@@ -76,6 +80,7 @@ class Switch {
     new (&switching_) std::mutex;
     reclaiming_ = false;
     state_ = State::kOff;
+    pinning_ = 0;
   }
 
   // Chaos mode, from the next time on that it is on. False, and as it was, while storages are out.
@@ -83,6 +88,7 @@ class Switch {
   bool chaos() const noexcept { return chaos_.load(); }
 
  private:
+  void to_(State state) noexcept;
   void retire_();
   void disable_();
 
@@ -92,6 +98,7 @@ class Switch {
   bool settled_ = false;  // once, with `first`; under `switching_`
   // Changed under the engine's lock.
   std::atomic<State> state_{State::kOff};
+  std::atomic<int> pinning_{0};  // reasons why ops must pin: that it is not off is one
   std::atomic<bool> reclaiming_{false};
   std::atomic<bool> ever_active_{false};
   std::atomic<bool> chaos_{false};
@@ -105,6 +112,11 @@ class UnpinnedOp {
   ~UnpinnedOp();
   UnpinnedOp(const UnpinnedOp&) = delete;
   UnpinnedOp& operator=(const UnpinnedOp&) = delete;
+
+  struct Mine;  // of a thread
+
+ private:
+  Mine& mine_;
 };
 
 // Waits until no other thread has an UnpinnedOp. False when some still do after `patience`.

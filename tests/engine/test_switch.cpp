@@ -160,6 +160,28 @@ TEST(switch_gives_up_waiting) {
   rig.disable();
 }
 
+// As while a graph is captured, which may be while it is off, or turned on or off meanwhile.
+TEST(switch_has_ops_pin_for_others) {
+  Rig rig;
+  Switch& lms_switch = rig.lms_switch;
+  lms_switch.begin_pinning();
+  CHECK(lms_switch.active() && lms_switch.state() == State::kOff);
+  CHECK(rig.enable(kNow));
+  lms_switch.begin_pinning();
+  lms_switch.end_pinning();
+  CHECK(lms_switch.active());
+  rig.disable();
+  CHECK(lms_switch.active() && lms_switch.state() == State::kOff);
+  lms_switch.end_pinning();
+  CHECK(!lms_switch.active());
+  CHECK(rig.enable(kNow));
+  rig.disable();
+  CHECK(!lms_switch.active());
+  lms_switch.begin_pinning();
+  lms_switch.forked();
+  CHECK(!lms_switch.active());
+}
+
 // A program may turn it on from within an op of its own.
 TEST(switch_does_not_wait_for_its_own_thread) {
   Rig rig;

@@ -32,7 +32,6 @@ using ::lms::Route;
 using ::lms::Spot;
 
 namespace detail {
-extern ::lms::Switch lms_switch;
 extern std::atomic<bool> forked;
 extern std::atomic<bool> counting;
 extern std::atomic<size_t> device_limit;

@@ -25,6 +25,7 @@ using ::lms::Access;
 using ::lms::Use;  // its key is a StorageImpl
 
 struct Acquired;
+class MadeWhileOff;
 struct ThreadFrame;
 
 namespace detail {
@@ -40,9 +41,14 @@ struct Thread {
   Acquired* holds = nullptr;     // storages to let go
   bool lets_go = false;          // and they are being let go
   ThreadFrame* frame = nullptr;  // of its ops, from the first on
+  MadeWhileOff* made = nullptr;  // by its ops, from the first on
   bool ends = false;             // what it has that must be destroyed is gone
 };
 C10_CUDA_API Thread& this_thread() noexcept;
+
+// Each op asks these, so that no call may be in the way.
+C10_CUDA_API extern ::lms::Switch lms_switch;
+C10_CUDA_API extern std::atomic<size_t> min_bytes;  // as the engine's, to be read without its lock
 
 }  // namespace detail
 
@@ -134,7 +140,7 @@ C10_CUDA_API void note(StorageImpl* storage);
 C10_CUDA_API void note_later(StorageImpl* storage);
 // Of so many bytes, and more: the minimum size as it was last set. What is smaller hardly ever
 // moves, and is not worth the time that it takes to note it.
-C10_CUDA_API size_t least_noted() noexcept;
+inline size_t least_noted() noexcept { return detail::min_bytes.load(std::memory_order_relaxed); }
 
 // Around the making of memory by an op, or outside of any: from before it, this thread is among
 // those that run, until its op ends. What it holds may be in the way of others, which wait for it.
@@ -163,7 +169,7 @@ class C10_CUDA_API UnpinnedOp {
 
 // Whether ops must pin: it is enabled, or was and storages are still on the host, or a graph is
 // being captured, whose operands are to be exposed.
-C10_CUDA_API bool active() noexcept;
+inline bool active() noexcept { return detail::lms_switch.active(); }
 // Around a capture. Counts for the process.
 C10_CUDA_API void begin_capture();
 C10_CUDA_API void capture_begun();  // or it failed to

@@ -251,7 +251,8 @@ void free_by_user(DeviceIndex device, cudaStream_t home, size_t bytes, Owed* owe
   Ready ready = owed->whole();
   ready.freed = true;
   ready.home = nullptr;
-  ready.all = bytes < State::kSmallBytes || !detail::lms_switch.active();
+  ready.all =
+      bytes < State::kSmallBytes || detail::lms_switch.state() == ::lms::Switch::State::kOff;
   ready.idle_since = UINT64_MAX;
   if (!ready.all) {
     ready.home = next_mark(device, home);

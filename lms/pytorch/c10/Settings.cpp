@@ -7,7 +7,7 @@ namespace c10::cuda::lms {
 namespace detail {
 std::atomic<size_t> device_limit{0};
 std::atomic<size_t> soft_limit{0};
-std::atomic<size_t> min_bytes{size_t{1} << 20};  // as the engine's, to be read without its lock
+std::atomic<size_t> min_bytes{size_t{1} << 20};
 }  // namespace detail
 
 void set_device_limit(size_t bytes) { detail::device_limit = bytes; }
@@ -21,7 +21,6 @@ void set_min_size(size_t bytes) {
   state().engine.set_min_bytes(bytes);
   detail::min_bytes = bytes;
 }
-size_t least_noted() noexcept { return detail::min_bytes.load(std::memory_order_relaxed); }
 size_t min_size() { return state().engine.min_bytes(); }
 
 void trim_host() { state().host.trim(); }

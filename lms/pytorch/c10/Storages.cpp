@@ -7,22 +7,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 // What is said of single storages: by the user, or by code for him; and, while nothing is tracked,
 // by ops.
 namespace c10::cuda::lms {
-namespace {
 
 // What ops of one thread have made while it was off, as weak references. Written within an
 // UnpinnedOp, so who turns it on may read what all have, because none runs by then.
 class MadeWhileOff {
  public:
-  MadeWhileOff();
-  ~MadeWhileOff();
-  MadeWhileOff(const MadeWhileOff&) = delete;
-  MadeWhileOff& operator=(const MadeWhileOff&) = delete;
-
   void add(StorageImpl* storage) {
     if (!storages.empty() && storages.back() == storage) {  // a factory's, within an op
       return;
@@ -59,32 +54,47 @@ class MadeWhileOff {
   size_t full_ = kFew;
 };
 
+namespace {
+
 // Leaked, as the engine is.
 struct AllMadeWhileOff {
   std::mutex mutex;
   std::vector<MadeWhileOff*> threads;
   std::vector<StorageImpl*> of_ended_threads;
+
+  static AllMadeWhileOff& all() {
+    static auto* all = new AllMadeWhileOff;
+    return *all;
+  }
+  MadeWhileOff* open() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    threads.push_back(new MadeWhileOff);
+    return threads.back();
+  }
+  void close(MadeWhileOff* made) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    of_ended_threads.insert(of_ended_threads.end(), made->storages.begin(), made->storages.end());
+    threads.erase(std::find(threads.begin(), threads.end(), made));
+    delete made;
+  }
 };
 
-AllMadeWhileOff& all_made_while_off() {
-  static auto* all = new AllMadeWhileOff;
-  return *all;
-}
-
-MadeWhileOff::MadeWhileOff() {
-  auto& all = all_made_while_off();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.threads.push_back(this);
-}
-
-MadeWhileOff::~MadeWhileOff() {
-  if (in_child()) {  // a thread of the parent may have had the lock
-    return;
+void open_made(detail::Thread& mine) {
+  struct Own {
+    explicit Own(detail::Thread& thread) : mine(thread) {}
+    ~Own() {
+      MadeWhileOff* made = std::exchange(mine.made, nullptr);
+      mine.ends = true;
+      if (!in_child()) {  // a thread of the parent may have had the lock
+        AllMadeWhileOff::all().close(made);
+      }
+    }
+    detail::Thread& mine;
+  };
+  mine.made = AllMadeWhileOff::all().open();
+  if (C10_LIKELY(!mine.ends)) {  // else nobody tells when it is over: leaked
+    thread_local Own own(mine);
   }
-  auto& all = all_made_while_off();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.of_ended_threads.insert(all.of_ended_threads.end(), storages.begin(), storages.end());
-  all.threads.erase(std::find(all.threads.begin(), all.threads.end(), this));
 }
 
 }  // namespace
@@ -93,8 +103,11 @@ void note_later(StorageImpl* storage) {
   if (C10_UNLIKELY(in_child())) {
     return;
   }
-  thread_local MadeWhileOff mine;
-  mine.add(storage);
+  detail::Thread& mine = detail::this_thread();
+  if (C10_UNLIKELY(mine.made == nullptr)) {
+    open_made(mine);
+  }
+  mine.made->add(storage);
 }
 
 // All that they were used by is over. Other threads go on letting go of them: each is kept alive
@@ -102,8 +115,8 @@ void note_later(StorageImpl* storage) {
 void note_made_while_off() {
   std::vector<StorageImpl*> made;
   {
-    auto& all = all_made_while_off();
-    std::lock_guard<std::mutex> lock(all.mutex);
+    auto& all = AllMadeWhileOff::all();
+    const std::lock_guard<std::mutex> lock(all.mutex);
     made.swap(all.of_ended_threads);
     for (MadeWhileOff* thread : all.threads) {
       made.insert(made.end(), thread->storages.begin(), thread->storages.end());

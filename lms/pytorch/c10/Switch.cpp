@@ -90,8 +90,6 @@ State& state() {
   return *state;
 }
 
-bool active() noexcept { return detail::lms_switch.active() || captures.load() > 0; }
-
 bool capture_underway() noexcept { return captures.load() > 0; }
 
 bool capture_begins() noexcept { return beginning.load() > 0; }
@@ -105,6 +103,7 @@ void begin_capture() {
     const auto settled = detail::lms_switch.hold();
     ++captures;
     ++beginning;
+    detail::lms_switch.begin_pinning();
   }
   // Who moves something by now may still make its streams wait for the one that is to be captured.
   const ::lms::EngineLock moved(state().engine.mutex());
@@ -120,6 +119,7 @@ void capture_begun() {
 
 void end_capture() {
   if (!in_child()) {
+    detail::lms_switch.end_pinning();
     --captures;
     end_standstill();
   }
