@@ -726,11 +726,16 @@ std::vector<Key> Engine::all_out() {
   const EngineLock lock(mutex_);
   std::vector<Key> out;
   for (auto& on : devices_) {
+    std::vector<Entry*> its;
     for (auto& item : on->entries) {
       if (!backend_.acquire(item.first)) continue;
       if (backend_.locate(item.first).place != Place::kHost) continue;
-      if (find_(item.first) == item.second) out.push_back(item.first);
+      if (find_(item.first) == item.second) its.push_back(item.second);
     }
+    // Not as the table has them, by their addresses, which differ from run to run.
+    std::sort(its.begin(), its.end(),
+              [](const Entry* a, const Entry* b) { return a->order > b->order; });
+    for (const Entry* entry : its) out.push_back(entry->key);
   }
   return out;
 }

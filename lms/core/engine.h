@@ -510,7 +510,8 @@ class Engine {
   bool evict(Key key);
   // Moves out all that can be. Returns bytes.
   std::size_t evict_all(int device, Sizes sizes);
-  // Brings in all that are out, as far as they fit. Returns how many that can be reached stay out.
+  // Brings in all that are out, as far as they fit, what was used last first. Returns how many that
+  // can be reached stay out.
   std::size_t page_in_all(Stream (*stream_of)(int device));
 
   void set_min_bytes(std::size_t bytes);
@@ -519,7 +520,8 @@ class Engine {
   void set_chaos(bool chaos) { chaos_ = chaos; }
   bool chaos() const { return chaos_; }
 
-  // Those that are out, each kept alive until the lock is released.
+  // Those that are out, of each device what was used last first, each kept alive until the lock is
+  // released.
   std::vector<Key> all_out();
 
   // Waits for the copies that later uses would otherwise have to be ordered after.

@@ -1203,6 +1203,24 @@ TEST(engine_page_in_all_brings_what_fits) {
   rig.check();
 }
 
+// So that the same program does the same in each run, wherever its storages are.
+TEST(engine_page_in_all_begins_with_what_was_used_last) {
+  Rig rig(2);
+  std::vector<StorageRef> made;
+  for (int i = 0; i < 8; ++i) {
+    made.push_back(rig.make(1));
+    CHECK(rig.evict(made.back()));
+  }
+  for (const std::size_t i : {5u, 2u, 7u, 0u}) {
+    rig.use(&made[i]);
+    CHECK(rig.evict(made[i]));
+  }
+  fake::Scope scope;
+  CHECK_EQ(rig.engine->page_in_all([](int) { return stream(0); }), 6u);
+  CHECK(rig.resident(made[0]) && rig.resident(made[7]));
+  rig.check();
+}
+
 // ---- the table
 
 TEST(engine_forgets_the_dead) {
