@@ -223,7 +223,7 @@ def test_signals_that_are_ignored_stay_so(world: World) -> None:
 
 
 DROPPED = """
-import signal, sys, time
+import resource, signal, sys, time
 from lmsbuild.base import interrupt
 
 class Thing:
@@ -231,10 +231,18 @@ class Thing:
         signal.raise_signal(signal.SIGTERM)
 
 interrupt.install()
-interrupt.insist()
+if sys.argv[1] == "no files":
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    interrupt.insist()
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+else:
+    interrupt.insist()
 try:
     thing = Thing()
     del thing  # what is raised in there is dropped
+    if sys.argv[1] == "no files":
+        signal.raise_signal(signal.SIGTERM)  # the next one counts
     time.sleep(20)
 except interrupt.Interrupted as error:
     interrupt.finish()
@@ -243,10 +251,38 @@ except interrupt.Interrupted as error:
 """
 
 
-def test_a_signal_while_an_object_is_destroyed_is_not_lost() -> None:
+@pytest.mark.parametrize("how", ["repeated", "no files"])
+def test_a_signal_while_an_object_is_destroyed_is_not_lost(how: str) -> None:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
     done = subprocess.run(
-        [sys.executable, "-c", DROPPED], env=env, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", DROPPED, how], env=env, capture_output=True, text=True, check=False,
         timeout=15,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (143, "")
+
+
+LATE = """
+import signal, threading
+from lmsbuild import __main__
+from lmsbuild.base import interrupt
+
+def late(function):
+    def call(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return function(*arguments)
+    return call
+
+interrupt.finish, interrupt.uninstall = late(interrupt.finish), late(interrupt.uninstall)
+threading.Thread.join = late(threading.Thread.join)
+__main__.main(["--version"])
+"""
+
+
+def test_a_signal_when_all_is_done() -> None:
+    """As by who has read all of the output, and asks what wrote it to end."""
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], env=env, capture_output=True, text=True, check=False,
+        timeout=15,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout

@@ -28,13 +28,14 @@ BROKEN_PIPE = 141  # what a shell gives for SIGPIPE
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Exits the process."""
-    interrupt.install()
-    gc.set_threshold(_ALLOCATIONS)
     try:
+        interrupt.install()
+        gc.set_threshold(_ALLOCATIONS)
         _open_streams()
         interrupt.insist()
         code = run(sys.argv[1:] if arguments is None else arguments)
         code = _flush(code)
+        interrupt.over()
     except interrupt.Interrupted as error:  # during an import, or while a message was written
         code = error.exit_code
     finally:

@@ -26,6 +26,7 @@ _AGAIN_SECONDS = 0.02
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 _number = 0  # the signal that came
+_over = False  # the command has ended: a signal comes too late
 _stopped: list[Any] = []  # child processes told to end
 _repeater: threading.Thread | None = None
 _bell = -1  # the end of its pipe that is written to
@@ -52,6 +53,8 @@ def insist() -> None:
     """Repeat each signal until its handler has run. Python runs it in the main thread alone, and a
     signal that comes just as that thread goes to sleep for a lock does not wake it."""
     global _repeater, _bell
+    if _repeater is not None:
+        return
     with contextlib.suppress(OSError, RuntimeError):  # no more files, or threads
         ear, _bell = os.pipe()
         os.set_blocking(_bell, False)  # as set_wakeup_fd asks
@@ -63,31 +66,45 @@ def insist() -> None:
 
 def _repeat(ear: int) -> None:
     main = threading.main_thread().ident
-    while numbers := os.read(ear, 64):
-        time.sleep(_AGAIN_SECONDS)
-        for number in set(numbers):
+    while numbers := os.read(ear, 1 << 16):
+        ours = CODES.keys() & set(numbers)
+        if ours:
+            time.sleep(_AGAIN_SECONDS)
+        for number in ours:
             if main is not None and signal.getsignal(number) is _handle:
                 signal.pthread_kill(main, number)  # which rings again
     os.close(ear)
 
 
+def over() -> None:
+    """The command has ended, and is not cut short any more: what follows is not to be."""
+    global _over
+    _over = True
+
+
 def uninstall() -> None:
-    global _number, _repeater
-    if _repeater is not None:
+    global _number, _over, _repeater
+    over()
+    thread, _repeater = _repeater, None
+    if thread is not None:
         # Waited for: what it sent after this would end the process.
         signal.set_wakeup_fd(-1)
         os.close(_bell)
-        _repeater.join()
-        _repeater = None
-    _number = 0
+        thread.join()
     sys.unraisablehook = sys.__unraisablehook__
+    # Python complains of a signal that came to a handler that is gone when it looks.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, CODES)
     for number in CODES:
         if signal.getsignal(number) is _handle:
             signal.signal(number, signal.SIG_DFL)
+    _number, _over = 0, False
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _handle(number: int, _: FrameType | None) -> None:
     global _number
+    if _over:
+        return
     _number = number
     # What runs from here on closes and restores: a second signal must not cut it short. SIG_IGN
     # would be inherited by a process that is just being started, which could not be asked to end.
@@ -113,9 +130,10 @@ def _unraisable(dropped: sys.UnraisableHookArgs) -> None:
     """What came while an object was destroyed is dropped there: it comes again, outside."""
     if not isinstance(dropped.exc_value, Interrupted):
         sys.__unraisablehook__(dropped)
-    elif _number and _repeater is not None:
+    elif _number:
         signal.signal(_number, _handle)
-        os.write(_bell, bytes([_number]))
+        if _repeater is not None:
+            os.write(_bell, bytes([_number]))
 
 
 def came() -> Interrupted | None:
