@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 import warnings
@@ -245,6 +246,27 @@ def past_factories(like: torch.Tensor) -> torch.Tensor:
     """As kernels of PyTorch's take memory for their results from its allocator."""
     storage = torch.UntypedStorage(like.nbytes, device="cuda")
     return torch.empty(0, device="cuda").set_(storage, 0, like.shape).fill_(9)
+
+
+def test_what_threads_made_while_it_was_off_is_no_leak(lms: Any) -> None:
+    """Of threads that have ended, and of what they had made little is left."""
+    lms.enable(min_size=0)
+    lms.disable()
+    x = torch.ones(64, device="cuda")
+    kept: list[Any] = []
+
+    def short() -> None:
+        kept[:] = [x + 1 for _ in range(60)]  # dies when the next thread has made its own
+
+    def resident_after(threads: int) -> int:
+        for _ in range(threads):
+            thread = threading.Thread(target=short)
+            thread.start()
+            thread.join()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    before = resident_after(200)
+    assert resident_after(800) - before < 2 * MIB  # 7 MiB with what each storage has
 
 
 @pytest.mark.values

@@ -22,33 +22,33 @@ class MadeWhileOff {
     if (!storages.empty() && storages.back() == storage) {  // a factory's, within an op
       return;
     }
-    if (C10_UNLIKELY(storages.size() >= full_)) {
-      forget_dead();
+    if (C10_UNLIKELY(is_full())) {
+      drop(take_dead());
     }
     storages.push_back(storage);
     add_weak(storage);
   }
 
-  std::vector<StorageImpl*> storages;
-
- private:
-  // Each is looked at once, or so, for each that comes.
-  void forget_dead() {
-    std::vector<StorageImpl*> dead;
-    const auto end = std::remove_if(storages.begin(), storages.end(), [&dead](StorageImpl* one) {
-      if (!expired(one)) {
-        return false;
-      }
-      dead.push_back(one);
-      return true;
-    });
+  // Whether to look for those that are dead: each is looked at once, or so, for each that comes.
+  bool is_full() const { return storages.size() >= full_; }
+  std::vector<StorageImpl*> take_dead() {
+    const auto end = std::stable_partition(storages.begin(), storages.end(),
+                                           [](StorageImpl* one) { return !expired(one); });
+    std::vector<StorageImpl*> dead(end, storages.end());
     storages.erase(end, storages.end());
     full_ = 2 * storages.size() + kFew;
-    for (StorageImpl* storage : dead) {  // last: what goes with it may run ops
+    return dead;
+  }
+  // With no lock held: what goes with them may run ops.
+  static void drop(const std::vector<StorageImpl*>& dead) {
+    for (StorageImpl* storage : dead) {
       drop_weak(storage);
     }
   }
 
+  std::vector<StorageImpl*> storages;
+
+ private:
   // So many are not worth a look: fewer look more often, more keep more of the dead.
   static constexpr size_t kFew = 64;
   size_t full_ = kFew;
@@ -60,7 +60,7 @@ namespace {
 struct AllMadeWhileOff {
   std::mutex mutex;
   std::vector<MadeWhileOff*> threads;
-  std::vector<StorageImpl*> of_ended_threads;
+  MadeWhileOff of_ended_threads;
 
   static AllMadeWhileOff& all() {
     static auto* all = new AllMadeWhileOff;
@@ -72,10 +72,20 @@ struct AllMadeWhileOff {
     return threads.back();
   }
   void close(MadeWhileOff* made) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    of_ended_threads.insert(of_ended_threads.end(), made->storages.begin(), made->storages.end());
-    threads.erase(std::find(threads.begin(), threads.end(), made));
+    std::vector<StorageImpl*> dead;
+    {
+      const std::lock_guard<std::mutex> lock(mutex);  // who turns it on reads them
+      dead = made->take_dead();
+      auto& ended = of_ended_threads.storages;
+      ended.insert(ended.end(), made->storages.begin(), made->storages.end());
+      threads.erase(std::find(threads.begin(), threads.end(), made));
+      if (of_ended_threads.is_full()) {
+        const auto more = of_ended_threads.take_dead();
+        dead.insert(dead.end(), more.begin(), more.end());
+      }
+    }
     delete made;
+    MadeWhileOff::drop(dead);
   }
 };
 
@@ -117,7 +127,7 @@ void note_made_while_off() {
   {
     auto& all = AllMadeWhileOff::all();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    made.swap(all.of_ended_threads);
+    made.swap(all.of_ended_threads.storages);
     for (MadeWhileOff* thread : all.threads) {
       made.insert(made.end(), thread->storages.begin(), thread->storages.end());
       thread->storages.clear();
