@@ -24,7 +24,7 @@ Stripe stripes[kStripes];
 }  // namespace
 
 struct UnpinnedOp::Mine {
-  Stripe* stripe = nullptr;
+  std::atomic<int>* stripe = nullptr;
   int count = 0;  // of this thread's own: ops nest
 };
 
@@ -35,14 +35,16 @@ thread_local UnpinnedOp::Mine thread_of_its_own;
 UnpinnedOp::Mine& this_thread() {
   static std::atomic<unsigned> next{0};
   UnpinnedOp::Mine& mine = thread_of_its_own;
-  if (LMS_UNLIKELY(mine.stripe == nullptr)) mine.stripe = &stripes[next.fetch_add(1) % kStripes];
+  if (LMS_UNLIKELY(mine.stripe == nullptr)) {
+    mine.stripe = &stripes[next.fetch_add(1) % kStripes].count;
+  }
   return mine;
 }
 
 bool others_run() {
   const UnpinnedOp::Mine& mine = this_thread();
   return std::any_of(std::begin(stripes), std::end(stripes), [&mine](const Stripe& stripe) {
-    return stripe.count.load() > (&stripe == mine.stripe ? mine.count : 0);
+    return stripe.count.load() > (&stripe.count == mine.stripe ? mine.count : 0);
   });
 }
 
@@ -52,11 +54,11 @@ bool others_run() {
 // the two sees the other (both are sequentially consistent).
 UnpinnedOp::UnpinnedOp() noexcept : mine_(this_thread()) {
   ++mine_.count;
-  mine_.stripe->count.fetch_add(1);
+  mine_.stripe->fetch_add(1);
 }
 
 UnpinnedOp::~UnpinnedOp() {
-  mine_.stripe->count.fetch_sub(1);
+  mine_.stripe->fetch_sub(1);
   --mine_.count;
 }
 

@@ -23,6 +23,9 @@ CODES = {
 }
 _GRACE_SECONDS = 3.0
 _AGAIN_SECONDS = 0.02
+# Where no more could be opened beside its pipe, no signal is repeated: a command reads modules, and
+# has pipes to what it runs. More would leave it out where there is room, fewer make others fail.
+_FILES_LEFT = 64
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 _number = 0  # the signal that came
@@ -57,6 +60,10 @@ def insist() -> None:
         return
     with contextlib.suppress(OSError, RuntimeError):  # no more files, or threads
         ear, _bell = os.pipe()
+        if os.sysconf("SC_OPEN_MAX") < _bell + _FILES_LEFT:
+            os.close(ear)
+            os.close(_bell)
+            return
         os.set_blocking(_bell, False)  # as set_wakeup_fd asks
         thread = threading.Thread(target=_repeat, args=(ear,), daemon=True)
         thread.start()
