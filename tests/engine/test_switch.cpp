@@ -258,8 +258,6 @@ TEST(switch_keeps_chaos_for_when_it_is_on) {
   CHECK(lms_switch.set_chaos(false) && !rig.poison);
 }
 
-// Ops of several threads, with pins and without, while one thread turns it on and off and another
-// evicts. Evicting what an op relies on fails in the fake backend.
 // Once it is enabled no op runs without pins, though its count may come late to others.
 TEST(switch_sees_an_op_that_has_just_begun) {
   Rig rig;
@@ -318,6 +316,8 @@ TEST(switch_counts_the_ops_of_many_threads) {
   }
 }
 
+// Ops of several threads, with pins and without, while one thread turns it on and off and another
+// evicts. Evicting what an op relies on fails in the fake backend.
 TEST(switch_while_threads_run_ops) {
   const long threads = harness::option("threads", 3), steps = harness::option("steps", 2000);
   Rig rig(1, 8);

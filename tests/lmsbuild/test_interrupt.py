@@ -37,6 +37,17 @@ def start(world: World, *arguments: str, path: Path | None = None) -> subprocess
     )
 
 
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=15,
+    )
+
+
 def hanging(folder: Path, command: str) -> tuple[Path, Path]:
     """A folder for PATH with such a git, and the file that tells the pids when it hangs."""
     programs, pids = folder / "programs", folder / "pids"
@@ -162,11 +173,7 @@ except interrupt.Interrupted as error:
 
 def test_a_signal_that_does_not_wake_the_main_thread() -> None:
     """As one that comes just before it sleeps: here another thread takes it."""
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
-    done = subprocess.run(
-        [sys.executable, "-c", UNHEARD], env=env, capture_output=True, text=True, check=False,
-        timeout=15,
-    )  # fmt: skip
+    done = run(UNHEARD)
     assert (done.returncode, done.stderr) == (143, "")
 
 
@@ -253,11 +260,7 @@ except interrupt.Interrupted as error:
 
 @pytest.mark.parametrize("how", ["repeated", "no files"])
 def test_a_signal_while_an_object_is_destroyed_is_not_lost(how: str) -> None:
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
-    done = subprocess.run(
-        [sys.executable, "-c", DROPPED, how], env=env, capture_output=True, text=True, check=False,
-        timeout=15,
-    )  # fmt: skip
+    done = run(DROPPED, how)
     assert (done.returncode, done.stderr) == (143, "")
 
 
@@ -280,9 +283,5 @@ __main__.main(["--version"])
 
 def test_a_signal_when_all_is_done() -> None:
     """As by who has read all of the output, and asks what wrote it to end."""
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
-    done = subprocess.run(
-        [sys.executable, "-c", LATE], env=env, capture_output=True, text=True, check=False,
-        timeout=15,
-    )  # fmt: skip
+    done = run(LATE)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout
